@@ -1,0 +1,168 @@
+"""The broker: builds and owns the parts.
+
+``Broker.open`` opens the store, which recovers by itself, and starts the commit loop and the housekeeping. The
+parts and who owns what:
+
+- the commit loop owns the state and is the only one that writes;
+- ``reads`` and ``catalog`` hold what was published after commits, for everyone who reads;
+- housekeeping asks for what time brings about: expired sessions, old records, forgotten producers.
+
+If one of the tasks dies, ``fatal`` is called: a broker that cannot go on must not pretend to. The server ends the
+process, an embedded broker is stopped and says why.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from semel.broker.catalog import Catalog
+from semel.broker.clock import Clock
+from semel.broker.commit_loop import CommitLoop, Done, Outcome
+from semel.broker.housekeeping import Housekeeping
+from semel.broker.metrics import Metrics
+from semel.broker.reads import Reads
+from semel.config import Settings
+from semel.core.facts import BatchAppended, LogStartAdvanced, TopicChanged, TopicCreated, TopicDeleted
+from semel.core.partition import DeleteRecords, RecordsDeleted
+from semel.core.state import BrokerState
+from semel.core.types import Buffer, Command, ErrorCode, Fact, Partition, PartitionKey
+from semel.store.embedded import EmbeddedStore, open_store
+from semel.store.interface import StoreFull
+
+log = logging.getLogger("semel.broker")
+
+
+class Endpoint(NamedTuple):
+    """Where clients of a listener are told to go."""
+
+    host: str
+    port: int
+
+
+class Broker:
+    """One broker. Use ``open`` and ``close``."""
+
+    def __init__(self, settings: Settings, store: EmbeddedStore, directory: Path | None) -> None:
+        self.settings = settings
+        self.store = store
+        self.directory = str(directory) if directory else "memory"
+        self.metrics = Metrics()
+        self.clock = Clock()
+        self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted())
+        self.reads = Reads(store, settings, self.metrics)
+        self.cluster_id = settings.cluster_id or store.cluster_id
+        self.node_id = settings.node_id
+        self.endpoints: dict[str, Endpoint] = {}
+        self.fatal: Callable[[BaseException], None] = _log_fatal
+        self._loop = CommitLoop(store, settings, self.clock, self.metrics, self._publish)
+        self._housekeeping = Housekeeping(self)
+        self._tickets = count(1)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, settings: Settings, directory: Path | None) -> Self:
+        """A broker over a data directory, or in memory. StoreLocked if another process owns the directory."""
+        store = await open_store(directory, settings)
+        broker = cls(settings, store, directory)
+        await store.sweep_orphans()
+        broker._start("commit loop", broker._loop.run())
+        broker._start("housekeeping", broker._housekeeping.run())
+        return broker
+
+    def _start(self, name: str, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fatal(error)
+
+    async def close(self) -> None:
+        """Finish what was submitted and let go of the store. Equal in outcome to being killed."""
+        commit_loop, *others = self._tasks
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self._loop.stop()
+        await asyncio.gather(commit_loop, return_exceptions=True)
+        await self.store.close()
+
+    def now(self) -> int:
+        """Milliseconds, steady."""
+        return self.clock.now()
+
+    def new_ticket(self) -> int:
+        """A number for a request that may have to wait."""
+        return next(self._tickets)
+
+    def submit(self, commands: Sequence[Command], done: Done) -> None:
+        """Ask without waiting; the hot path. ``done`` gets the answers, or ``StoreFull``."""
+        self._loop.submit(commands, done)
+
+    async def ask_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Ask, and wait until the answers are durable. They are decided in one tick, in this order."""
+        if not commands:
+            return []
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            # A client that left cancelled the wait. What was decided stays decided.
+            if future.done():
+                return
+            if isinstance(outcome, StoreFull):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self._loop.submit(commands, done)
+        return await future
+
+    async def ask(self, command: Command) -> Any:
+        """Ask one thing."""
+        return (await self.ask_all([command]))[0]
+
+    async def delete_records(self, partition: PartitionKey, offset: int) -> RecordsDeleted:
+        """Move the start of a log. Looks up what that frees, and again if the start moved meanwhile."""
+        while True:
+            known = await self.reads.partition(partition)
+            if known is None:
+                return RecordsDeleted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            below = await self.store.ledger.size_below(partition, offset) if offset > 0 else 0
+            answer: RecordsDeleted = await self.ask(
+                DeleteRecords(partition, offset, known.log_start_offset, below)
+            )
+            if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
+                return answer
+
+    def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer]) -> None:
+        """Show readers what a commit made true. Runs before anyone is answered."""
+        changed: dict[PartitionKey, Partition] = {}
+        gone: list[PartitionKey] = []
+        appended: list[tuple[BatchAppended, Buffer]] = []
+        nth = iter(batches)
+        for fact in facts:
+            kind = type(fact)
+            if kind is BatchAppended:
+                appended.append((fact, next(nth)))
+                changed[fact.partition] = state.partitions[fact.partition]  # type: ignore[assignment]
+            elif kind is LogStartAdvanced:
+                changed[fact.partition] = state.partitions[fact.partition]  # type: ignore[assignment]
+            elif kind in (TopicCreated, TopicChanged, TopicDeleted):
+                keys = [PartitionKey(fact.topic.topic_id, index) for index in range(fact.topic.partitions)]
+                if kind is TopicDeleted:
+                    gone.extend(keys)
+                self.catalog.publish([fact])
+        for key in gone:
+            changed.pop(key, None)
+        if changed:
+            self.reads.publish({key: value for key, value in changed.items() if value is not None}, appended)
+        if gone:
+            self.reads.forget(gone)
+
+
+def _log_fatal(error: BaseException) -> None:
+    log.critical("the broker cannot go on: %r", error, exc_info=error)

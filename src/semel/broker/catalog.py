@@ -1,0 +1,93 @@
+"""The topics that readers know: a bounded memory of what the ledger says.
+
+Handlers look topics up by name or by id. The hot path asks ``cached``, which never waits; the others load what
+is not known. A commit that changes a topic publishes it here before anyone is answered, so that a client that
+was told its topic exists finds it. While a load is under way a publication wins over what the load brings.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from semel.broker.topic_limits import TopicLimits
+from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
+from semel.core.types import Fact, Topic, TopicKey
+from semel.store.interface import Ledger
+
+
+class Catalog:
+    """Topic name and id to topic."""
+
+    def __init__(self, ledger: Ledger, topics_max: int, settings: Mapping[str, object]) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._limits: dict[bytes, tuple[Topic, TopicLimits]] = {}
+        self._topics_max = topics_max
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._published = 0
+
+    def cached(self, name: str) -> Topic | None:
+        """The topic, if it is known without asking."""
+        return self._by_name.get(name)
+
+    def cached_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic, if it is known without asking."""
+        return self._by_id.get(topic_id)
+
+    async def topic(self, name: str) -> Topic | None:
+        """The topic with this name."""
+        known = self._by_name.get(name)
+        if known is not None:
+            return known
+        before = self._published
+        found: Topic | None = (await self._ledger.load([TopicKey(name)]))[0]
+        if before != self._published:
+            return await self.topic(name)
+        return self._keep(found)
+
+    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id."""
+        known = self._by_id.get(topic_id)
+        if known is not None:
+            return known
+        before = self._published
+        found = await self._ledger.topic_by_id(topic_id)
+        if before != self._published:
+            return await self.topic_by_id(topic_id)
+        return self._keep(found)
+
+    def limits(self, topic: Topic) -> TopicLimits:
+        """What the topic's configs mean in numbers."""
+        known = self._limits.get(topic.topic_id)
+        if known is None or known[0] is not topic:
+            if len(self._limits) >= self._topics_max:
+                self._limits.clear()
+            known = self._limits[topic.topic_id] = (topic, TopicLimits.of(topic, self._settings))
+        return known[1]
+
+    async def all(self) -> list[Topic]:
+        """Every topic, in the order of names."""
+        topics: list[Topic] = []
+        while page := await self._ledger.topics(after=topics[-1].name if topics else ""):
+            topics.extend(page)
+        return topics
+
+    def publish(self, facts: Sequence[Fact]) -> None:
+        """Take over what a commit made true."""
+        for fact in facts:
+            match fact:
+                case TopicCreated(topic) | TopicChanged(topic):
+                    self._published += 1
+                    self._keep(topic)
+                case TopicDeleted(topic):
+                    self._published += 1
+                    self._by_name.pop(topic.name, None)
+                    self._by_id.pop(topic.topic_id, None)
+
+    def _keep(self, topic: Topic | None) -> Topic | None:
+        if topic is not None:
+            while len(self._by_name) >= self._topics_max and topic.name not in self._by_name:
+                oldest = self._by_name.pop(next(iter(self._by_name)))
+                self._by_id.pop(oldest.topic_id, None)
+            self._by_name[topic.name] = topic
+            self._by_id[topic.topic_id] = topic
+        return topic

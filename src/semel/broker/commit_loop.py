@@ -1,0 +1,182 @@
+"""The commit loop: the one task that decides and writes.
+
+How it works. Commands are put in a queue with ``submit``. The loop takes what has arrived, loads the entities
+that are not in memory, decides the commands one after another (each sees the facts of those before it), hands
+all bytes and facts to the store in one commit, and only then answers. While a commit is under way the next
+commands gather, so a busy broker commits many requests with one flush: group commit without a timer.
+
+What must stay true:
+
+- Nobody is answered before the commit that holds the facts behind the answer. That includes a command without
+  facts of its own: it may have read what an earlier command of the same tick made true.
+- The loop never awaits between a decision and applying it.
+- Readers see only what was published after a commit (``Reads.publish``, ``Catalog.publish``).
+- A failed commit has an unknown outcome. The loop stops without answering, and the process with it.
+- A full store refused before writing anything. The tick is answered with ``StoreFull`` and the loop forgets all
+  it holds in memory, which is what a restart does: one recovery path.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from semel.broker.clock import Clock
+from semel.broker.metrics import Metrics
+from semel.config import Settings
+from semel.core.facts import DURABLE, BatchAppended
+from semel.core.partition import Append
+from semel.core.state import BrokerState
+from semel.core.types import PARKED, Buffer, Command, Fact, Key, Ticket
+from semel.store.interface import Store, StoreFull
+
+Outcome = list[Any] | StoreFull
+Done = Callable[[Outcome], None]
+Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer]], None]
+
+_DURABLE = frozenset(DURABLE)
+
+
+class _Asked:
+    """Commands that were submitted together, and their answers so far."""
+
+    __slots__ = ("answers", "commands", "done", "parked")
+
+    def __init__(self, commands: Sequence[Command], done: Done) -> None:
+        self.commands = commands
+        self.done = done
+        self.answers: list[Any] = []
+        self.parked = 0
+
+
+class CommitLoop:
+    """Owns the state. Everyone else sends commands."""
+
+    def __init__(self, store: Store, settings: Settings, clock: Clock, metrics: Metrics, publish: Publish) -> None:
+        self.state = BrokerState()
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._publish = publish
+        self._queue: deque[_Asked] = deque()
+        self._parked: dict[Ticket, tuple[_Asked, int]] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def submit(self, commands: Sequence[Command], done: Done) -> None:
+        """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
+        self._queue.append(_Asked(commands, done))
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Finish what was submitted, then return from ``run``."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Turn until stopped. Any exception is fatal to the process: see the module's rules."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                await self._tick(self._take())
+            if self._stopping:
+                return
+
+    def _take(self) -> list[_Asked]:
+        """What has arrived, within the bytes of one commit (but always one)."""
+        taken = [self._queue.popleft()]
+        budget = self._settings.semel_tick_bytes_max - _size(taken[0])
+        while self._queue:
+            budget -= _size(self._queue[0])
+            if budget < 0:
+                break
+            taken.append(self._queue.popleft())
+        return taken
+
+    async def _tick(self, asked: list[_Asked]) -> None:
+        await self._load(asked)
+        started = time.perf_counter()
+        facts, batches, replies = self._decide(asked)
+        decided = time.perf_counter()
+        durable = [fact for fact in facts if type(fact) in _DURABLE]
+        if durable:
+            try:
+                await self._store.commit(durable, batches)
+            except StoreFull as full:
+                self._forget(asked, full)
+                return
+        committed = time.perf_counter()
+        self._publish(self.state, durable, batches)
+        self._answer(asked, replies)
+        self.state.evict(self._settings.semel_entities_max)
+        self._metrics.observe_tick(
+            commands=sum(len(each.commands) for each in asked),
+            facts=len(durable),
+            batch_bytes=sum(len(batch) for batch in batches),
+            decide_seconds=decided - started,
+            commit_seconds=committed - decided if durable else 0.0,
+            flush_seconds=self._store.flush_seconds if durable else 0.0,
+        )
+
+    async def _load(self, asked: list[_Asked]) -> None:
+        missing: dict[Key, None] = {}
+        for each in asked:
+            for command in each.commands:
+                for key in self.state.missing(command.keys()):
+                    missing[key] = None
+        if missing:
+            keys = list(missing)
+            for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):
+                self.state.put(key, value)
+
+    def _decide(self, asked: list[_Asked]) -> tuple[list[Fact], list[Buffer], list[tuple[Ticket, Any]]]:
+        state = self.state
+        now = self._clock.now()
+        facts: list[Fact] = []
+        batches: list[Buffer] = []
+        replies: list[tuple[Ticket, Any]] = []
+        for each in asked:
+            for command in each.commands:
+                decision = state.decide(command, now)
+                for fact in decision.facts:
+                    state.apply(fact)
+                facts.extend(decision.facts)
+                batches.extend(decision.batches)
+                replies.extend(decision.replies)
+                if decision.answer is PARKED:
+                    self._parked[command.ticket] = (each, len(each.answers))  # type: ignore[attr-defined]
+                    each.parked += 1
+                each.answers.append(decision.answer)
+        return facts, batches, replies
+
+    def _answer(self, asked: list[_Asked], replies: list[tuple[Ticket, Any]]) -> None:
+        for each in asked:
+            if not each.parked:
+                each.done(each.answers)
+        for ticket, answer in replies:
+            waiting = self._parked.pop(ticket, None)
+            if waiting is None:
+                continue
+            each, index = waiting
+            each.answers[index] = answer
+            each.parked -= 1
+            if not each.parked:
+                each.done(each.answers)
+
+    def _forget(self, asked: list[_Asked], full: StoreFull) -> None:
+        """Nothing of this tick happened: drop the state that says otherwise, and tell all who asked or wait."""
+        self.state = BrokerState()
+        waiting = {id(each): each for each, _ in self._parked.values()} | {id(each): each for each in asked}
+        self._parked.clear()
+        for each in waiting.values():
+            each.done(full)
+
+
+def _size(asked: _Asked) -> int:
+    return sum(command.header.length for command in asked.commands if type(command) is Append)
+
+
+__all__ = ["BatchAppended", "CommitLoop", "Done", "Outcome"]

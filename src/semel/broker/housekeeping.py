@@ -1,0 +1,116 @@
+"""Housekeeping: what time brings about.
+
+Three rounds, each at its own pace: group deadlines (sessions, rebalances), retention (old records, the rows and
+bytes they leave behind), and expiry (producers and offsets nobody uses). A round only *asks*: it sends commands to
+the commit loop, which decides again with what is true by then. So a round that works from an old look at the
+ledger can be late, but never wrong.
+
+A full store is no reason to stop: what frees space goes on, and the round comes again. Anything else that goes
+wrong here ends the process, as any task of the broker does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
+from semel.core.partition import ExpireProducer
+from semel.core.types import PartitionKey, ProducerKey, Topic
+from semel.store.interface import StoreFull
+
+if TYPE_CHECKING:
+    from semel.broker.broker import Broker
+
+log = logging.getLogger("semel.housekeeping")
+
+SWEEP_ROWS: Final = 5_000
+"""Rows per sweep: a sweep holds the writer, and commits wait for it."""
+EXPIRE_AT_ONCE: Final = 500
+"""Commands per tick that expiry may add."""
+
+
+class Housekeeping:
+    """The rounds of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """All rounds, until cancelled."""
+        settings = self._broker.settings
+        async with asyncio.TaskGroup() as rounds:
+            rounds.create_task(self._every(GROUP_TICK_MS, self._groups), name="group deadlines")
+            rounds.create_task(self._every(settings.log_retention_check_interval_ms, self.retain), name="retention")
+            rounds.create_task(
+                self._every(settings.producer_id_expiration_check_interval_ms, self.expire), name="expiry"
+            )
+
+    async def _every(self, interval_ms: int, round_: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await round_()
+            except StoreFull as full:
+                log.warning("housekeeping waits for room on the disk: %s", full)
+
+    async def _groups(self) -> None:
+        await self._broker.ask(GroupTick())
+
+    async def retain(self) -> None:
+        """Move log starts by age and by size, then give back what is below them."""
+        for topic in await self._broker.catalog.all():
+            for index in range(topic.partitions):
+                await self._retain_partition(topic, PartitionKey(topic.topic_id, index))
+        await self.sweep()
+
+    async def _retain_partition(self, topic: Topic, key: PartitionKey) -> None:
+        limits = self._broker.catalog.limits(topic)
+        partition = await self._broker.reads.partition(key)
+        if partition is None or not limits.deletes or partition.log_start_offset == partition.high_watermark:
+            return
+        ledger = self._broker.store.ledger
+        keep_from = partition.log_start_offset
+        if limits.retention_ms >= 0:
+            oldest = self._broker.now() - limits.retention_ms
+            if partition.peak_timestamp < oldest:
+                keep_from = partition.high_watermark
+            else:
+                first = await ledger.first_batch_since(key, oldest)
+                keep_from = max(keep_from, first.base_offset if first else keep_from)
+        if 0 <= limits.retention_bytes < partition.size_bytes:
+            keep_from = max(keep_from, await ledger.offset_at_size(key, limits.retention_bytes))
+        if keep_from > partition.log_start_offset:
+            await self._broker.delete_records(key, keep_from)
+
+    async def sweep(self) -> None:
+        """Delete rows that nobody can reach any more, then the bytes that only they pointed at."""
+        store = self._broker.store
+        while freed := await store.ledger.sweep(limit=SWEEP_ROWS):
+            await store.chunks.release(freed)
+        await store.sweep_orphans()
+
+    async def expire(self) -> None:
+        """Forget producers and offsets that nobody used for long."""
+        await self._expire_producers()
+        await self._expire_offsets()
+
+    async def _expire_producers(self) -> None:
+        broker = self._broker
+        before = broker.now() - broker.settings.producer_id_expiration_ms
+        while keys := await broker.store.ledger.producers_unseen_since(before, limit=EXPIRE_AT_ONCE):
+            expired = await broker.ask_all([ExpireProducer(key, before) for key in keys if isinstance(key, ProducerKey)])
+            if not any(expired):
+                return
+
+    async def _expire_offsets(self) -> None:
+        broker = self._broker
+        before = broker.now() - broker.settings.offsets_retention_minutes * 60_000
+        after = ""
+        while page := await broker.store.ledger.groups(after=after, limit=EXPIRE_AT_ONCE):
+            after = page[-1].group_id
+            for group in page:
+                stored = await broker.store.ledger.group_offsets(group.group_id)
+                stale = tuple(key for key, value in stored if value.committed_ms <= before)
+                if stale:
+                    await broker.ask(ExpireOffsets(group.group_id, stale, before))

@@ -1,0 +1,121 @@
+"""Which offset belongs to a point in time: ListOffsets.
+
+Latest, earliest and the ones for tiered storage are answered from the partition's value. A real timestamp, and the
+largest one, need the first batch that reaches it, which the ledger finds by bisection; that one batch is opened
+to find the record. It is the only read that opens batches, so it runs on a thread and unpacks a bounded size.
+
+The broker did not look inside batches when they were produced. One that is damaged inside, or whose header claims a
+time that no record has, is answered by its first offset: a reader then begins early and misses nothing.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from semel.broker.views import Isolation, Views, last_fetchable_offset
+from semel.core.types import ErrorCode, Partition, PartitionKey
+from semel.store.interface import Store, StoredBatch
+from semel.wire.errors import ProtocolError
+from semel.wire.records import first_at_or_after, read_header, stamp
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+LOOKS_MAX: Final = 3
+
+
+class ListedOffset(NamedTuple):
+    """An offset and its record's timestamp; -1 for what there is not."""
+
+    error: ErrorCode
+    timestamp: int = -1
+    offset: int = -1
+
+
+NOTHING: Final = ListedOffset(ErrorCode.NONE)
+
+
+class OffsetSearch:
+    """Finds offsets in what is committed."""
+
+    def __init__(self, store: Store, views: Views) -> None:
+        self._store = store
+        self._views = views
+
+    async def find(self, key: PartitionKey, timestamp: int, isolation: Isolation) -> ListedOffset:
+        """The offset for a timestamp or one of the special values above."""
+        for _ in range(LOOKS_MAX):
+            partition = self._views.get(key) or (await self._views.load((key,)))[key]
+            if partition is None:
+                return ListedOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            listed = await self._find_in(key, partition, timestamp, isolation)
+            if listed is not None:
+                return listed
+        # Rows and bytes disagree although nothing was deleted since.
+        return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def _find_in(
+        self, key: PartitionKey, partition: Partition, timestamp: int, isolation: Isolation
+    ) -> ListedOffset | None:
+        """The answer for this value of the partition; None if the bytes were given back meanwhile."""
+        bound = last_fetchable_offset(partition, isolation)
+        if timestamp == LATEST:
+            return ListedOffset(ErrorCode.NONE, -1, bound)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return ListedOffset(ErrorCode.NONE, -1, partition.log_start_offset)
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return NOTHING
+        if partition.log_start_offset == partition.high_watermark:
+            return NOTHING
+        if timestamp == MAX_TIMESTAMP:
+            batch = await self._latest_in_time(key, partition.peak_timestamp)
+            timestamp = batch.max_timestamp if batch is not None else timestamp
+        else:
+            batch = await self._store.ledger.first_batch_since(key, timestamp)
+        # The lookup does not see transactions: a hit that may not be read yet is no hit.
+        if batch is None or batch.base_offset >= bound:
+            return NOTHING
+        listed = await self._open(partition, batch, timestamp)
+        if listed is not None and listed.offset >= bound:
+            return NOTHING
+        return listed
+
+    async def _latest_in_time(self, key: PartitionKey, peak_timestamp: int) -> StoredBatch | None:
+        """The first batch that has the largest timestamp.
+
+        The peak never falls, so its batch may be deleted; then the largest time that is left is bisected.
+        """
+        ledger = self._store.ledger
+        latest = await ledger.first_batch_since(key, peak_timestamp)
+        if latest is not None:
+            return latest
+        reached, beyond = -2, peak_timestamp
+        while beyond - reached > 1:
+            middle = (reached + beyond) // 2
+            batch = await ledger.first_batch_since(key, middle)
+            if batch is None:
+                beyond = middle
+            else:
+                latest, reached = batch, max(middle, batch.max_timestamp)
+        return latest if latest is None else await ledger.first_batch_since(key, reached)
+
+    async def _open(self, partition: Partition, batch: StoredBatch, timestamp: int) -> ListedOffset | None:
+        try:
+            (data,) = await self._store.chunks.read([batch.place])
+        except LookupError:
+            return None
+        start = partition.log_start_offset
+        early = ListedOffset(ErrorCode.NONE, batch.max_timestamp, max(batch.base_offset, start))
+        if read_header(data).length != batch.place.length:
+            return None
+        stamp(data, 0, batch.base_offset, 0)
+        try:
+            record = await asyncio.to_thread(first_at_or_after, data, timestamp, from_offset=start)
+        except ProtocolError:
+            return early
+        if record is None:
+            return early
+        return ListedOffset(ErrorCode.NONE, record.timestamp, record.offset)

@@ -1,0 +1,37 @@
+"""What a topic's configs mean in numbers: read once per topic, used for every batch."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from semel.core.topic_configs import value_of
+from semel.core.types import Topic
+
+
+class TopicLimits(NamedTuple):
+    """The configs of a topic that the broker acts on."""
+
+    max_message_bytes: int
+    log_append_time: bool
+    before_max_ms: int
+    after_max_ms: int
+    retention_ms: int
+    retention_bytes: int
+    deletes: bool
+    """Whether old records are deleted at all; a topic that is only compacted keeps them."""
+
+    @classmethod
+    def of(cls, topic: Topic, settings: Mapping[str, object]) -> "TopicLimits":
+        """Read the configs of a topic; ``settings`` are the broker's, by dotted name."""
+
+        def value(name: str) -> str:
+            return value_of(name, topic.configs, settings)
+
+        return cls(
+            int(value("max.message.bytes")),
+            value("message.timestamp.type") == "LogAppendTime",
+            int(value("message.timestamp.before.max.ms")),
+            int(value("message.timestamp.after.max.ms")),
+            int(value("retention.ms")),
+            int(value("retention.bytes")),
+            "delete" in value("cleanup.policy"),
+        )

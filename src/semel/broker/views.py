@@ -1,0 +1,103 @@
+"""What readers may know of partitions: the values that were committed and published, and nothing newer.
+
+The commit loop publishes every partition that a commit touched, in the same step in which it answers. A partition
+that nobody touched lately is loaded from the ledger. A load waits, and a commit may overtake it; then what was
+published wins over what the load brings, also when it was deleted meanwhile. So a view never goes back in time.
+
+Values are immutable. A reader takes one and draws all its bounds from that one, because a high watermark that is
+read twice is how readers come to see what they must not.
+
+Next: ``waiting`` (who is woken by a publication), ``reads`` (what is read below the bounds).
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from semel.core.types import Partition, PartitionKey
+from semel.store.interface import Ledger
+
+
+class Isolation(IntEnum):
+    """How far a reader may see. The numbers are those of the wire."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+def last_fetchable_offset(partition: Partition, isolation: Isolation) -> int:
+    """One past the last offset that a reader with this isolation may have."""
+    if isolation is Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
+class _Load:
+    """A load under way, and what was published for its partitions meanwhile (None: deleted)."""
+
+    __slots__ = ("keys", "overtaken")
+
+    def __init__(self, keys: set[PartitionKey]) -> None:
+        self.keys = keys
+        self.overtaken: dict[PartitionKey, Partition | None] = {}
+
+
+class Views:
+    """Partition key to the newest committed value, of at most ``views_max`` partitions."""
+
+    def __init__(self, ledger: Ledger, views_max: int) -> None:
+        self._ledger = ledger
+        self._views_max = views_max
+        self._views: dict[PartitionKey, Partition] = {}
+        self._loads: list[_Load] = []
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def get(self, key: PartitionKey) -> Partition | None:
+        """The value, if it is known without asking."""
+        return self._views.get(key)
+
+    def publish(self, key: PartitionKey, partition: Partition) -> Partition | None:
+        """Take over a committed value; return the one before, if it was known."""
+        before = self._views.pop(key, None)
+        if before is None:
+            self._make_room()
+        self._views[key] = partition
+        for load in self._loads:
+            if key in load.keys:
+                load.overtaken[key] = partition
+        return before
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is deleted. Its topic's id is never given again, so it stays deleted."""
+        self._views.pop(key, None)
+        for load in self._loads:
+            if key in load.keys:
+                load.overtaken[key] = None
+
+    async def load(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Partition | None]:
+        """The values of all these partitions, None for those that do not exist."""
+        found: dict[PartitionKey, Partition | None] = {key: self._views.get(key) for key in keys}
+        missing = [key for key, value in found.items() if value is None]
+        if not missing:
+            return found
+        load = _Load(set(missing))
+        self._loads.append(load)
+        try:
+            values = await self._ledger.load(missing)
+        finally:
+            self._loads.remove(load)
+        for key, value in zip(missing, values, strict=True):
+            if key in load.overtaken:
+                found[key] = load.overtaken[key]
+                continue
+            found[key] = value
+            # Another load of the same partition may have ended before; what is there is as new.
+            if value is not None and key not in self._views:
+                self._make_room()
+                self._views[key] = value
+        return found
+
+    def _make_room(self) -> None:
+        while len(self._views) >= self._views_max:
+            del self._views[next(iter(self._views))]

@@ -1,0 +1,91 @@
+"""Fetches that wait for records.
+
+A fetch that found too little says how many bytes it misses, and sleeps. A publication wakes only those who wait for
+that partition, and only when they may have gained enough: ``gained`` compares the two values of the partition, so a
+fetch that wants a megabyte is not woken by every small batch. When only a look can tell, it says ``ENOUGH``.
+
+No publication is missed, because between a look and the sleep nothing is awaited except here: whoever waits counts
+what was published since its look and goes to sleep in one step.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from semel.broker.views import Isolation
+from semel.core.types import Partition, PartitionKey
+
+ENOUGH: Final = 1 << 62
+
+
+def gained(before: Partition | None, after: Partition, isolation: Isolation) -> int:
+    """How many bytes more a reader may have now; ``ENOUGH`` if it should look for itself."""
+    if before is after:
+        return 0
+    if before is None or after.log_start_offset != before.log_start_offset:
+        return ENOUGH
+    if isolation is Isolation.READ_COMMITTED and (before.open_transactions or after.open_transactions):
+        # Bytes behind an open transaction do not count; when it ends, its size is not known here.
+        return 0 if after.last_stable_offset == before.last_stable_offset else ENOUGH
+    return after.size_bytes - before.size_bytes
+
+
+class _Waiter:
+    __slots__ = ("interests", "missing_bytes", "woken")
+
+    def __init__(
+        self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, woken: asyncio.Future[None]
+    ) -> None:
+        self.interests = interests
+        self.missing_bytes = missing_bytes
+        self.woken = woken
+
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+
+class Waiting:
+    """Partition to the fetches that wait for it."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[PartitionKey, set[_Waiter]] = {}
+        self.parked = 0
+        """How many fetches wait."""
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions somebody waits for."""
+        return len(self._by_partition)
+
+    async def wait(
+        self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, timeout_seconds: float
+    ) -> None:
+        """Sleep until these partitions may have gained that much together, or until the time is over."""
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(interests, missing_bytes, loop.create_future())
+        for key in interests:
+            self._by_partition.setdefault(key, set()).add(waiter)
+        self.parked += 1
+        timer = loop.call_later(timeout_seconds, waiter.wake)
+        try:
+            await waiter.woken
+        finally:
+            # Also when the client left and the task was cancelled.
+            timer.cancel()
+            self.parked -= 1
+            for key in interests:
+                waiters = self._by_partition[key]
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._by_partition[key]
+
+    def published(self, key: PartitionKey, before: Partition | None, after: Partition | None) -> None:
+        """Tell those who wait for this partition what it became; None if it is deleted."""
+        for waiter in self._by_partition.get(key, ()):
+            if after is None:
+                waiter.wake()
+                continue
+            waiter.missing_bytes -= gained(before, after, waiter.interests[key])
+            if waiter.missing_bytes <= 0:
+                waiter.wake()

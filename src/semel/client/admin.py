@@ -1,0 +1,28 @@
+"""`Admin`: everything about a cluster that is neither writing nor reading records.
+
+    with Client("127.0.0.1:9092") as client:
+        admin = Admin(client)
+        admin.topics.create(NewTopic("orders", partitions=4, configs={"retention.ms": "3600000"}))
+        admin.groups.describe("billing")
+
+Three parts, each in a file of its own: `topics`, `configs`, `groups`.
+"""
+
+from semel.client.cluster import Client, ClusterInfo
+from semel.client.configs import ConfigAdmin
+from semel.client.group_admin import GroupAdmin
+from semel.client.topics import TopicAdmin
+
+
+class Admin:
+    """Administration of a cluster through a client, which it does not close."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.topics = TopicAdmin(client)
+        self.configs = ConfigAdmin(client)
+        self.groups = GroupAdmin(client)
+
+    def cluster(self) -> ClusterInfo:
+        """The brokers of the cluster."""
+        return self._client.describe(topics=())

@@ -1,0 +1,189 @@
+"""Records on their way to a broker: collected per partition, sent as batches, settled one by one.
+
+    send() -> Outgoing.open -> Outgoing.full -> encoded head -> settled Deliveries
+
+A partition's batches form a queue and only its head is ever on the way, so they arrive in order. A batch gets its
+sequence numbers when it becomes the head for the first time, and is then encoded once: every retry sends the
+same bytes, which is what lets a broker recognise a batch that it already has.
+"""
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from semel.client.offsets import Partition
+from semel.wire.compression import Codec
+from semel.wire.records import Record, encode_batch
+
+if TYPE_CHECKING:
+    from semel.client.producer import Producer
+
+SEQUENCES = 1 << 31
+RECORD_OVERHEAD_BYTES = 24  # lengths and deltas of a record, about
+
+
+class Identity(NamedTuple):
+    """As whom batches are written; the broker checks the sequence numbers of each identity."""
+
+    producer_id: int = -1
+    epoch: int = -1
+
+
+class Delivered(NamedTuple):
+    """Where a record went. The offset is -1 when the broker was not asked for it (acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Delivery:
+    """The outcome of one `send`, known when the record's batch was answered for."""
+
+    __slots__ = ("_error", "_outcome", "_producer", "partition", "timestamp", "topic")
+
+    def __init__(self, producer: "Producer", topic: str, partition: int, timestamp: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.timestamp = timestamp
+        self._producer = producer
+        self._outcome: Delivered | None = None
+        self._error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._outcome is not None or self._error is not None
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the record was not delivered, if it was not."""
+        return self._error
+
+    def result(self) -> Delivered:
+        """Where the record went. Sends what is waiting, if needed; raises if the record was refused."""
+        if not self.done:
+            self._producer._settle(self)
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._outcome
+
+    def _succeed(self, offset: int, timestamp: int) -> None:
+        self._outcome = Delivered(self.topic, self.partition, offset, timestamp)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+
+
+class Batch:
+    """Records that travel together, and their deliveries."""
+
+    __slots__ = ("data", "deadline", "deliveries", "error", "identity", "opened_at", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.deliveries: list[Delivery] = []
+        self.size_bytes = 0
+        self.opened_at = time.monotonic()
+        self.data: bytes | None = None
+        self.identity = Identity()
+        self.deadline = 0.0
+        self.error: Exception | None = None
+
+    def add(self, record: Record, delivery: Delivery, size_bytes: int) -> None:
+        """Take in one more record."""
+        self.records.append(record)
+        self.deliveries.append(delivery)
+        self.size_bytes += size_bytes
+
+    def succeed(self, base_offset: int, append_time: int) -> None:
+        """Settle the deliveries: they were written from this offset on. An append time below 0 is none."""
+        for at, delivery in enumerate(self.deliveries):
+            timestamp = append_time if append_time >= 0 else delivery.timestamp
+            delivery._succeed(base_offset + at if base_offset >= 0 else -1, timestamp)
+
+    def fail(self, error: Exception) -> None:
+        """Settle the deliveries: they were refused."""
+        for delivery in self.deliveries:
+            delivery._fail(error)
+
+
+class Outgoing:
+    """The queue of batches of one partition."""
+
+    def __init__(self, partition: Partition, batch_bytes: int) -> None:
+        self.partition = partition
+        self._batch_bytes = batch_bytes
+        self._queue: deque[Batch] = deque()
+        self._open: Batch | None = None
+        self._identity = Identity()
+        self._next_sequence = 0
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the open batch was begun; None if there is none."""
+        return self._open.opened_at if self._open is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch waits to be sent."""
+        return bool(self._queue)
+
+    def add(self, record: Record, delivery: Delivery, size_bytes: int) -> bool:
+        """Take in a record; whether that filled a batch."""
+        if self._open is not None and self._open.size_bytes + size_bytes > self._batch_bytes:
+            self.close_open()
+        if self._open is None:
+            self._open = Batch()
+        self._open.add(record, delivery, size_bytes)
+        if self._open.size_bytes >= self._batch_bytes:
+            self.close_open()
+        return bool(self._queue)
+
+    def close_open(self) -> None:
+        """Let the open batch, if there is one, wait to be sent as it is."""
+        if self._open is not None:
+            self._queue.append(self._open)
+            self._open = None
+
+    def head(self, identity: Identity, *, codec: Codec, timeout_s: float, transactional: bool) -> Batch:
+        """The batch to be sent next, encoded. It keeps the identity under which it was encoded first."""
+        batch = self._queue[0]
+        if batch.data is None:
+            if identity != self._identity:
+                self._identity, self._next_sequence = identity, 0
+            has_sequence = identity.producer_id >= 0
+            batch.identity = identity
+            batch.deadline = time.monotonic() + timeout_s
+            batch.data = encode_batch(
+                batch.records,
+                codec=codec,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=self._next_sequence if has_sequence else -1,
+                transactional=transactional,
+            )
+            self._next_sequence = (self._next_sequence + len(batch.records)) % SEQUENCES
+        return batch
+
+    def settle_head(self) -> None:
+        """The head was answered for; the next batch may go."""
+        self._queue.popleft()
+
+    def drop(self, error: Exception) -> int:
+        """Give up everything that waits; how many bytes that were."""
+        self.close_open()
+        dropped_bytes = 0
+        while self._queue:
+            batch = self._queue.popleft()
+            batch.fail(error)
+            dropped_bytes += batch.size_bytes
+        return dropped_bytes
+
+
+def size_of(record: Record) -> int:
+    """About how many bytes a record takes before compression."""
+    size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(key) + len(value or b"") + 4 for key, value in record.headers)

@@ -1,0 +1,371 @@
+"""`Client`: a cluster seen from outside. Finds brokers, leaders and coordinators, and sends requests to them.
+
+    with Client("127.0.0.1:9092") as client:
+        response = client.send(DescribeClusterRequest())
+
+It starts from the bootstrap addresses, learns the rest from Metadata, keeps one connection per broker, and
+picks for every request the highest version that both sides speak. What it learned it keeps until it is told
+to forget, which the callers do when a broker says that it is not the leader or not the coordinator.
+
+What is repeated and what is not: a request that was never sent (no connection) goes to the next broker by
+itself. A request whose answer was lost is not repeated here, because only the caller knows whether that is
+safe; `Attempts` is how callers do it. A `Client` belongs to one thread.
+"""
+
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from semel.client.connection import Connection, Pending
+from semel.client.errors import BrokerUnreachable, ClientError, ErrorCode, KafkaError, check
+from semel.client.retry import Attempts
+from semel.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from semel.wire.schema import Request
+
+GROUP = 0
+TRANSACTION = 1
+
+#: How long a topic may be unknown before that is believed: one that was just created takes a moment to be
+#: known.
+UNKNOWN_TOPIC_WAIT_S = 2.0
+METADATA_AGE_S = 300.0
+TOPICS_KEPT_MAX = 10_000
+DEFAULT_PORT = 9092
+
+_MOVED = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+Address: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Who has a partition."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its partitions, in the order of their numbers."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The brokers, and the topics that were asked for."""
+
+    cluster_id: str
+    controller: int
+    nodes: tuple[Node, ...]
+    topics: tuple[TopicInfo, ...]
+
+
+class Client:
+    """A cluster, reached through its bootstrap servers. Close it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "127.0.0.1:9092",
+        *,
+        client_id: str = "semel",
+        timeout_s: float = 30.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.timeout_s = timeout_s
+        self._ssl_context = ssl_context
+        self._bootstrap = parse_addresses(bootstrap_servers)
+        self._nodes: dict[int, Node] = {}
+        self._connections: dict[Address, Connection] = {}
+        self._topics: dict[str, tuple[TopicInfo, float]] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up everywhere. May be called again; the client can be used again after it."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # ---- sending
+
+    def send(
+        self,
+        request: Request,
+        *,
+        node: int | None = None,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+    ) -> Any:
+        """Send a request to a broker, or to any, and return its response."""
+        return self.post(request, node=node, max_version=max_version).wait(timeout_s)
+
+    def post(self, request: Request, *, node: int | None = None, max_version: int | None = None) -> Pending:
+        """Send a request now; the answer is taken with `wait`. Lets several brokers work at once."""
+        connection = self.connection(node)
+        return connection.post(request, connection.version_of(request.api_key, max_version))
+
+    def connection(self, node: int | None = None) -> Connection:
+        """The open connection to a broker, or to any; made if there is none."""
+        if node is not None:
+            if node not in self._nodes:
+                self.describe(topics=())
+            if node not in self._nodes:
+                raise BrokerUnreachable(f"broker {node} is not in the cluster.")
+            found = self._nodes[node]
+            return self._open((found.host, found.port))
+        known = list(self._connections)
+        known += [
+            address for each in self._nodes.values() if (address := (each.host, each.port)) not in known
+        ]
+        known += [address for address in self._bootstrap if address not in known]
+        problems = []
+        for address in known:
+            try:
+                return self._open(address)
+            except ClientError as error:
+                problems.append(str(error).rstrip("."))
+        raise BrokerUnreachable(f"{'; '.join(problems)}. Is a broker running there?")
+
+    def serves(self, api_key: int, version: int = 0) -> bool:
+        """Whether the cluster serves this version of an API, or a later one."""
+        served = self.connection().versions.get(api_key)
+        return served is not None and served.last >= version
+
+    def _open(self, address: Address) -> Connection:
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        made = Connection(
+            *address, client_id=self.client_id, timeout_s=self.timeout_s, ssl_context=self._ssl_context
+        )
+        self._connections[address] = made
+        return made
+
+    # ---- metadata
+
+    def describe(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterInfo:
+        """The brokers and these topics, or all of them if None. Unknown topics are left out."""
+        response = self._metadata(topics, create)
+        found = [_topic(each) for each in response.topics if not each.error_code]
+        for topic in found:
+            self._keep(topic)
+        return ClusterInfo(
+            response.cluster_id or "", response.controller_id, tuple(self._nodes.values()), tuple(found)
+        )
+
+    def topic(self, name: str, *, create: bool = False, wait_s: float = 0.0) -> TopicInfo:
+        """A topic, from memory if it is known. KafkaError if there is none after `wait_s`.
+
+        With `create`, a broker that creates topics by itself is allowed to create this one.
+        """
+        known = self._topics.get(name)
+        if known is not None and time.monotonic() - known[1] < METADATA_AGE_S:
+            return known[0]
+        for attempt in Attempts(wait_s):
+            try:
+                response = self._metadata([name], create)
+                (answer,) = response.topics
+                check(
+                    answer.error_code,
+                    f"there is no topic {name!r}" if _is_unknown(answer) else f"topic {name!r}",
+                )
+                if any(each.leader_id < 0 for each in answer.partitions):
+                    check(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} has a partition without a leader")
+                topic = _topic(answer)
+                self._keep(topic)
+                return topic
+            except KafkaError as error:
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+    def leader(self, name: str, partition: int) -> int:
+        """The broker to which records of a partition go, and from which they come."""
+        topic = self.topic(name, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        for each in topic.partitions:
+            if each.partition == partition:
+                return each.leader
+        self.forget_topic(name)
+        message = f"topic {name!r} has no partition {partition}, only {len(topic.partitions)} in all"
+        check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        raise AssertionError("check raises")
+
+    def forget_topic(self, name: str) -> None:
+        """Ask again when this topic is needed: its leader moved, or it is another one by now."""
+        self._topics.pop(name, None)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id, asked for if it is not known."""
+        for topic, _ in self._topics.values():
+            if topic.topic_id == topic_id:
+                return topic.name
+        self.describe()
+        return next((topic.name for topic, _ in self._topics.values() if topic.topic_id == topic_id), None)
+
+    def _keep(self, topic: TopicInfo) -> None:
+        if len(self._topics) >= TOPICS_KEPT_MAX and topic.name not in self._topics:
+            self._topics.pop(next(iter(self._topics)))
+        self._topics[topic.name] = (topic, time.monotonic())
+
+    def _metadata(self, topics: Iterable[str] | None, create: bool) -> MetadataResponse:
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        for attempt in Attempts(min(self.timeout_s, 10.0), also=_is_lost):
+            try:
+                response: MetadataResponse = self.send(request)
+            except ClientError as error:
+                attempt.failed(error)
+                continue
+            self._nodes = {
+                each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers
+            }
+            return response
+        raise AssertionError("attempts end by an error")
+
+    # ---- coordinators
+
+    def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """The broker that keeps a group or a transactional id."""
+        if (kind, key) in self._coordinators:
+            return self._coordinators[kind, key]
+        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
+        for attempt in Attempts(self.timeout_s):
+            try:
+                response: FindCoordinatorResponse = self.send(request)
+                found = response.coordinators[0] if response.coordinators else response
+                check(found.error_code, f"the coordinator of {key!r} is not known", found.error_message)
+            except (KafkaError, ClientError) as error:
+                attempt.failed(error)
+                continue
+            self._nodes[found.node_id] = Node(found.node_id, found.host, found.port)
+            self._coordinators[kind, key] = found.node_id
+            return found.node_id
+        raise AssertionError("attempts end by an error")
+
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+        """Ask again when this coordinator is needed."""
+        self._coordinators.pop((kind, key), None)
+
+    def ask_coordinator(
+        self,
+        key: str,
+        request: Request,
+        codes: Callable[[Any], Iterable[int]],
+        *,
+        kind: int = GROUP,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+    ) -> Any:
+        """Send a request to the coordinator of a key, wherever it moves; for requests that may be repeated.
+
+        `codes` picks the error codes out of a response; those that say "not here" or "not yet" are followed,
+        all others are for the caller.
+        """
+        for attempt in Attempts(self.timeout_s if timeout_s is None else timeout_s):
+            try:
+                node = self.coordinator(key, kind)
+                response = self.send(request, node=node, timeout_s=timeout_s, max_version=max_version)
+                moved = next((code for code in codes(response) if code in _MOVED), ErrorCode.NONE)
+                check(moved, f"the coordinator of {key!r} does not answer for it")
+                return response
+            except (KafkaError, ClientError) as error:
+                self.forget_coordinator(key, kind)
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+
+def parse_addresses(servers: str | Sequence[str]) -> list[Address]:
+    """Read `host:port,host:port`; IPv6 addresses stand in brackets. ValueError says which part is wrong."""
+    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [parse_address(text.strip()) for text in texts if text.strip()]
+    if not addresses:
+        raise ValueError("give at least one bootstrap server, as HOST:PORT")
+    return addresses
+
+
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
+    """Read `host:port` or `[ipv6]:port`; the port may be left out."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"
+    else:
+        host, _, port = text.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
+        raise ValueError(f"{text!r} is not an address; write HOST:PORT, for example 127.0.0.1:9092")
+    return host, int(port) if port else default_port
+
+
+def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[int, list[tuple[str, int]]]:
+    """Partitions grouped by the broker that leads them."""
+    grouped: dict[int, list[tuple[str, int]]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(client.leader(topic, partition), []).append((topic, partition))
+    return grouped
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether an answer was lost on the way. No broker at all is no reason to go on trying."""
+    return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable)
+
+
+def _is_unknown(answer: MetadataResponseTopic) -> bool:
+    return answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic(answer: MetadataResponseTopic) -> TopicInfo:
+    partitions = sorted(answer.partitions, key=lambda each: each.partition_index)
+    return TopicInfo(
+        name=answer.name or "",
+        topic_id=bytes(answer.topic_id),
+        is_internal=answer.is_internal,
+        partitions=tuple(
+            PartitionInfo(
+                each.partition_index,
+                each.leader_id,
+                each.leader_epoch,
+                tuple(each.replica_nodes),
+                tuple(each.isr_nodes),
+            )
+            for each in partitions
+        ),
+    )

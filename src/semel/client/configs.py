@@ -1,0 +1,125 @@
+"""Configurations of topics and brokers: read them, set and remove single values."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from semel.client.cluster import Client
+from semel.client.errors import check
+from semel.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class ResourceType(IntEnum):
+    """What has a configuration."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(IntEnum):
+    """What to do with one value; the last two are for values that are lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+#: Where a value comes from, by the number in the protocol.
+SOURCES = {
+    1: "topic",
+    2: "broker",
+    3: "broker default",
+    4: "static",
+    5: "default",
+    6: "logger",
+    7: "client metrics",
+    8: "group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """One value of a configuration, and whether it was set on this very thing."""
+
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    read_only: bool
+    is_sensitive: bool
+
+
+class ConfigAdmin:
+    """Configurations of a cluster. Reached as `Admin(client).configs`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def of_topic(self, name: str) -> list[ConfigValue]:
+        """The configuration of a topic."""
+        return self.describe(ResourceType.TOPIC, name)
+
+    def of_broker(self, node_id: int) -> list[ConfigValue]:
+        """The configuration of a broker."""
+        return self.describe(ResourceType.BROKER, str(node_id), node=node_id)
+
+    def describe(self, kind: ResourceType, name: str, node: int | None = None) -> list[ConfigValue]:
+        """The configuration of anything that has one, in the order of names."""
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        response: DescribeConfigsResponse = self._client.send(
+            DescribeConfigsRequest(resources=[resource]), node=node
+        )
+        (result,) = response.results
+        check(result.error_code, f"the configuration of {name!r} is not known", result.error_message)
+        values = [
+            ConfigValue(
+                name=each.name,
+                value=each.value,
+                source=SOURCES.get(each.config_source, "unknown"),
+                is_default=each.config_source == 5,
+                read_only=each.read_only,
+                is_sensitive=each.is_sensitive,
+            )
+            for each in result.configs
+        ]
+        return sorted(values, key=lambda each: each.name)
+
+    def alter_topic(
+        self, name: str, *, values: Mapping[str, str] | None = None, remove: Iterable[str] = ()
+    ) -> None:
+        """Set these values of a topic, and let others have their default again. All or none of it happens."""
+        changes: list[tuple[str, ConfigOperation, str | None]] = []
+        changes += [(key, ConfigOperation.SET, value) for key, value in (values or {}).items()]
+        changes += [(key, ConfigOperation.DELETE, None) for key in remove]
+        self.alter(ResourceType.TOPIC, name, changes)
+
+    def alter(
+        self,
+        kind: ResourceType,
+        name: str,
+        changes: Iterable[tuple[str, ConfigOperation, str | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change single values."""
+        resource = IncrementalAlterConfigsAlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                IncrementalAlterConfigsAlterableConfig(name=key, config_operation=operation, value=value)
+                for key, operation, value in changes
+            ],
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        response: IncrementalAlterConfigsResponse = self._client.send(request)
+        for each in response.responses:
+            check(each.error_code, f"the configuration of {name!r} was not changed", each.error_message)

@@ -1,0 +1,197 @@
+"""Fetching: asks leaders for records, and opens what comes back.
+
+A response is whole batches, from the one that holds the wanted offset on. `visible` turns them into the records that a
+reader may see:
+
+- records before the wanted offset are left out, because a batch is never cut;
+- control batches (markers) are never shown, but they are passed by;
+- with read_committed, so are the batches of transactions that were aborted. The broker sends the list of them; a
+  transaction is skipped from its first offset to its abort marker.
+
+In every case the reader goes on behind the last whole batch, whatever of it was visible. Fetches carry no session
+(KIP-227): a client with few partitions gains nothing from one.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from semel.client.cluster import Client, by_node
+from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError
+from semel.client.offsets import Isolation, Partition
+from semel.wire.messages import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from semel.wire.records import BatchHeader, Header, iter_batches, iter_records, read_marker
+from semel.wire.schema import Buffer
+
+LAST_VERSION_WITH_NAMES = 12
+NO_TOPIC_ID = bytes(16)
+
+
+class ConsumedRecord(NamedTuple):
+    """A record as it was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What a fetch found in one partition: records to show, and where to go on."""
+
+    partition: Partition
+    offset: int  # from which it was fetched
+    records: deque[ConsumedRecord]
+    next_offset: int
+    high_watermark: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How long a broker may wait for how many bytes, and how many it may send."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 32 << 20
+    partition_max_bytes: int = 4 << 20
+
+
+def fetch(
+    client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
+) -> list[Fetched]:
+    """Ask all leaders at once for records from these offsets on.
+
+    Answers of brokers that could not be reached are missing; the caller asks again. If no broker could be reached, the
+    error of the first is raised.
+    """
+    problems: list[Exception] = []
+    found: list[Fetched] = []
+    posted = []
+    for node, keys in by_node(client, positions).items():
+        request = _request(client, {key: positions[key] for key in keys}, isolation, limits)
+        has_ids = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
+        try:
+            posted.append(client.post(request, node=node, max_version=None if has_ids else LAST_VERSION_WITH_NAMES))
+        except ClientError as error:
+            problems.append(error)
+            _forget(client, keys)
+    for pending in posted:
+        names = {bytes(topic.topic_id): topic.topic for topic in pending.request.topics}  # type: ignore[attr-defined]
+        try:
+            response: FetchResponse = pending.wait(limits.max_wait_ms / 1000 + client.timeout_s)
+        except ClientError as error:
+            problems.append(error)
+            for name in names.values():
+                client.forget_topic(name)
+            continue
+        if response.error_code:
+            raise KafkaError(response.error_code, "The broker refused a fetch.")
+        found += _take(response, names, positions, isolation)
+    if problems and not found:
+        raise problems[0]
+    return found
+
+
+def visible(
+    partition: Partition,
+    offset: int,
+    data: Buffer,
+    aborted: Iterable[AbortedTransaction] | None,
+    isolation: Isolation,
+) -> tuple[deque[ConsumedRecord], int]:
+    """The records that a reader at `offset` may see, and the offset where it goes on."""
+    topic, number = partition
+    records: deque[ConsumedRecord] = deque()
+    next_offset = offset
+    skip = _AbortedRanges(aborted or ()) if isolation is Isolation.READ_COMMITTED else None
+    for at, header in iter_batches(data):
+        hidden = skip is not None and skip.hides(header, data, at)
+        if not hidden and not header.is_control and header.last_offset >= offset:
+            records.extend(
+                ConsumedRecord(topic, number, *record)
+                for record in iter_records(data, at)
+                if record.offset >= offset
+            )
+        next_offset = max(next_offset, header.last_offset + 1)
+    return records, next_offset
+
+
+class _AbortedRanges:
+    """Which producers' batches are part of an aborted transaction, while a reader moves through a log."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        # Brokers list them in the order in which they ended; they are needed in the order in which they began.
+        self._to_come = [(each.first_offset, each.producer_id) for each in aborted]
+        heapq.heapify(self._to_come)
+        self._producers: set[int] = set()
+
+    def hides(self, header: BatchHeader, data: Buffer, at: int) -> bool:
+        """Whether the next batch of the log must not be seen."""
+        while self._to_come and self._to_come[0][0] <= header.last_offset:
+            self._producers.add(heapq.heappop(self._to_come)[1])
+        if header.is_control:
+            if header.producer_id in self._producers and not read_marker(data, at).commit:
+                self._producers.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._producers
+
+
+def _request(
+    client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
+) -> FetchRequest:
+    topics: dict[str, FetchTopic] = {}
+    for (name, partition), offset in positions.items():
+        if name not in topics:
+            topics[name] = FetchTopic(topic=name, topic_id=client.topic(name).topic_id)
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=limits.partition_max_bytes
+        )
+        topics[name].partitions.append(wanted)
+    return FetchRequest(
+        max_wait_ms=limits.max_wait_ms,
+        min_bytes=limits.min_bytes,
+        max_bytes=limits.max_bytes,
+        isolation_level=isolation,
+        topics=list(topics.values()),
+    )
+
+
+def _take(
+    response: FetchResponse, names: Mapping[bytes, str], positions: Mapping[Partition, int], isolation: Isolation
+) -> list[Fetched]:
+    found = []
+    for topic in response.responses:
+        name = topic.topic or names.get(bytes(topic.topic_id), "")
+        for data in topic.partitions:
+            key = (name, data.partition_index)
+            if key not in positions:
+                raise ProtocolError(f"records of {name}/{data.partition_index}, which were not asked for")
+            found.append(_open(key, positions[key], data, isolation))
+    return found
+
+
+def _open(key: Partition, offset: int, data: PartitionData, isolation: Isolation) -> Fetched:
+    if data.error_code:
+        error = KafkaError(data.error_code).code
+        return Fetched(key, offset, deque(), offset, data.high_watermark, error)
+    records, next_offset = visible(key, offset, data.records or b"", data.aborted_transactions, isolation)
+    return Fetched(key, offset, records, next_offset, data.high_watermark)
+
+
+def _forget(client: Client, keys: Iterable[Partition]) -> None:
+    for topic, _ in keys:
+        client.forget_topic(topic)

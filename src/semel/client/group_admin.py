@@ -1,0 +1,186 @@
+"""Administration of groups: which there are, who is in them, where they stand, how to move and delete them.
+
+Both kinds of groups look the same from here. Which one a group is decides only how it is asked: `consumer`
+groups (KIP-848) by ConsumerGroupDescribe, `classic` ones by DescribeGroups.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from semel.client.classic_protocol import decode_assignment
+from semel.client.cluster import Client
+from semel.client.errors import ErrorCode, check
+from semel.client.group_offsets import CommittedOffset, commit_offsets, fetch_offsets
+from semel.client.offsets import Partition
+from semel.wire.messages import (
+    ConsumerGroupDescribeAssignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+
+CONSUMER_PROTOCOL = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A row of the list of groups. State and kind are empty where an old broker does not say."""
+
+    group_id: str
+    kind: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A member and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group and its members."""
+
+    group_id: str
+    kind: str
+    state: str
+    assignor: str
+    members: tuple[MemberInfo, ...]
+
+
+class GroupAdmin:
+    """Groups of a cluster. Reached as `Admin(client).groups`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def all(self) -> list[GroupListing]:
+        """Every group, in the order of ids. All brokers are asked, since each knows its own."""
+        found: dict[str, GroupListing] = {}
+        for node in self._client.describe(topics=()).nodes:
+            response: ListGroupsResponse = self._client.send(ListGroupsRequest(), node=node.node_id)
+            check(response.error_code, f"broker {node.node_id} does not list its groups")
+            for each in response.groups:
+                found[each.group_id] = GroupListing(
+                    each.group_id, each.group_type.lower(), each.group_state, each.protocol_type
+                )
+        return [found[group_id] for group_id in sorted(found)]
+
+    def describe(self, group_id: str) -> GroupInfo:
+        """A group and its members. KafkaError if there is none."""
+        if self._client.serves(ConsumerGroupDescribeRequest.api_key):
+            request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+            response: ConsumerGroupDescribeResponse = self._client.ask_coordinator(
+                group_id, request, lambda answer: [answer.groups[0].error_code]
+            )
+            (group,) = response.groups
+            if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                check(group.error_code, f"group {group_id!r} cannot be described", group.error_message)
+                members = tuple(
+                    MemberInfo(
+                        each.member_id,
+                        each.instance_id,
+                        each.client_id,
+                        each.client_host,
+                        _partitions(each.assignment),
+                    )
+                    for each in group.members
+                )
+                return GroupInfo(group_id, "consumer", group.group_state, group.assignor_name, members)
+        return self._describe_classic(group_id)
+
+    def _describe_classic(self, group_id: str) -> GroupInfo:
+        response: DescribeGroupsResponse = self._client.ask_coordinator(
+            group_id, DescribeGroupsRequest(groups=[group_id]), lambda answer: [answer.groups[0].error_code]
+        )
+        (group,) = response.groups
+        code = ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == "Dead" else group.error_code
+        what = (
+            f"there is no group {group_id!r}"
+            if code == ErrorCode.GROUP_ID_NOT_FOUND
+            else f"group {group_id!r}"
+        )
+        check(code, what, None if code == ErrorCode.GROUP_ID_NOT_FOUND else group.error_message)
+        return GroupInfo(group_id, "classic", group.group_state, group.protocol_data, _classic_members(group))
+
+    def delete(self, *group_ids: str) -> None:
+        """Delete groups and their offsets. They must have no members."""
+        for group_id in group_ids:
+            response: DeleteGroupsResponse = self._client.ask_coordinator(
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                lambda answer: [each.error_code for each in answer.results],
+            )
+            for each in response.results:
+                check(each.error_code, f"group {each.group_id!r} was not deleted")
+
+    def offsets(
+        self, group_id: str, partitions: Iterable[Partition] | None = None
+    ) -> dict[Partition, CommittedOffset]:
+        """What a group has committed, for these partitions or for all."""
+        return fetch_offsets(self._client, group_id, partitions, require_stable=False)
+
+    def set_offsets(self, group_id: str, offsets: Mapping[Partition, int]) -> None:
+        """Let a group go on elsewhere. It must have no members."""
+        commit_offsets(self._client, group_id, offsets)
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
+        """Let a group forget where it was on these partitions."""
+        topics: dict[str, OffsetDeleteRequestTopic] = {}
+        for name, partition in partitions:
+            topic = topics.setdefault(name, OffsetDeleteRequestTopic(name=name))
+            topic.partitions.append(OffsetDeleteRequestPartition(partition_index=partition))
+        response: OffsetDeleteResponse = self._client.ask_coordinator(
+            group_id,
+            OffsetDeleteRequest(group_id=group_id, topics=list(topics.values())),
+            lambda answer: [answer.error_code],
+        )
+        check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
+        for answer in response.topics:
+            for each in answer.partitions:
+                check(each.error_code, f"the offset of {group_id!r} on {answer.name}/{each.partition_index}")
+
+
+def _partitions(assignment: ConsumerGroupDescribeAssignment) -> tuple[Partition, ...]:
+    return tuple(
+        (topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
+    )
+
+
+def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
+    # Only consumers speak this protocol among themselves; what others (Connect, for one) say is theirs.
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
+    return tuple(
+        MemberInfo(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            tuple(
+                (topic, partition)
+                for topic, partitions in decode_assignment(each.member_assignment).items()
+                for partition in partitions
+            )
+            if is_consumer
+            else (),
+        )
+        for each in group.members
+    )

@@ -1,0 +1,139 @@
+"""A group's committed offsets: read them and write them, as a member or from outside.
+
+Names are used rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one answer can
+be about any topic that the group ever read, also one that is gone.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from semel.client.cluster import Client
+from semel.client.errors import check
+from semel.client.offsets import Partition
+from semel.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+LAST_VERSION_WITH_NAMES = 9
+NO_OFFSET = -1
+
+
+class CommittedOffset(NamedTuple):
+    """Where a group goes on reading, and the note it left there."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class Membership(NamedTuple):
+    """As whom offsets are written: a member of a group, or nobody in particular."""
+
+    member_id: str = ""
+    epoch: int = -1
+    instance_id: str | None = None
+
+
+NOBODY = Membership()
+
+
+def fetch_offsets(
+    client: Client,
+    group_id: str,
+    partitions: Iterable[Partition] | None = None,
+    *,
+    require_stable: bool = True,
+) -> dict[Partition, CommittedOffset]:
+    """The committed offsets of these partitions, or of all the group has. Those without one are left out."""
+    numbers: dict[str, list[int]] | None = None
+    if partitions is not None:
+        numbers = {}
+        for topic, partition in partitions:
+            numbers.setdefault(topic, []).append(partition)
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=_topics(numbers),
+        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=_group_topics(numbers))],
+        require_stable=require_stable,
+    )
+    response: OffsetFetchResponse = client.ask_coordinator(
+        group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
+    )
+    answer = response.groups[0] if response.groups else response
+    check(answer.error_code, f"the offsets of group {group_id!r} are not known")
+    found: dict[Partition, CommittedOffset] = {}
+    for answered in answer.topics:
+        for each in answered.partitions:
+            where = f"{answered.name}/{each.partition_index}"
+            check(each.error_code, f"the offset of group {group_id!r} on {where} is not known")
+            if each.committed_offset != NO_OFFSET:
+                committed = CommittedOffset(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                )
+                found[answered.name, each.partition_index] = committed
+    return found
+
+
+def commit_offsets(
+    client: Client,
+    group_id: str,
+    offsets: Mapping[Partition, int | CommittedOffset],
+    member: Membership = NOBODY,
+) -> None:
+    """Write offsets. From outside (`NOBODY`) that works only while the group has no members."""
+    if not offsets:
+        return
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (name, partition), value in offsets.items():
+        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
+        topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
+        topic.partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=member.epoch,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=list(topics.values()),
+    )
+    response: OffsetCommitResponse = client.ask_coordinator(
+        group_id, request, _commit_codes, max_version=LAST_VERSION_WITH_NAMES
+    )
+    for answer in response.topics:
+        for each in answer.partitions:
+            where = f"{answer.name}/{each.partition_index}"
+            check(each.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+
+
+def _fetch_codes(response: OffsetFetchResponse) -> list[int]:
+    return [response.error_code, *(group.error_code for group in response.groups)]
+
+
+def _commit_codes(response: OffsetCommitResponse) -> list[int]:
+    return [each.error_code for topic in response.topics for each in topic.partitions]
+
+
+def _topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopic] | None:
+    if numbers is None:
+        return None
+    return [OffsetFetchRequestTopic(name=name, partition_indexes=each) for name, each in numbers.items()]
+
+
+def _group_topics(numbers: Mapping[str, list[int]] | None) -> list[OffsetFetchRequestTopics] | None:
+    if numbers is None:
+        return None
+    return [OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in numbers.items()]

@@ -1,0 +1,374 @@
+"""`Producer`: writes records, each exactly once and in order within its partition.
+
+    with Client("127.0.0.1:9092") as client, Producer(client) as producer:
+        delivery = producer.send("orders", b"three apples", key=b"customer-7")
+        producer.flush()
+        print(delivery.result().offset)
+
+There is no thread. Records are collected in batches; a batch is sent, in the caller's thread, when it is full, when
+a later `send` finds that it is older than `linger_s`, and at `flush`, `close` and `Delivery.result`. So call
+`flush` when you are about to wait for something else.
+
+An idempotent producer (the default) numbers its batches, and sends a batch whose answer was lost again with the
+same numbers, until the broker has it once. If a batch is refused for good, its deliveries fail, `flush` raises the
+error, and the producer goes on under a new identity, because the numbers of the old one have a gap.
+
+How records wait and how batches are made is in `batches`.
+"""
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from semel.client.batches import Batch, Delivery, Identity, Outgoing, size_of
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.connection import Pending
+from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError, check, is_retriable
+from semel.client.offsets import Partition
+from semel.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
+from semel.wire.compression import Codec
+from semel.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from semel.wire.partitioner import partition_for
+from semel.wire.records import Header, Record
+
+ALL = -1
+REQUEST_BYTES_MAX = 16 << 20
+NO_TOPIC_ID = bytes(16)
+LAST_VERSION_WITH_NAMES = 12
+
+Heads: TypeAlias = Mapping[Partition, tuple[Outgoing, Batch]]
+Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+
+class Producer:
+    """Writes records through a client, which it does not close."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        idempotent: bool = True,
+        codec: Codec = Codec.NONE,
+        acks: int = ALL,
+        linger_s: float = 0.05,
+        batch_bytes: int = 256 << 10,
+        buffer_bytes: int = 32 << 20,
+        delivery_timeout_s: float = 60.0,
+    ) -> None:
+        if acks not in (-1, 0, 1):
+            raise ValueError(f"acks is -1 (all), 0 or 1, not {acks}")
+        if idempotent and acks != ALL:
+            raise ValueError("an idempotent producer needs acks=-1; say idempotent=False for acks 0 or 1")
+        self._client = client
+        self._idempotent = idempotent
+        self._codec = codec
+        self._acks = acks
+        self._linger_s = linger_s
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout_s = delivery_timeout_s
+        self._identity: Identity | None = None if idempotent else Identity()
+        self._transactional_id: str | None = None
+        self._outgoing: dict[Partition, Outgoing] = {}
+        self._sticky: dict[str, int] = {}
+        self._buffered_bytes = 0
+        self._failure: Exception | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with suppress(KafkaError, ClientError):  # the error that ended the block says more
+            self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hand over a record. Without a partition the key decides, as in every Kafka client.
+
+        Raises at once if there is no such topic or partition. What happens later is in the `Delivery`.
+        """
+        if self._is_closed:
+            raise ClientError("the producer is closed.")
+        chosen = self._choose(topic, key, partition)
+        timestamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        record = Record(0, timestamp, _checked("key", key), _checked("value", value), _headers(headers))
+        delivery = Delivery(self, topic, chosen, timestamp)
+        queue = self._outgoing.get((topic, chosen))
+        if queue is None:
+            queue = self._outgoing[topic, chosen] = Outgoing((topic, chosen), self._batch_bytes)
+        size_bytes = size_of(record)
+        self._buffered_bytes += size_bytes
+        is_full = queue.add(record, delivery, size_bytes)
+        if is_full:
+            self._sticky.pop(topic, None)
+        if self._buffered_bytes >= self._buffer_bytes:
+            self._drain(everything=True)
+        elif is_full or self._lingered(queue):
+            self._drain(everything=False)
+        return delivery
+
+    def flush(self) -> None:
+        """Send everything and wait until it is answered for. Raises the first failure since the last flush."""
+        self._drain(everything=True)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Flush, and take no more records. May be called again."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.flush()
+
+    def _settle(self, delivery: Delivery) -> None:
+        self._drain(everything=True)
+        # The caller of `result` is told; `flush` need not say it again.
+        if delivery.error is self._failure:
+            self._failure = None
+
+    def _choose(self, topic: str, key: bytes | None, partition: int | None) -> int:
+        count = len(self._client.topic(topic, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions)
+        if partition is not None:
+            if not 0 <= partition < count:
+                message = f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}"
+                check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            return partition
+        by_key = partition_for(key, count)
+        if by_key is not None:
+            return by_key
+        # Records without a key stay together until their batch is full, and then go somewhere else.
+        sticky = self._sticky.get(topic)
+        if sticky is None or sticky >= count:
+            sticky = self._sticky[topic] = random.randrange(count)
+        return sticky
+
+    def _lingered(self, queue: Outgoing) -> bool:
+        oldest_at = queue.oldest_at
+        return oldest_at is not None and time.monotonic() - oldest_at >= self._linger_s
+
+    # ---- sending
+
+    def _drain(self, *, everything: bool) -> None:
+        """Send batches until none waits; with `everything`, also those that are not full."""
+        now = time.monotonic()
+        for queue in self._outgoing.values():
+            oldest_at = queue.oldest_at
+            if oldest_at is not None and (everything or now - oldest_at >= self._linger_s):
+                queue.close_open()
+        pause_s = FIRST_PAUSE_S
+        while ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
+            if self._round(ready):
+                pause_s = FIRST_PAUSE_S
+            else:
+                time.sleep(pause_s * random.uniform(0.8, 1.2))
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _round(self, ready: Sequence[Outgoing]) -> bool:
+        """Send the head of each queue, all brokers at once; whether all of them were answered for."""
+        identity = self._identify(ready)
+        if identity is None:
+            return True
+        heads: dict[Partition, tuple[Outgoing, Batch]] = {}
+        for queue in ready:
+            batch = queue.head(
+                identity,
+                codec=self._codec,
+                timeout_s=self._delivery_timeout_s,
+                transactional=self._transactional_id is not None,
+            )
+            heads[queue.partition] = (queue, batch)
+        posted: list[tuple[list[Partition], Pending | None]] = []
+        settled = True
+        for node, keys in self._by_leader(heads).items():
+            for part in _portions(keys, heads):
+                try:
+                    posted.append((part, self._post(node, part, heads)))
+                except (ClientError, ProtocolError) as error:
+                    settled &= self._lost(part, heads, error)
+        for part, pending in posted:
+            try:
+                self._take(part, heads, pending)
+            except (ClientError, ProtocolError) as error:
+                settled &= self._lost(part, heads, error)
+        return settled and not any(batch.error for _, batch in heads.values() if not batch.deliveries[0].done)
+
+    def _identify(self, ready: Sequence[Outgoing]) -> Identity | None:
+        if self._identity is None:
+            try:
+                self._identity = self._init_producer_id()
+            except (KafkaError, ClientError) as error:
+                # Without an identity nothing can be sent, and it was asked for long enough.
+                for queue in ready:
+                    self._buffered_bytes -= queue.drop(error)
+                self._failure = self._failure or error
+        return self._identity
+
+    def _init_producer_id(self) -> Identity:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        for attempt in Attempts(self._client.timeout_s):
+            try:
+                response: InitProducerIdResponse = self._client.send(request)
+                check(response.error_code, "no producer id was given out")
+                return Identity(response.producer_id, response.producer_epoch)
+            except (KafkaError, ClientError) as error:
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+    def _by_leader(self, heads: Heads) -> dict[int, list[Partition]]:
+        grouped: dict[int, list[Partition]] = {}
+        for key in heads:
+            try:
+                grouped.setdefault(self._client.leader(*key), []).append(key)
+            except (KafkaError, ClientError) as error:
+                self._retry_or_fail(key, heads, error)
+        return grouped
+
+    def _post(
+        self, node: int, keys: Sequence[Partition], heads: Heads
+    ) -> Pending | None:
+        topics: dict[str, TopicProduceData] = {}
+        for name, partition in keys:
+            topic_id = self._client.topic(name).topic_id
+            topic = topics.setdefault(name, TopicProduceData(name=name, topic_id=topic_id))
+            data = heads[name, partition][1].data
+            topic.partition_data.append(PartitionProduceData(index=partition, records=data))
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._acks,
+            timeout_ms=int(self._client.timeout_s * 1000),
+            topic_data=list(topics.values()),
+        )
+        has_ids = all(topic.topic_id != NO_TOPIC_ID for topic in topics.values())
+        connection = self._client.connection(node)
+        version = connection.version_of(request.api_key, None if has_ids else LAST_VERSION_WITH_NAMES)
+        if self._acks == 0:
+            connection.post_unanswered(request, version)
+            return None
+        return connection.post(request, version)
+
+    def _take(
+        self,
+        keys: Sequence[Partition],
+        heads: Heads,
+        pending: Pending | None,
+    ) -> None:
+        if pending is None:
+            for key in keys:
+                self._succeed(key, heads, PartitionProduceResponse(base_offset=-1))
+            return
+        response: ProduceResponse = pending.wait()
+        # Topics are named or, from version 13 on, numbered: the request says which is which.
+        asked: ProduceRequest = pending.request  # type: ignore[assignment]
+        names = {bytes(topic.topic_id): topic.name for topic in asked.topic_data}
+        answered: set[Partition] = set()
+        for topic in response.responses:
+            name = topic.name or names.get(bytes(topic.topic_id), "")
+            for answer in topic.partition_responses:
+                key = (name, answer.index)
+                if key not in heads or key in answered:
+                    raise ProtocolError(f"an answer for {name}/{answer.index}, of which nothing was sent")
+                answered.add(key)
+                self._settle_answer(key, heads, answer)
+        if missing := set(keys) - answered:
+            raise ProtocolError(f"no answer for {missing}")
+
+    def _settle_answer(
+        self,
+        key: Partition,
+        heads: Heads,
+        answer: PartitionProduceResponse,
+    ) -> None:
+        if answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._succeed(key, heads, answer)
+            return
+        try:
+            check(answer.error_code, f"a batch for {key[0]}/{key[1]} was refused", answer.error_message)
+        except KafkaError as error:
+            self._retry_or_fail(key, heads, error)
+
+    def _succeed(
+        self,
+        key: Partition,
+        heads: Heads,
+        answer: PartitionProduceResponse,
+    ) -> None:
+        queue, batch = heads[key]
+        batch.succeed(answer.base_offset, answer.log_append_time_ms)
+        queue.settle_head()
+        self._buffered_bytes -= batch.size_bytes
+
+    def _lost(
+        self, keys: Sequence[Partition], heads: Heads, error: Exception
+    ) -> bool:
+        for key in keys:
+            if not heads[key][1].deliveries[0].done:
+                self._retry_or_fail(key, heads, error)
+        return False
+
+    def _retry_or_fail(
+        self, key: Partition, heads: Heads, error: Exception
+    ) -> None:
+        queue, batch = heads[key]
+        self._client.forget_topic(key[0])
+        batch.error = error
+        if is_retriable(error) and time.monotonic() < batch.deadline:
+            return
+        batch.fail(error)
+        queue.settle_head()
+        self._buffered_bytes -= batch.size_bytes
+        self._failure = self._failure or error
+        if self._idempotent and batch.identity == self._identity:
+            self._identity = None
+
+
+def _headers(headers: Headers) -> tuple[Header, ...]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple(Header(str(name), _checked(f"header {name!r}", content)) for name, content in pairs)
+
+
+def _checked(what: str, value: bytes | None) -> bytes | None:
+    """Refuse at once what could not be encoded later, when nobody knows any more where it came from."""
+    if value is None or isinstance(value, bytes):
+        return value
+    raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")
+
+
+def _portions(
+    keys: Sequence[Partition], heads: Heads
+) -> list[list[Partition]]:
+    """Partitions in groups whose batches fit one request."""
+    portions: list[list[Partition]] = []
+    size_bytes = REQUEST_BYTES_MAX
+    for key in keys:
+        length = len(heads[key][1].data or b"")
+        if size_bytes + length > REQUEST_BYTES_MAX:
+            portions.append([])
+            size_bytes = 0
+        portions[-1].append(key)
+        size_bytes += length
+    return portions

@@ -1,0 +1,170 @@
+"""Administration of topics: what there is, make, change, delete; and how much of a log is kept.
+
+Every method that changes something takes several topics and changes each on its own: the first one that was
+refused is raised as a `KafkaError` that names it, and the others were carried out nevertheless, as in Kafka.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.client.cluster import Client, TopicInfo, by_node
+from semel.client.errors import ErrorCode, KafkaError, check
+from semel.client.offsets import Isolation, OffsetAt, Partition, list_offsets
+from semel.client.retry import Attempts
+from semel.wire.messages import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from semel.wire.schema import Request
+
+DEFAULT = -1  # let the broker choose
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made. The number of partitions and copies is the broker's choice unless given."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic that was made; -1 where an old broker does not say how."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+
+
+class TopicAdmin:
+    """Topics of a cluster. Reached as `Admin(client).topics`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def all(self) -> list[TopicInfo]:
+        """Every topic, in the order of names."""
+        return sorted(self._client.describe().topics, key=lambda topic: topic.name)
+
+    def describe(self, name: str) -> TopicInfo:
+        """One topic, asked for anew. KafkaError if there is none."""
+        self._client.forget_topic(name)
+        return self._client.topic(name)
+
+    def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
+        """Make topics, or only check whether they could be made."""
+        wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+        request = CreateTopicsRequest(
+            topics=[_creatable(each) for each in wanted],
+            timeout_ms=int(self._client.timeout_s * 1000),
+            validate_only=validate_only,
+        )
+        response: CreateTopicsResponse = _to_controller(
+            self._client, request, lambda answer: [each.error_code for each in answer.topics]
+        )
+        for each in response.topics:
+            check(each.error_code, f"topic {each.name!r} was not created", each.error_message)
+            self._client.forget_topic(each.name)
+        return [
+            CreatedTopic(each.name, bytes(each.topic_id), each.num_partitions, each.replication_factor)
+            for each in response.topics
+        ]
+
+    def delete(self, *names: str) -> None:
+        """Delete topics with all their records."""
+        request = DeleteTopicsRequest(
+            topic_names=list(names),
+            topics=[DeleteTopicState(name=name) for name in names],
+            timeout_ms=int(self._client.timeout_s * 1000),
+        )
+        response: DeleteTopicsResponse = _to_controller(
+            self._client, request, lambda answer: [each.error_code for each in answer.responses]
+        )
+        for name in names:
+            self._client.forget_topic(name)
+        for each in response.responses:
+            check(each.error_code, f"topic {each.name!r} was not deleted", each.error_message)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Let a topic have `total` partitions. Keys may go to another partition from then on."""
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)],
+            timeout_ms=int(self._client.timeout_s * 1000),
+        )
+        response: CreatePartitionsResponse = _to_controller(
+            self._client, request, lambda answer: [each.error_code for each in answer.results]
+        )
+        self._client.forget_topic(name)
+        for each in response.results:
+            check(each.error_code, f"topic {each.name!r} keeps its partitions", each.error_message)
+
+    def offsets(
+        self,
+        wanted: Mapping[Partition, int],
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> dict[Partition, OffsetAt]:
+        """The offsets of partitions at a time, or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
+        return list_offsets(self._client, wanted, isolation=isolation)
+
+    def partitions(self, names: Iterable[str]) -> list[Partition]:
+        """Every partition of these topics."""
+        return [(name, each.partition) for name in names for each in self._client.topic(name).partitions]
+
+    def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Delete the records before these offsets (-1: all); where each log starts now."""
+        starts: dict[Partition, int] = {}
+        for node, keys in by_node(self._client, before).items():
+            topics: dict[str, DeleteRecordsTopic] = {}
+            for name, partition in keys:
+                topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
+                offset = before[name, partition]
+                topic.partitions.append(DeleteRecordsPartition(partition_index=partition, offset=offset))
+            request = DeleteRecordsRequest(
+                topics=list(topics.values()), timeout_ms=int(self._client.timeout_s * 1000)
+            )
+            response: DeleteRecordsResponse = self._client.send(request, node=node)
+            for answer in response.topics:
+                for each in answer.partitions:
+                    check(
+                        each.error_code,
+                        f"the records of {answer.name}/{each.partition_index} were not deleted",
+                    )
+                    starts[answer.name, each.partition_index] = each.low_watermark
+        return starts
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iterable[int]]) -> Any:
+    """Send to the controller, which is any broker on most clusters, and follow it when it moved."""
+    for attempt in Attempts(client.timeout_s):
+        controller = client.describe(topics=()).controller
+        response = client.send(request, node=controller if controller >= 0 else None)
+        if ErrorCode.NOT_CONTROLLER not in codes(response):
+            return response
+        attempt.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))
+    raise AssertionError("attempts end by an error")

@@ -1,0 +1,114 @@
+"""Settings: every option and every limit, its default and its reason.
+
+Names are Kafka's where Kafka has the thing, with dots for underscores (``auto.create.topics.enable``), and
+begin with ``semel.`` where it is ours. ``Settings.of`` takes the dotted names, from a TOML file, the command
+line or ``semel.embedded``, and refuses what it does not know by name, with the nearest name it does know.
+
+Nobody reads the environment and nobody keeps a global: settings are given from above.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+
+class UnknownSetting(ValueError):
+    """A setting that does not exist; the message names the nearest one that does."""
+
+
+def _setting(default: Any, why: str, name: str | None = None) -> Any:
+    return field(default=default, metadata={"why": why, "name": name})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set, in the order in which an operator meets it."""
+
+    node_id: int = _setting(0, "this broker's number; clients expect them to start at 0")
+    cluster_id: str = _setting("", "set at the first start of a data directory when left empty")
+    auto_create_topics_enable: bool = _setting(
+        False, "a typo in a topic name should be an error, not a topic"
+    )
+    num_partitions: int = _setting(1, "partitions of a topic that is created without a number")
+    delete_topic_enable: bool = _setting(True, "whether topics may be deleted at all")
+    semel_partitions_per_topic_max: int = _setting(10_000, "partitions of a topic, and made by one request")
+
+    message_max_bytes: int = _setting(1_048_588, "largest batch; a topic's max.message.bytes overrides it")
+    log_retention_ms: int = _setting(604_800_000, "seven days; a topic's retention.ms overrides it")
+    log_retention_bytes: int = _setting(-1, "no limit by size; a topic's retention.bytes overrides it")
+    log_retention_check_interval_ms: int = _setting(60_000, "how often retention and sweeping run")
+    producer_id_expiration_ms: int = _setting(86_400_000, "a producer that is silent this long is forgotten")
+    producer_id_expiration_check_interval_ms: int = _setting(600_000, "how often that is looked for")
+
+    group_min_session_timeout_ms: int = _setting(6_000, "classic groups")
+    group_max_session_timeout_ms: int = _setting(1_800_000, "classic groups")
+    group_initial_rebalance_delay_ms: int = _setting(
+        3_000, "an empty classic group waits this long for more members"
+    )
+    group_max_size: int = _setting(10_000, "members of one group")
+    group_consumer_session_timeout_ms: int = _setting(45_000, "KIP-848 groups")
+    group_consumer_heartbeat_interval_ms: int = _setting(5_000, "KIP-848 groups")
+    group_consumer_max_size: int = _setting(10_000, "members of one KIP-848 group")
+    offsets_retention_minutes: int = _setting(10_080, "a group's offsets outlive its last member this long")
+    offset_metadata_max_bytes: int = _setting(4_096, "the note a client may keep with an offset")
+    offsets_topic_num_partitions: int = _setting(50, "only names the coordinator partition of a group")
+
+    fetch_max_bytes: int = _setting(57_671_680, "largest Fetch response, whatever the client asks for")
+    max_incremental_fetch_session_cache_slots: int = _setting(1_000, "fetch sessions that are remembered")
+
+    socket_request_max_bytes: int = _setting(104_857_600, "largest request frame; refused before it is read")
+    queued_max_request_bytes: int = _setting(
+        268_435_456, "bytes of requests that are being worked on, all clients"
+    )
+    semel_queued_max_response_bytes: int = _setting(
+        268_435_456, "bytes of responses not yet sent, all clients"
+    )
+    max_connections: int = _setting(10_000, "clients at the same time; one more is closed at once")
+    connections_max_idle_ms: int = _setting(600_000, "a silent client is closed after this")
+    semel_write_timeout_ms: int = _setting(
+        60_000, "a client that does not take its response is closed after this"
+    )
+    semel_requests_in_flight_max: int = _setting(64, "requests of one client that may be under way")
+
+    semel_chunk_bytes_max: int = _setting(268_435_456, "a chunk is sealed at this size")
+    semel_disk_reserve_bytes: int = _setting(
+        67_108_864, "produce is refused below this much free disk; reads go on"
+    )
+    semel_entities_max: int = _setting(100_000, "partitions, producers, groups, offsets kept in memory, each")
+    semel_tick_bytes_max: int = _setting(67_108_864, "bytes of batches in one commit")
+
+    @classmethod
+    def names(cls) -> dict[str, str]:
+        """Dotted name to field name, of every setting."""
+        return {each.metadata.get("name") or each.name.replace("_", "."): each.name for each in fields(cls)}
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Settings from dotted names. Text is taken for what the setting's type says."""
+        known = cls.names()
+        types = {each.name: type(each.default) for each in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise UnknownSetting(f"there is no setting {name!r}{hint}")
+            values[known[name]] = _coerce(name, value, types[known[name]])
+        return cls(**values)
+
+    def dotted(self) -> dict[str, Any]:
+        """Every setting by its dotted name."""
+        return {name: getattr(self, attribute) for name, attribute in self.names().items()}
+
+
+def _coerce(name: str, value: Any, kind: type) -> Any:
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    text = str(value).strip()
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name} takes {kind.__name__}, not {value!r}") from None

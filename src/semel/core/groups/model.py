@@ -1,0 +1,201 @@
+"""What a group is: the durable part of classic groups and of consumer (KIP-848) groups.
+
+Everything that a member must find again after the broker was killed is in here: members, generation or
+epochs, assignments, leader, protocol. What may be lost without anyone noticing (deadlines, who waits) is in
+``session``. Values are immutable: a change makes a new one, and mappings are never written to.
+
+An *assignment* of a consumer group is a set of (topic id, partition), so that reconciling is set algebra.
+
+``packing`` turns a group into bytes and back. The rules are in ``classic_*`` and ``consumer``.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from semel.core.groups import packing
+
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+Owned: TypeAlias = tuple[bytes, int]
+"""One partition of a topic, by the topic's id."""
+Assignment: TypeAlias = frozenset[Owned]
+
+NO_ASSIGNMENT: Final[Assignment] = frozenset()
+CONSUMER_PROTOCOL: Final = "consumer"
+
+
+class ClassicState(Enum):
+    """Where a classic group is. Dead is not a state here: a group that is gone is absent.
+
+    Empty -> PreparingRebalance (someone joins) -> CompletingRebalance (all joined) -> Stable (leader synced);
+    from the last two back to PreparingRebalance (someone joins, leaves, is lost), and from
+    PreparingRebalance to Empty when nobody is left.
+    """
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class ClassicMember(NamedTuple):
+    """A member of a classic group. ``protocols`` are in the order of its preference, with its metadata."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What the member said for this protocol."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+
+class ClassicGroup(NamedTuple):
+    """A group whose members agree on assignments among themselves."""
+
+    group_id: str
+    state: ClassicState = ClassicState.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: Mapping[str, ClassicMember] = NOTHING
+    """By member id, in the order in which they joined."""
+    idle_since_ms: int = 0
+    """When it became empty, or a commit from outside was last noted; meaningless while it has members."""
+
+    @property
+    def kind(self) -> str:
+        """Which protocol the group speaks."""
+        return "classic"
+
+    @property
+    def state_name(self) -> str:
+        """The state as Kafka's tools show it."""
+        return self.state.value
+
+    @property
+    def member_count(self) -> int:
+        """How many members there are."""
+        return len(self.members)
+
+    def pack(self) -> bytes:
+        """The bytes that ``unpack_group`` takes."""
+        return packing.pack_classic(self)
+
+    def static_member(self, instance_id: str | None) -> ClassicMember | None:
+        """The member that owns this group.instance.id."""
+        if instance_id is None:
+            return None
+        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
+
+
+class MemberState(Enum):
+    """Where a consumer member is on its way to the target assignment (KIP-848)."""
+
+    STABLE = "stable"
+    """At its epoch it has all it should have."""
+    UNREVOKED = "unrevoked"
+    """It was told to give partitions up and has not said that it did."""
+    UNRELEASED = "unreleased"
+    """It waits for partitions that others have not given up."""
+
+
+class ConsumerMember(NamedTuple):
+    """A member of a consumer group. It owns ``assigned`` and ``revoking``; nobody else may own those."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = 300_000
+    topic_names: tuple[str, ...] = ()
+    topic_regex: str | None = None
+    assignor: str | None = None
+    epoch: int = 0
+    """-2 while a static member is away for a moment."""
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NO_ASSIGNMENT
+    revoking: Assignment = NO_ASSIGNMENT
+
+
+class TopicShape(NamedTuple):
+    """What an assignor must know of a topic."""
+
+    topic_id: bytes
+    partitions: int
+
+
+class ConsumerGroup(NamedTuple):
+    """A group whose assignments the broker makes (KIP-848)."""
+
+    group_id: str
+    epoch: int = 0
+    target_epoch: int = 0
+    """The group epoch for which ``target`` was computed; behind ``epoch`` until somebody's next heartbeat."""
+    assignor: str = ""
+    members: Mapping[str, ConsumerMember] = NOTHING
+    target: Mapping[str, Assignment] = NOTHING
+    topics: Mapping[str, TopicShape] = NOTHING
+    """Every subscribed topic that exists, as it was when the target was computed."""
+    regex_matches: Mapping[str, tuple[str, ...]] = NOTHING
+    """The names that each subscribed regular expression matched then."""
+    idle_since_ms: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Which protocol the group speaks."""
+        return "consumer"
+
+    @property
+    def protocol_type(self) -> str:
+        """What tools show for the protocol type."""
+        return CONSUMER_PROTOCOL
+
+    @property
+    def state_name(self) -> str:
+        """The state as Kafka's tools show it."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        for member in self.members.values():
+            if member.state is not MemberState.STABLE or member.epoch != self.target_epoch:
+                return "Reconciling"
+        return "Stable"
+
+    @property
+    def member_count(self) -> int:
+        """How many members there are."""
+        return len(self.members)
+
+    def pack(self) -> bytes:
+        """The bytes that ``unpack_group`` takes."""
+        return packing.pack_consumer(self)
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """The member that owns this group.instance.id."""
+        if instance_id is None:
+            return None
+        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
+
+    def subscription(self, member: ConsumerMember) -> frozenset[str]:
+        """Every topic name that a member wants, by name or by regular expression."""
+        return frozenset(member.topic_names).union(self.regex_matches.get(member.topic_regex or "", ()))
+
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+def unpack_group(kind: str, data: bytes) -> Group:
+    """The group that was packed."""
+    return packing.unpack_consumer(data) if kind == "consumer" else packing.unpack_classic(data)

@@ -1,0 +1,117 @@
+"""Groups as bytes: JSON, because a ledger that can be read with plain SQL can be looked into.
+
+Bytes inside (metadata, assignments, topic ids) are Base64. Unknown keys are ignored and missing ones take
+their default, so that an older or newer broker can read what another wrote.
+"""
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.core.groups.model import Assignment, ClassicGroup, ClassicMember, ConsumerGroup, ConsumerMember
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    # Kafka strings may hold lone surrogates only in theory; ASCII escapes keep any of them intact.
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def pack_classic(group: "ClassicGroup") -> bytes:
+    """A classic group as bytes."""
+    fields = group._asdict()
+    fields["state"] = group.state.value
+    fields["members"] = [_pack_classic_member(member) for member in group.members.values()]
+    return _dump(fields)
+
+
+def _pack_classic_member(member: "ClassicMember") -> dict[str, Any]:
+    fields = member._asdict()
+    fields["protocols"] = [[name, _text(metadata)] for name, metadata in member.protocols]
+    fields["assignment"] = _text(member.assignment)
+    return fields
+
+
+def unpack_classic(data: bytes) -> "ClassicGroup":
+    """The classic group in these bytes."""
+    from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState
+
+    fields = _known(json.loads(data), ClassicGroup._fields)
+    fields["state"] = ClassicState(fields["state"])
+    members: dict[str, ClassicMember] = {}
+    for each in fields["members"]:
+        each = _known(each, ClassicMember._fields)
+        each["protocols"] = tuple((name, _bytes(metadata)) for name, metadata in each["protocols"])
+        each["assignment"] = _bytes(each["assignment"])
+        members[each["member_id"]] = ClassicMember(**each)
+    fields["members"] = members
+    return ClassicGroup(**fields)
+
+
+def pack_consumer(group: "ConsumerGroup") -> bytes:
+    """A consumer group as bytes."""
+    fields = group._asdict()
+    fields["members"] = [_pack_consumer_member(member) for member in group.members.values()]
+    fields["target"] = {member_id: _pack_assignment(target) for member_id, target in group.target.items()}
+    fields["topics"] = {name: [_text(shape.topic_id), shape.partitions] for name, shape in group.topics.items()}
+    fields["regex_matches"] = {regex: list(names) for regex, names in group.regex_matches.items()}
+    return _dump(fields)
+
+
+def _pack_consumer_member(member: "ConsumerMember") -> dict[str, Any]:
+    fields = member._asdict()
+    fields["topic_names"] = list(member.topic_names)
+    fields["state"] = member.state.value
+    fields["assigned"] = _pack_assignment(member.assigned)
+    fields["revoking"] = _pack_assignment(member.revoking)
+    return fields
+
+
+def unpack_consumer(data: bytes) -> "ConsumerGroup":
+    """The consumer group in these bytes."""
+    from semel.core.groups.model import ConsumerGroup, ConsumerMember, MemberState, TopicShape
+
+    fields = _known(json.loads(data), ConsumerGroup._fields)
+    members: dict[str, ConsumerMember] = {}
+    for each in fields["members"]:
+        each = _known(each, ConsumerMember._fields)
+        each["topic_names"] = tuple(each["topic_names"])
+        each["state"] = MemberState(each["state"])
+        each["assigned"] = _unpack_assignment(each["assigned"])
+        each["revoking"] = _unpack_assignment(each["revoking"])
+        members[each["member_id"]] = ConsumerMember(**each)
+    fields["members"] = members
+    fields["target"] = {name: _unpack_assignment(target) for name, target in fields["target"].items()}
+    fields["topics"] = {
+        name: TopicShape(_bytes(topic_id), partitions) for name, (topic_id, partitions) in fields["topics"].items()
+    }
+    fields["regex_matches"] = {regex: tuple(names) for regex, names in fields["regex_matches"].items()}
+    return ConsumerGroup(**fields)
+
+
+def _pack_assignment(assignment: "Assignment") -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(assignment):
+        by_topic.setdefault(_text(topic_id), []).append(partition)
+    return by_topic
+
+
+def _unpack_assignment(by_topic: dict[str, list[int]]) -> "Assignment":
+    return frozenset(
+        (topic_id, partition)
+        for topic_id, partitions in ((_bytes(text), partitions) for text, partitions in by_topic.items())
+        for partition in partitions
+    )
+
+
+def _known(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if name in fields}

@@ -1,0 +1,123 @@
+"""What a broker keeps in memory beside a group: deadlines and who waits.
+
+Nothing in here is written to the ledger. After a restart a group is found without a session, and the first
+command that touches it begins a new one (``begin``), in which every deadline counts from then: members that
+live go on as if nothing had happened, members that do not are lost one timeout later than they would be.
+
+``next_deadline_ms`` is never later than the earliest deadline. It may be earlier: a heartbeat moves one
+deadline and does not look for the new earliest, so that it stays cheap; the tick that comes for nothing does.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState, ConsumerGroup, Group, MemberState
+from semel.core.types import Ticket
+
+Held = TypeVar("Held")
+
+NEVER: Final = 2**63 - 1
+NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+"""A member that waits for its first answer cannot heartbeat; it is given up after five minutes, as in Kafka."""
+
+
+class Session(NamedTuple):
+    """The part of a group that may be lost. Each of the mappings is by member id."""
+
+    deadlines: Mapping[str, int] = NOTHING
+    """When a member is lost unless it is heard of. Members that wait for an answer have none."""
+    next_deadline_ms: int = NEVER
+
+    # Classic groups.
+    joins: Mapping[str, Ticket] = NOTHING
+    """JoinGroup requests that wait for the rebalance to complete."""
+    syncs: Mapping[str, Ticket] = NOTHING
+    """SyncGroup requests that wait for the leader."""
+    promised: Mapping[str, int] = NOTHING
+    """Member ids that were handed out (KIP-394) and not yet used, with the moment they are forgotten."""
+    newcomers: frozenset[str] = frozenset()
+    """Members that wait for their first answer."""
+    rebalance_deadline_ms: int = NEVER
+    initial_remaining_ms: int = -1
+    """How much longer the initial delay may be extended; -1 when this is no initial delay."""
+    grew: bool = False
+    """Whether another member joined since the initial delay began or was extended."""
+    sync_deadline_ms: int = NEVER
+    unsynced: frozenset[str] = frozenset()
+    """Members that have not sent SyncGroup in this generation."""
+
+    # Consumer groups.
+    revocations: Mapping[str, int] = NOTHING
+    """When a member that was told to give partitions up is lost unless it did (its rebalance timeout)."""
+
+    def heard(self, member_id: str, deadline_ms: int) -> "Session":
+        """A member is alive; it has time until then."""
+        return self._replace(
+            deadlines={**self.deadlines, member_id: deadline_ms},
+            next_deadline_ms=min(self.next_deadline_ms, deadline_ms),
+        )
+
+    def settled(self) -> "Session":
+        """The same session with the exact next deadline."""
+        earliest = min(
+            self.rebalance_deadline_ms,
+            self.sync_deadline_ms,
+            min(self.deadlines.values(), default=NEVER),
+            min(self.promised.values(), default=NEVER),
+            min(self.revocations.values(), default=NEVER),
+        )
+        return self if earliest == self.next_deadline_ms else self._replace(next_deadline_ms=earliest)
+
+    def without(self, member_id: str) -> "Session":
+        """Forget everything about a member."""
+        return self._replace(
+            deadlines=drop(self.deadlines, member_id),
+            joins=drop(self.joins, member_id),
+            syncs=drop(self.syncs, member_id),
+            promised=drop(self.promised, member_id),
+            newcomers=self.newcomers - {member_id},
+            unsynced=self.unsynced - {member_id},
+            revocations=drop(self.revocations, member_id),
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to remember, so that the group may leave memory."""
+        return not self.deadlines and not self.joins and not self.syncs and not self.promised
+
+
+def drop(mapping: Mapping[str, Held], key: str) -> Mapping[str, Held]:
+    """The mapping without this key."""
+    if key not in mapping:
+        return mapping
+    return {each: value for each, value in mapping.items() if each != key}
+
+
+def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Session:
+    """The session of a group that was just loaded: all its members have their full time from now on."""
+    if group is None or not group.members:
+        return Session()
+    if isinstance(group, ConsumerGroup):
+        return Session(
+            deadlines={member_id: now + consumer_session_timeout_ms for member_id in group.members},
+            revocations={
+                member.member_id: now + member.rebalance_timeout_ms
+                for member in group.members.values()
+                if member.state is MemberState.UNREVOKED
+            },
+        ).settled()
+    return _begin_classic(group, now)
+
+
+def _begin_classic(group: ClassicGroup, now: int) -> Session:
+    session = Session(
+        deadlines={member.member_id: now + member.session_timeout_ms for member in group.members.values()}
+    )
+    rebalance_timeout_ms = max(member.rebalance_timeout_ms for member in group.members.values())
+    if group.state is ClassicState.PREPARING:
+        session = session._replace(rebalance_deadline_ms=now + rebalance_timeout_ms)
+    elif group.state is ClassicState.COMPLETING:
+        session = session._replace(
+            sync_deadline_ms=now + rebalance_timeout_ms, unsynced=frozenset(group.members)
+        )
+    return session.settled()

@@ -1,0 +1,98 @@
+"""BrokerState: the entities that are loaded, ``decide`` and ``apply``.
+
+How it works. A command names the entities it reads (``command.keys()``). The broker loads those that are
+``missing`` and calls ``decide``, which reads the state and changes nothing. The facts of the decision are
+given to ``apply``, the only way in which state changes. So the same three calls run under the commit loop,
+in a replay, and in a simulator, and none of them waits for anything.
+
+An entity that does not exist is loaded as ``None``: "known to be absent" and "not loaded" are different.
+
+Memory is bounded: ``evict`` forgets the entities that were loaded longest ago, which is safe at any time
+between two ticks because the ledger holds the same values. Groups with a live session are kept.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from semel.core import groups, offsets, partition, topics
+from semel.core.facts import SessionChanged
+from semel.core.types import (
+    Apply,
+    Cluster,
+    ClusterKey,
+    Command,
+    CommittedOffset,
+    Decide,
+    Decision,
+    Fact,
+    GroupKey,
+    Key,
+    OffsetKey,
+    Partition,
+    PartitionKey,
+    ProducerKey,
+    ProducerState,
+    Topic,
+    TopicKey,
+    Value,
+)
+
+DECIDE: dict[type, Decide] = {**topics.DECIDE, **partition.DECIDE, **offsets.DECIDE, **groups.DECIDE}
+APPLY: dict[type, Apply] = {**topics.APPLY, **partition.APPLY, **offsets.APPLY, **groups.APPLY}
+
+
+class BrokerState:
+    """All entities that are loaded. Owned by the commit loop alone."""
+
+    def __init__(self) -> None:
+        self.topics: dict[TopicKey, Topic | None] = {}
+        self.partitions: dict[PartitionKey, Partition | None] = {}
+        self.producers: dict[ProducerKey, ProducerState | None] = {}
+        self.offsets: dict[OffsetKey, CommittedOffset | None] = {}
+        self.groups: dict[GroupKey, groups.Group | None] = {}
+        self.cluster: dict[ClusterKey, Cluster | None] = {}
+        # Not entities: what is only in memory, see SessionChanged. A group in here is not evicted.
+        self.sessions: dict[str, groups.Session] = {}
+        self._tables: dict[type, dict[Any, Any]] = {
+            TopicKey: self.topics,
+            PartitionKey: self.partitions,
+            ProducerKey: self.producers,
+            OffsetKey: self.offsets,
+            GroupKey: self.groups,
+            ClusterKey: self.cluster,
+        }
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of the keys that are not loaded."""
+        tables = self._tables
+        return [key for key in keys if key not in tables[type(key)]]
+
+    def put(self, key: Key, value: Value | None) -> None:
+        """Keep what was loaded."""
+        self._tables[type(key)][key] = value
+
+    def decide(self, command: Command, now: int) -> Decision:
+        """Say what follows from a command. Reads the state, changes nothing."""
+        return DECIDE[type(command)](self, command, now)
+
+    def apply(self, fact: Fact) -> None:
+        """Make a fact true here."""
+        APPLY[type(fact)](self, fact)
+
+    def evict(self, entities_max: int) -> int:
+        """Forget the oldest entities of every kind beyond the limit; say how many were forgotten."""
+        forgotten = 0
+        for kind, table in self._tables.items():
+            excess = len(table) - entities_max
+            if excess <= 0:
+                continue
+            # An eighth more than needed, so that a full table is not trimmed at every tick.
+            for key in list(table)[: excess + entities_max // 8]:
+                if kind is GroupKey and key.group_id in self.sessions:
+                    continue
+                del table[key]
+                forgotten += 1
+        return forgotten
+
+
+__all__ = ["APPLY", "DECIDE", "BrokerState", "SessionChanged"]

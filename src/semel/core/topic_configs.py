@@ -1,0 +1,184 @@
+"""Topic configs: which exist, what they default to, and what is a valid value.
+
+One table. A config that is not in it is refused by name, so that a typo is an error and not a silent default.
+Configs that Kafka has and that have no meaning here (segments, replication) are accepted where clients set
+them by habit, kept, shown, and change nothing; the table says so with ``inert``.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+
+class ConfigKind(NamedTuple):
+    """How a value is read, and the number DescribeConfigs gives the type."""
+
+    wire: int
+    parse: Callable[[str], object]
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.strip().lower()]
+
+
+def _integer(text: str) -> int:
+    # Python reads more than Kafka does: underscores, and the digits of every script.
+    if not _INTEGER.fullmatch(text.strip()):
+        raise ValueError(text)
+    return int(text)
+
+
+def _decimal(text: str) -> float:
+    if not _DECIMAL.fullmatch(text.strip()):
+        raise ValueError(text)
+    return float(text)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The parts of a list."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+# Bounded, because a thousand digits are slow to read and cannot be in range.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{0,19})?([eE][+-]?[0-9]{1,3})?|[+-]?\.[0-9]{1,19}")
+
+BOOLEAN = ConfigKind(1, _boolean)
+STRING = ConfigKind(2, str)
+INT = ConfigKind(3, _integer)
+LONG = ConfigKind(5, _integer)
+DOUBLE = ConfigKind(6, _decimal)
+LIST = ConfigKind(7, words)
+
+
+class TopicConfig(NamedTuple):
+    """One row of the table."""
+
+    default: str
+    kind: ConfigKind
+    doc: str
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    setting: str = ""
+    """The broker setting that gives the default, if one does."""
+    inert: bool = False
+
+
+_MAX = 2**63 - 1
+
+VALUE_LENGTH_MAX = 4_096
+"""No config needs more, and every topic's configs are kept in memory."""
+
+TOPIC_CONFIGS: dict[str, TopicConfig] = {
+    "cleanup.policy": TopicConfig(
+        "delete", LIST, "delete old records, or keep the last of each key", choices=("delete", "compact")
+    ),
+    "compression.type": TopicConfig(
+        "producer",
+        STRING,
+        "batches are kept as producers compressed them",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        inert=True,
+    ),
+    "retention.ms": TopicConfig(
+        "604800000",
+        LONG,
+        "records older than this may be deleted; -1 keeps them",
+        -1,
+        _MAX,
+        setting="log.retention.ms",
+    ),
+    "retention.bytes": TopicConfig(
+        "-1",
+        LONG,
+        "a partition larger than this loses its oldest records",
+        -1,
+        _MAX,
+        setting="log.retention.bytes",
+    ),
+    "max.message.bytes": TopicConfig(
+        "1048588", INT, "largest batch", 0, 2**31 - 1, setting="message.max.bytes"
+    ),
+    "message.timestamp.type": TopicConfig(
+        "CreateTime", STRING, "whose clock stamps a record", choices=("CreateTime", "LogAppendTime")
+    ),
+    "message.timestamp.before.max.ms": TopicConfig(str(2**63 - 1), LONG, "how old a record may be", 0, _MAX),
+    "message.timestamp.after.max.ms": TopicConfig("3600000", LONG, "how far in the future", 0, _MAX),
+    "delete.retention.ms": TopicConfig("86400000", LONG, "how long a tombstone is kept", 0, _MAX),
+    "min.compaction.lag.ms": TopicConfig("0", LONG, "a record is not compacted sooner", 0, _MAX),
+    "max.compaction.lag.ms": TopicConfig(str(2**63 - 1), LONG, "a record is compacted by then", 1, _MAX),
+    "min.cleanable.dirty.ratio": TopicConfig("0.5", DOUBLE, "when compaction is worth it", 0, 1),
+    "min.insync.replicas": TopicConfig("1", INT, "durability is the store's", 1, 2**31 - 1, inert=True),
+    "unclean.leader.election.enable": TopicConfig("false", BOOLEAN, "there is none", inert=True),
+    "segment.bytes": TopicConfig(
+        "1073741824", INT, "chunks have one size for all topics", 1, 2**31 - 1, inert=True
+    ),
+    "segment.ms": TopicConfig("604800000", LONG, "there are no segments", 1, _MAX, inert=True),
+    "segment.jitter.ms": TopicConfig("0", LONG, "there are no segments", 0, _MAX, inert=True),
+    "segment.index.bytes": TopicConfig("10485760", INT, "the ledger is the index", 4, 2**31 - 1, inert=True),
+    "index.interval.bytes": TopicConfig("4096", INT, "the ledger is the index", 0, 2**31 - 1, inert=True),
+    "file.delete.delay.ms": TopicConfig("60000", LONG, "the store decides", 0, _MAX, inert=True),
+    "flush.messages": TopicConfig(str(2**63 - 1), LONG, "every commit is flushed", 1, _MAX, inert=True),
+    "flush.ms": TopicConfig(str(2**63 - 1), LONG, "every commit is flushed", 0, _MAX, inert=True),
+    "preallocate": TopicConfig("false", BOOLEAN, "the store decides", inert=True),
+    "leader.replication.throttled.replicas": TopicConfig("", LIST, "there are no replicas", inert=True),
+    "follower.replication.throttled.replicas": TopicConfig("", LIST, "there are no replicas", inert=True),
+    "remote.storage.enable": TopicConfig("false", BOOLEAN, "there are no tiers", inert=True),
+    "remote.log.copy.disable": TopicConfig("false", BOOLEAN, "there are no tiers", inert=True),
+    "remote.log.delete.on.disable": TopicConfig("false", BOOLEAN, "there are no tiers", inert=True),
+    "local.retention.ms": TopicConfig("-2", LONG, "there are no tiers", -2, _MAX, inert=True),
+    "local.retention.bytes": TopicConfig("-2", LONG, "there are no tiers", -2, _MAX, inert=True),
+}
+
+
+def unknown(name: str) -> str:
+    """What to say of a config that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name[:100], TOPIC_CONFIGS, n=1, cutoff=0.5)
+    return f"Unknown topic config name: {name[:100]}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def problem(name: str, value: str | None) -> str | None:
+    """What is wrong with this config, in words for the one who set it; None if nothing is."""
+    config = TOPIC_CONFIGS.get(name)
+    if config is None:
+        return unknown(name)
+    if value is None:
+        return f"{name} needs a value"
+    if len(value) > VALUE_LENGTH_MAX:
+        return f"The value for configuration {name} is longer than {VALUE_LENGTH_MAX} characters"
+    try:
+        parsed = config.kind.parse(value)
+    except (ValueError, KeyError):
+        return f"Invalid value {value!r} for configuration {name}"
+    if config.choices:
+        chosen = parsed if isinstance(parsed, tuple) else (parsed,)
+        if not chosen or any(each not in config.choices for each in chosen):
+            allowed = ", ".join(config.choices)
+            return f"Invalid value {value!r} for configuration {name}: must be one of {allowed}"
+    if isinstance(parsed, int | float) and not isinstance(parsed, bool):
+        below = config.low is not None and parsed < config.low
+        above = config.high is not None and parsed > config.high
+        if below or above:
+            return f"Invalid value {value!r} for configuration {name}: out of range"
+    return None
+
+
+def conflict(configs: Mapping[str, str]) -> str | None:
+    """What is wrong with valid configs when they are put together; None if nothing is."""
+    low = int(configs.get("min.compaction.lag.ms", TOPIC_CONFIGS["min.compaction.lag.ms"].default))
+    high = int(configs.get("max.compaction.lag.ms", TOPIC_CONFIGS["max.compaction.lag.ms"].default))
+    if low > high:
+        return f"Conflicting topic configs: min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+    return None
+
+
+def value_of(name: str, configs: Mapping[str, str], settings: Mapping[str, object]) -> str:
+    """The value in force: what was set on the topic, else the broker's setting, else the default."""
+    if name in configs:
+        return configs[name]
+    row = TOPIC_CONFIGS[name]
+    if row.setting and row.setting in settings:
+        return str(settings[row.setting])
+    return row.default

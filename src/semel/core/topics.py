@@ -1,0 +1,268 @@
+"""Topics: create, delete, grow, configure.
+
+How it works. Each command names one topic and is decided against what that topic is now, so two clients that
+create the same topic at the same moment get one topic and one TOPIC_ALREADY_EXISTS, whatever the order. A
+retry of a create that went through is answered with TOPIC_ALREADY_EXISTS too, as Kafka does; clients treat
+that as "it is there".
+
+``validate_only`` answers what would happen and makes nothing true.
+
+A topic id is given by the asker, because ids are random and the core is not. A topic that is deleted and made
+anew under the same name has another id, and so shares no partition, producer state or offset with the old.
+
+What does not belong to a topic's state is checked by the asker (``handlers/topics.py``): limits that are
+settings, replication factors and assignments, and the same topic twice in one request.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from semel.core import topic_configs
+from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
+from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, Partition, PartitionKey, Topic, TopicKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+"""The operations of IncrementalAlterConfigs, by their numbers on the wire."""
+
+NAME_LENGTH_MAX: Final = 249
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+ConfigOperation = tuple[str, int, str | None]
+"""A config's name, an operation, and the value it takes."""
+
+
+class CreateTopic(NamedTuple):
+    """Make a topic with empty partitions."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    configs: Mapping[str, str | None]
+    validate_only: bool = False
+
+    def keys(self) -> Iterable[Key]:
+        """The topic that may be there already."""
+        return (TopicKey(self.name),)
+
+
+class DeleteTopic(NamedTuple):
+    """Delete a topic. With an id, only if the name still belongs to that id."""
+
+    name: str
+    topic_id: bytes | None = None
+
+    def keys(self) -> Iterable[Key]:
+        """The topic."""
+        return (TopicKey(self.name),)
+
+
+class AddPartitions(NamedTuple):
+    """Grow a topic to this many partitions. ``added`` is how many the asker counted on adding, if it said."""
+
+    name: str
+    partitions: int
+    validate_only: bool = False
+    added: int | None = None
+
+    def keys(self) -> Iterable[Key]:
+        """The topic."""
+        return (TopicKey(self.name),)
+
+
+class AlterTopic(NamedTuple):
+    """Change a topic's configs: by operations, or (``replace``) to exactly the values that are given."""
+
+    name: str
+    operations: tuple[ConfigOperation, ...]
+    replace: bool = False
+    validate_only: bool = False
+
+    def keys(self) -> Iterable[Key]:
+        """The topic."""
+        return (TopicKey(self.name),)
+
+
+class TopicAnswer(NamedTuple):
+    """The answer to all of them: what went wrong, in words for a person, and what the topic is (or was)."""
+
+    error: ErrorCode
+    message: str | None = None
+    topic: Topic | None = None
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a topic name; None if nothing is."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return "Topic name is invalid: '.' or '..' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"Topic name is invalid: it is longer than {NAME_LENGTH_MAX} characters"
+    if not _NAME.fullmatch(name):
+        return "Topic name is invalid: only ASCII letters, digits, '.', '_' and '-' are allowed"
+    return None
+
+
+def _refuse(error: ErrorCode, message: str) -> Decision:
+    return Decision(TopicAnswer(error, message))
+
+
+def _unknown(name: str) -> Decision:
+    return _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
+
+
+def _create(state: "BrokerState", command: CreateTopic, now: int) -> Decision:
+    wrong_name = name_problem(command.name)
+    if wrong_name:
+        return _refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
+    if state.topics[TopicKey(command.name)] is not None:
+        return _refuse(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {command.name!r} already exists")
+    if command.partitions < 1:
+        return _refuse(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0")
+    configs: dict[str, str] = {}
+    for name, value in command.configs.items():
+        wrong_value = topic_configs.problem(name, value)
+        if wrong_value or value is None:
+            return _refuse(ErrorCode.INVALID_CONFIG, wrong_value or f"{name} needs a value")
+        configs[name] = value
+    conflict = topic_configs.conflict(configs)
+    if conflict:
+        return _refuse(ErrorCode.INVALID_CONFIG, conflict)
+    topic = Topic(command.name, command.topic_id, command.partitions, configs)
+    return Decision(
+        TopicAnswer(ErrorCode.NONE, topic=topic), () if command.validate_only else (TopicCreated(topic),)
+    )
+
+
+def _delete(state: "BrokerState", command: DeleteTopic, now: int) -> Decision:
+    topic = state.topics[TopicKey(command.name)]
+    if command.topic_id is not None and (topic is None or topic.topic_id != command.topic_id):
+        return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id")
+    if topic is None:
+        return _unknown(command.name)
+    return Decision(TopicAnswer(ErrorCode.NONE, topic=topic), (TopicDeleted(topic),))
+
+
+def _add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> Decision:
+    topic = state.topics[TopicKey(command.name)]
+    if topic is None:
+        return _unknown(command.name)
+    if command.partitions == topic.partitions:
+        return _refuse(ErrorCode.INVALID_PARTITIONS, f"Topic already has {topic.partitions} partition(s)")
+    if command.partitions < topic.partitions:
+        return _refuse(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic has {topic.partitions} partition(s); {command.partitions} would not be an increase",
+        )
+    increase = command.partitions - topic.partitions
+    if command.added is not None and command.added != increase:
+        return _refuse(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{increase} partition(s) are to be added, but there are assignments for {command.added}",
+        )
+    grown = topic._replace(partitions=command.partitions)
+    return Decision(
+        TopicAnswer(ErrorCode.NONE, topic=grown), () if command.validate_only else (TopicChanged(grown),)
+    )
+
+
+def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
+    topic = state.topics[TopicKey(command.name)]
+    if topic is None:
+        return _unknown(command.name)
+    configs = {} if command.replace else dict(topic.configs)
+    for name, operation, value in command.operations:
+        problem = _operate(configs, name, operation, value)
+        if problem:
+            return _refuse(ErrorCode.INVALID_CONFIG, problem)
+    conflict = topic_configs.conflict(configs)
+    if conflict:
+        return _refuse(ErrorCode.INVALID_CONFIG, conflict)
+    changed = topic._replace(configs=configs)
+    # Nothing to write if nothing changes: setting a config to what it is must not cost a commit.
+    facts = () if command.validate_only or changed == topic else (TopicChanged(changed),)
+    return Decision(TopicAnswer(ErrorCode.NONE, topic=changed), facts)
+
+
+def _operate(configs: dict[str, str], name: str, operation: int, value: str | None) -> str | None:
+    """Do one operation on the configs; say what is wrong with it, if something is."""
+    row = topic_configs.TOPIC_CONFIGS.get(name)
+    if row is None:
+        return topic_configs.unknown(name)
+    if operation == DELETE:
+        configs.pop(name, None)
+        return None
+    if operation in (APPEND, SUBTRACT):
+        verb = "APPEND to" if operation == APPEND else "SUBTRACT from"
+        if row.kind is not topic_configs.LIST:
+            return f"Can't {verb} key {name} because its type is not LIST"
+        if value is None:
+            return f"{name} needs a value"
+        given = topic_configs.words(value)
+        present = topic_configs.words(configs.get(name, row.default))
+        if operation == APPEND:
+            present += tuple(word for word in dict.fromkeys(given) if word not in present)
+        else:
+            present = tuple(word for word in present if word not in given)
+        value = ",".join(present)
+    elif operation != SET:
+        return f"Unknown operation {operation} on {name}"
+    problem = topic_configs.problem(name, value)
+    if problem or value is None:
+        return problem or f"{name} needs a value"
+    configs[name] = value
+    return None
+
+
+def _topic_created(state: "BrokerState", fact: TopicCreated) -> None:
+    topic = fact.topic
+    state.topics[TopicKey(topic.name)] = topic
+    for index in range(topic.partitions):
+        state.partitions[PartitionKey(topic.topic_id, index)] = Partition()
+
+
+def _topic_changed(state: "BrokerState", fact: TopicChanged) -> None:
+    topic = fact.topic
+    before = state.topics[TopicKey(topic.name)]
+    assert before is not None
+    assert before.topic_id == topic.topic_id
+    for index in range(before.partitions, topic.partitions):
+        state.partitions[PartitionKey(topic.topic_id, index)] = Partition()
+    state.topics[TopicKey(topic.name)] = topic
+
+
+def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
+    """Mark what is loaded as absent, rather than unload it.
+
+    The ledger still has the old rows until this tick is committed; a later command of the tick that had to
+    load them again would see a topic that is gone.
+    """
+    topic = fact.topic
+    state.topics[TopicKey(topic.name)] = None
+    for index in range(topic.partitions):
+        state.partitions[PartitionKey(topic.topic_id, index)] = None
+    for producer in [key for key in state.producers if key.topic_id == topic.topic_id]:
+        state.producers[producer] = None
+    for offset in [key for key in state.offsets if key.topic == topic.name]:
+        state.offsets[offset] = None
+
+
+DECIDE: dict[type[Any], Decide] = {
+    CreateTopic: _create,
+    DeleteTopic: _delete,
+    AddPartitions: _add_partitions,
+    AlterTopic: _alter,
+}
+
+APPLY: dict[type[Any], Apply] = {
+    TopicCreated: _topic_created,
+    TopicChanged: _topic_changed,
+    TopicDeleted: _topic_deleted,
+}

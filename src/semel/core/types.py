@@ -1,0 +1,204 @@
+"""The words of the core: keys, values, commands' common parts, and what a decision is.
+
+An *entity* is one thing with state: a topic, a partition, a producer on a partition, a group, a committed
+offset. It is named by a *key* and its state is an immutable *value*. The broker loads the entities that a
+command names, calls ``decide``, and writes the facts that follow; see ``semel.core.state``.
+
+Values are immutable so that a decision can be thrown away, so that the state read back from the ledger can
+be compared with the live one, and so that a reader may keep one while the next is being made.
+
+Everything here is plain data. Nothing in the core reads a clock: ``now`` is always an argument.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from semel.wire.errors import ErrorCode
+from semel.wire.schema import Buffer
+
+__all__ = [
+    "NO_PRODUCER",
+    "PARKED",
+    "Buffer",
+    "Cluster",
+    "ClusterKey",
+    "Command",
+    "CommittedOffset",
+    "Decision",
+    "ErrorCode",
+    "Fact",
+    "GroupKey",
+    "Key",
+    "OffsetKey",
+    "OpenTransaction",
+    "Partition",
+    "PartitionKey",
+    "ProducerKey",
+    "ProducerState",
+    "SentBatch",
+    "Ticket",
+    "Topic",
+    "TopicKey",
+    "Value",
+]
+
+Ticket: TypeAlias = int
+"""Names a request that waits; whoever ends the wait answers by this number."""
+
+NO_PRODUCER: Final = -1
+
+
+class TopicKey(NamedTuple):
+    """A topic, by name."""
+
+    name: str
+
+
+class PartitionKey(NamedTuple):
+    """One partition of one topic. The id, not the name: a topic made anew is another topic."""
+
+    topic_id: bytes
+    index: int  # type: ignore[assignment]  # hides tuple.index, which a key has no use for
+
+
+class ProducerKey(NamedTuple):
+    """A producer on one partition."""
+
+    topic_id: bytes
+    index: int  # type: ignore[assignment]  # hides tuple.index, which a key has no use for
+    producer_id: int
+
+
+class GroupKey(NamedTuple):
+    """A consumer group."""
+
+    group_id: str
+
+
+class OffsetKey(NamedTuple):
+    """What a group has committed for one partition. By topic name, as on the wire."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class ClusterKey(NamedTuple):
+    """The one entity that belongs to no topic and no group."""
+
+
+Key: TypeAlias = TopicKey | PartitionKey | ProducerKey | GroupKey | OffsetKey | ClusterKey
+
+
+class Topic(NamedTuple):
+    """What a topic is. ``configs`` holds only what was set; defaults come from ``topic_configs``."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    configs: Mapping[str, str]
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has written to a partition and has not ended there."""
+
+    first_offset: int
+    producer_id: int
+
+
+class Partition(NamedTuple):
+    """One log. Invariant: log_start_offset <= last_stable_offset <= high_watermark."""
+
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    peak_timestamp: int = -1
+    """The largest record timestamp ever appended; never falls, so a search by time can bisect."""
+    size_bytes: int = 0
+    """Bytes of the batches between log start and high watermark."""
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    """Ordered by first offset."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction, or the high watermark."""
+        if self.open_transactions:
+            return max(self.open_transactions[0].first_offset, self.log_start_offset)
+        return self.high_watermark
+
+
+class SentBatch(NamedTuple):
+    """What is remembered of one batch, to recognise it when it is sent again."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+class ProducerState(NamedTuple):
+    """What a partition remembers of a producer. The blank one has epoch -1."""
+
+    epoch: int = -1
+    batches: tuple[SentBatch, ...] = ()
+    """At most five, of the current epoch, oldest first."""
+    last_timestamp: int = -1
+    seen_ms: int = 0
+    """The broker's clock at the last append: expiry must not depend on what a client calls the time."""
+    coordinator_epoch: int = -1
+    transaction_first_offset: int = -1
+
+
+class CommittedOffset(NamedTuple):
+    """A group's position in a partition."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_ms: int = 0
+
+
+class Cluster(NamedTuple):
+    """Counters of the whole cluster."""
+
+    next_producer_id: int = 0
+
+
+Value: TypeAlias = Any
+Fact: TypeAlias = Any
+"""One of the classes in ``semel.core.facts``."""
+
+
+class Command:
+    """What is asked. Subclasses are NamedTuples or frozen dataclasses; each names the entities it reads."""
+
+    __slots__ = ()
+
+    def keys(self) -> Iterable[Key]:
+        """The entities that must be loaded before this command can be decided."""
+        raise NotImplementedError
+
+
+class _Parked:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "PARKED"
+
+
+PARKED: Final = _Parked()
+"""The answer of a command that must wait; a later decision replies to its ticket."""
+
+
+class Decision(NamedTuple):
+    """What follows from a command. The facts are written together, or not at all; then all are answered."""
+
+    answer: Any
+    facts: tuple[Fact, ...] = ()
+    batches: tuple[Buffer, ...] = ()
+    """The bytes of each ``BatchAppended`` among the facts, in the same order."""
+    replies: tuple[tuple[Ticket, Any], ...] = ()
+    """Answers for requests that were parked earlier."""
+
+
+Decide: TypeAlias = Callable[[Any, Any, int], Decision]
+Apply: TypeAlias = Callable[[Any, Any], None]

@@ -1,0 +1,96 @@
+"""Configs as the wire shows them: value, where it comes from, what it would be otherwise.
+
+Used by DescribeConfigs, and by CreateTopics for the configs of the topic it made. A value comes from the
+topic, else from a setting of the broker, else from the default. A setting that is what it would be anyway
+counts as the default, because settings do not remember whether they were written down.
+"""
+
+from dataclasses import fields
+from functools import cache
+from typing import Final, NamedTuple
+
+from semel.config import Settings
+from semel.core.topic_configs import TOPIC_CONFIGS, TopicConfig
+from semel.core.types import Topic
+
+SOURCE_TOPIC: Final = 1
+SOURCE_STATIC_BROKER: Final = 4
+SOURCE_DEFAULT: Final = 5
+
+_WIRE_KINDS: Final[dict[type, int]] = {bool: 1, str: 2, int: 5, float: 6}
+_SECRETS: Final = ("password", "secret")
+
+
+class Synonym(NamedTuple):
+    """One of the places a value could come from, nearest first."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+class ConfigEntry(NamedTuple):
+    """One config with all that DescribeConfigs can say of it."""
+
+    name: str
+    value: str | None
+    source: int
+    kind: int
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+    is_read_only: bool = False
+    is_sensitive: bool = False
+
+
+def topic_entries(topic: Topic, settings: Settings) -> list[ConfigEntry]:
+    """Every config of a topic, in the order of the table."""
+    return [_topic_entry(name, row, topic, settings) for name, row in TOPIC_CONFIGS.items()]
+
+
+def _topic_entry(name: str, row: TopicConfig, topic: Topic, settings: Settings) -> ConfigEntry:
+    synonyms: list[Synonym] = []
+    if name in topic.configs:
+        synonyms.append(Synonym(name, topic.configs[name], SOURCE_TOPIC))
+    if row.setting:
+        synonyms.extend(_setting_synonyms(row.setting, settings))
+    else:
+        synonyms.append(Synonym(name, row.default, SOURCE_DEFAULT))
+    documentation = row.doc + (" (accepted and kept, changes nothing)" if row.inert else "")
+    return ConfigEntry(
+        name, synonyms[0].value, synonyms[0].source, row.kind.wire, documentation, tuple(synonyms)
+    )
+
+
+def broker_entries(settings: Settings) -> list[ConfigEntry]:
+    """Every setting of the broker. All are read-only: they are given at the start."""
+    entries = []
+    for name, (_, default, why) in _settings_table().items():
+        is_sensitive = any(word in name for word in _SECRETS)
+        synonyms = tuple(
+            each._replace(value=None) if is_sensitive else each for each in _setting_synonyms(name, settings)
+        )
+        kind = _WIRE_KINDS.get(type(default), _WIRE_KINDS[str])
+        entries.append(
+            ConfigEntry(name, synonyms[0].value, synonyms[0].source, kind, why, synonyms, True, is_sensitive)
+        )
+    return entries
+
+
+def _setting_synonyms(name: str, settings: Settings) -> list[Synonym]:
+    attribute, default, _ = _settings_table()[name]
+    value = getattr(settings, attribute)
+    synonyms = [Synonym(name, _text(default), SOURCE_DEFAULT)]
+    if value != default:
+        synonyms.insert(0, Synonym(name, _text(value), SOURCE_STATIC_BROKER))
+    return synonyms
+
+
+@cache
+def _settings_table() -> dict[str, tuple[str, object, str]]:
+    """Dotted name to attribute, default and reason, of every setting."""
+    rows = {each.name: (each.default, str(each.metadata.get("why", ""))) for each in fields(Settings)}
+    return {dotted: (attribute, *rows[attribute]) for dotted, attribute in Settings.names().items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,23 @@
+"""What a handler knows of a request besides its body."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from semel.broker.broker import Broker
+
+
+class CloseConnection(Exception):
+    """The only right answer is to close the connection; the text says why, for the log."""
+
+
+class RequestContext(NamedTuple):
+    """Who asks, in which version, through which door."""
+
+    version: int
+    client_id: str | None
+    client_host: str
+    listener: str
+    connection_id: int
+
+
+Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]

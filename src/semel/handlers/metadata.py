@@ -1,0 +1,354 @@
+"""Who we are, what we can do, which topics there are: ApiVersions, Metadata, DescribeCluster,
+DescribeTopicPartitions, FindCoordinator.
+
+There is one node. It leads every partition at epoch 0, is the only replica, the controller, and the
+coordinator of every group and transactional id. Clients are told the address that belongs to the listener
+they came in by.
+"""
+
+import re
+import uuid
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.broker.features import FEATURES, FEATURES_EPOCH, SERVED
+from semel.core.topics import CreateTopic, name_problem
+from semel.core.types import ErrorCode, Topic
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.topics import NO_TOPIC_ID, ask_topics
+from semel.wire.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    Coordinator,
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    FinalizedFeatureKey,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    SupportedFeatureKey,
+)
+
+LEADER_EPOCH: Final = 0
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Names that Kafka keeps for itself. Here such a topic is an ordinary one, but it is shown as internal."""
+
+# There are no access rules yet, so whoever asks may do everything. One bit per operation, by Kafka's numbers:
+# read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe and alter configs 10
+# and 11, idempotent write 12.
+_TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+_CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
+_ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
+_COORDINATOR_KINDS: Final = frozenset({0, 1})
+"""Groups and transactional ids. There are no share groups."""
+
+
+async def api_versions(
+    broker: Broker, request: ApiVersionsRequest, context: RequestContext
+) -> ApiVersionsResponse:
+    """ApiVersions v0–v4: the APIs, their versions, and the features.
+
+    Behaviour: a version that we do not know is answered with UNSUPPORTED_VERSION and the whole list, which
+        the server encodes as version 0, so that the client can choose again.
+    Versions:  v3 flexible, name of the client's software, features · v4 features whose lowest level is 0,
+        which older Java clients cannot read.
+    """
+    if context.version > SERVED[ApiVersionsRequest.api_key].max_version:
+        return unsupported_version()
+    if context.version >= 3:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.fullmatch(each) for each in names):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(
+        api_keys=_api_keys(),
+        supported_features=[
+            SupportedFeatureKey(name=each.name, min_version=each.min_level, max_version=each.max_level)
+            for each in FEATURES
+            if each.min_level > 0 or context.version >= 4
+        ],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=each.name, max_version_level=each.finalized, min_version_level=each.finalized
+            )
+            for each in FEATURES
+            if each.finalized > 0
+        ],
+    )
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """What to say, in version 0, to an ApiVersions request of a version that we do not know."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def _api_keys() -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=key, min_version=api.advertised_min, max_version=api.advertised_max)
+        for key, api in SERVED.items()
+    ]
+
+
+async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Metadata v0–v13: the nodes, and topics with their partitions.
+
+    Behaviour: all topics (null, or none in v0), or those that are named. A topic that is not there is made
+        only if both the client and auto.create.topics.enable allow it.
+    Versions:  v1 null for all topics · v4 auto creation may be refused · v8 authorized operations · v9
+        flexible · v10 topic ids in the response · v12 topics by id · v13 error code.
+    Differs:   a topic that this request made is shown at once, where Kafka says LEADER_NOT_AVAILABLE first.
+    """
+    if request.topics is None or (context.version == 0 and not request.topics):
+        topics = [_described(broker, each) for each in await broker.catalog.all()]
+    else:
+        wanted = {(each.topic_id, each.name): each for each in request.topics}.values()
+        topics = [await _find(broker, each, context.version) for each in wanted]
+        if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
+            await _create_missing(broker, topics)
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if not topic.error_code:
+                topic.topic_authorized_operations = _TOPIC_OPERATIONS
+    host, port = broker.endpoints[context.listener]
+    response = MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=broker.node_id, host=host, port=port)],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = _CLUSTER_OPERATIONS
+    return response
+
+
+async def _find(broker: Broker, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
+    by_id = wanted.topic_id != NO_TOPIC_ID
+    if version < 12 and (by_id or wanted.name is None):
+        # Versions 10 and 11 have the field, and Kafka does not serve it there.
+        return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "")
+    if by_id:
+        topic = await broker.catalog.topic_by_id(wanted.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
+            )
+        return _described(broker, topic)
+    name = wanted.name or ""
+    if name_problem(name):
+        return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+    topic = await broker.catalog.topic(name)
+    if topic is None:
+        return MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS
+        )
+    return _described(broker, topic)
+
+
+async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -> None:
+    """Make the topics that were not found, as many as one request may make, and show them instead."""
+    settings = broker.settings
+    room = settings.semel_partitions_per_topic_max // settings.num_partitions
+    missing = [
+        (index, each.name)
+        for index, each in enumerate(topics)
+        if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and each.name
+    ][:room]
+    commands = [CreateTopic(name, uuid.uuid4().bytes, settings.num_partitions, {}) for _, name in missing]
+    for (index, name), answer in zip(missing, await ask_topics(broker, commands), strict=True):
+        topic = answer.topic
+        if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS:
+            # Another client was faster, which is as good.
+            topic = await broker.catalog.topic(name)
+        if topic is not None:
+            topics[index] = _described(broker, topic)
+        elif answer.error == ErrorCode.KAFKA_STORAGE_ERROR:
+            topics[index].error_code = answer.error
+
+
+def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    nodes = [broker.node_id]
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=broker.node_id,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+            )
+            for index in range(topic.partitions)
+        ],
+    )
+
+
+async def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """DescribeCluster v0–v2: the cluster's id and its nodes.
+
+    Behaviour: controllers are not endpoints of their own, so asking for them is MISMATCHED_ENDPOINT_TYPE.
+    Versions:  v1 endpoint types · v2 fenced brokers (there are none).
+    """
+    if request.endpoint_type == _ENDPOINT_CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="This is a broker; there are no separate controllers.",
+            endpoint_type=_ENDPOINT_BROKERS,
+        )
+    if request.endpoint_type != _ENDPOINT_BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}.",
+            endpoint_type=request.endpoint_type,
+        )
+    host, port = broker.endpoints[context.listener]
+    response = DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=[DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port)],
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = _CLUSTER_OPERATIONS
+    return response
+
+
+async def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """DescribeTopicPartitions v0: topics with their partitions, page by page.
+
+    Behaviour: topics in the order of names, all if none is named, from the cursor on; at most
+        response_partition_limit partitions (2000 if that is more), then a cursor that says where to go on.
+    Versions:  v0.
+    """
+    first_name, first_index = "", 0
+    if request.cursor is not None:
+        first_name, first_index = request.cursor.topic_name, request.cursor.partition_index
+    found: dict[str, Topic | None]
+    if request.topics:
+        names = sorted({each.name for each in request.topics})
+        found = {
+            name: None if name_problem(name) else await broker.catalog.topic(name)
+            for name in names
+            if name >= first_name
+        }
+    else:
+        found = {each.name: each for each in await broker.catalog.all() if each.name >= first_name}
+    if first_index < 0 or (request.cursor is not None and name_problem(first_name)):
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=each.name)
+                for each in request.topics
+            ]
+        )
+    room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_RESPONSE_MAX))
+    response = DescribeTopicPartitionsResponse()
+    for name, topic in found.items():
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        start = first_index if name == first_name else 0
+        end = 0 if topic is None else min(topic.partitions, start + room)
+        response.topics.append(_paged(broker, name, topic, range(start, end)))
+        room -= max(0, end - start)
+        if topic is not None and end < topic.partitions:
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+    return response
+
+
+def _paged(
+    broker: Broker, name: str, topic: Topic | None, indexes: range
+) -> DescribeTopicPartitionsResponseTopic:
+    if topic is None:
+        error = (
+            ErrorCode.INVALID_TOPIC_EXCEPTION if name_problem(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
+    nodes = [broker.node_id]
+    return DescribeTopicPartitionsResponseTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=index,
+                leader_id=broker.node_id,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for index in indexes
+        ],
+        topic_authorized_operations=_TOPIC_OPERATIONS,
+    )
+
+
+async def find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    """FindCoordinator v0–v6: who coordinates a group or a transactional id.
+
+    Behaviour: always this node. There are no share groups, so their key type is INVALID_REQUEST.
+    Versions:  v1 transactional ids · v3 flexible · v4 several keys at once · v6 share groups.
+    Differs:   never COORDINATOR_NOT_AVAILABLE on first use: no internal topic has to be made first.
+    """
+    host, port = broker.endpoints[context.listener]
+    answer = Coordinator(node_id=broker.node_id, host=host, port=port, error_message=None)
+    if request.key_type not in _COORDINATOR_KINDS:
+        answer = Coordinator(
+            node_id=-1,
+            port=-1,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"Unknown coordinator type {request.key_type}.",
+        )
+    if context.version >= 4:
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(
+                    key=key,
+                    node_id=answer.node_id,
+                    host=answer.host,
+                    port=answer.port,
+                    error_code=answer.error_code,
+                    error_message=answer.error_message,
+                )
+                for key in request.coordinator_keys
+            ]
+        )
+    return FindCoordinatorResponse(
+        error_code=answer.error_code,
+        error_message=answer.error_message,
+        node_id=answer.node_id,
+        host=answer.host,
+        port=answer.port,
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    3: metadata,
+    10: find_coordinator,
+    18: api_versions,
+    60: describe_cluster,
+    75: describe_topic_partitions,
+}

@@ -1,0 +1,156 @@
+"""Produce: check batch headers, one ``Append`` per partition, offsets back.
+
+The hot path of the broker, so it runs without a task: ``submit`` decodes nothing but batch headers, hands the
+commands to the commit loop and returns; ``done`` is called with the response when they are durable. All
+partitions of one request are decided in one tick and become durable in one commit.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from semel.broker.broker import Broker
+from semel.broker.commit_loop import Outcome
+from semel.core.partition import Append, Appended
+from semel.core.types import ErrorCode, PartitionKey, Topic
+from semel.handlers.context import CloseConnection, RequestContext
+from semel.store.interface import StoreFull
+from semel.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from semel.wire.records import BatchHeader, check_produced, with_log_append_time
+from semel.wire.schema import Buffer
+
+Done = Callable[[ProduceResponse | None | CloseConnection], None]
+
+
+def submit(broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
+    """Produce v3–v13: append one batch to each partition.
+
+    Behaviour: acks 1 and -1 are answered when the batches are durable; acks 0 is not answered, and an error
+        closes the connection. The partitions of one request become durable together.
+    Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v13 topic ids.
+    Differs:   transactional batches are refused with INVALID_TXN_STATE until transactions are served.
+    """
+    unknown = [each for each in request.topic_data if _cached(broker, each, context.version) is None]
+    if not unknown:
+        _Produce(broker, request, context, done).start()
+        return
+    # Topics that are not in memory have to be looked up first, which waits; rare, so it may cost a task.
+    task = asyncio.ensure_future(_look_up(broker, unknown, context.version))
+    task.add_done_callback(lambda _: _Produce(broker, request, context, done).start())
+
+
+def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
+    if version >= 13:
+        return broker.catalog.cached_by_id(data.topic_id)
+    return broker.catalog.cached(data.name)
+
+
+async def _look_up(broker: Broker, topics: list[TopicProduceData], version: int) -> None:
+    for each in topics:
+        if version >= 13:
+            await broker.catalog.topic_by_id(each.topic_id)
+        else:
+            await broker.catalog.topic(each.name)
+
+
+class _Produce:
+    """One request on its way: which partitions were refused at once, which wait for the commit."""
+
+    __slots__ = ("_broker", "_commands", "_context", "_done", "_request", "_waiting", "response")
+
+    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
+        self._broker = broker
+        self._request = request
+        self._context = context
+        self._done = done
+        self._commands: list[Append] = []
+        self._waiting: list[PartitionProduceResponse] = []
+        self.response = ProduceResponse()
+
+    def start(self) -> None:
+        """Check what can be checked without the log, and submit the rest."""
+        version = self._context.version
+        for data in self._request.topic_data:
+            topic = _cached(self._broker, data, version)
+            answers: list[PartitionProduceResponse] = []
+            for part in data.partition_data:
+                answer = PartitionProduceResponse(index=part.index, base_offset=-1)
+                answer.error_code, answer.error_message = self._prepare(topic, part.index, part.records, answer)
+                answers.append(answer)
+            self.response.responses.append(
+                TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
+            )
+        if self._commands:
+            self._broker.submit(self._commands, self._decided)
+        else:
+            self._finish()
+
+    def _prepare(
+        self, topic: Topic | None, index: int, records: Buffer | None, answer: PartitionProduceResponse
+    ) -> tuple[int, str | None]:
+        if self._request.acks not in (-1, 0, 1):
+            return ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1"
+        if topic is None:
+            by_id = self._context.version >= 13
+            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        if not 0 <= index < topic.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        header, error = check_produced(records, self._context.version)
+        if header is None or records is None:
+            return error, None
+        if header.is_transactional:
+            if self._request.transactional_id is None:
+                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+            return ErrorCode.INVALID_TXN_STATE, "transactions are not served yet"
+        return self._fit(topic, index, header, records, answer)
+
+    def _fit(
+        self, topic: Topic, index: int, header: BatchHeader, records: Buffer, answer: PartitionProduceResponse
+    ) -> tuple[int, str | None]:
+        """Hold the batch against the topic's configs; what fits waits for the commit."""
+        limits = self._broker.catalog.limits(topic)
+        if header.length > limits.max_message_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE, f"the batch is larger than {limits.max_message_bytes} bytes"
+        append_time = -1
+        now = self._broker.now()
+        if limits.log_append_time:
+            append_time = now
+            records = with_log_append_time(records, append_time)
+        elif header.max_timestamp > now + limits.after_max_ms:
+            return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far in the future for this topic"
+        elif 0 <= header.base_timestamp < now - limits.before_max_ms:
+            return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too old for this topic"
+        self._commands.append(Append(PartitionKey(topic.topic_id, index), header, records, append_time))
+        self._waiting.append(answer)
+        return ErrorCode.NONE, None
+
+    def _decided(self, outcome: Outcome) -> None:
+        """The commit has happened, or there was no room for it."""
+        if isinstance(outcome, StoreFull):
+            for answer in self._waiting:
+                answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                answer.error_message = "the broker's disk is full; records are refused until there is room"
+        else:
+            for answer, appended in zip(self._waiting, outcome, strict=True):
+                _fill(answer, appended)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._request.acks != 0:
+            self._done(self.response)
+            return
+        # Nobody waits for this answer, so closing is the only way to say that something went wrong.
+        failed = any(part.error_code for topic in self.response.responses for part in topic.partition_responses)
+        self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
+
+
+def _fill(answer: PartitionProduceResponse, appended: Appended) -> None:
+    answer.error_code = appended.error
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time
+    answer.log_start_offset = appended.log_start_offset

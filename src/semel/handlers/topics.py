@@ -1,0 +1,269 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: requests to one command per topic.
+
+What a topic may become is decided in ``semel.core.topics``. Here is what needs no state: the same topic twice
+in one request, replication factors, assignments and limits. All commands of a request are decided in one
+tick; each succeeds or fails by itself, as in Kafka.
+
+There is one node and the store is what makes records durable, so any replication factor is taken and 1 is
+reported. The timeout of a request is not looked at: a commit takes milliseconds or the process ends.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from semel.broker.broker import Broker
+from semel.core.topics import AddPartitions, CreateTopic, DeleteTopic, TopicAnswer
+from semel.core.types import Command, ErrorCode, Topic
+from semel.handlers.config_entries import topic_entries
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreFull
+from semel.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+NO_TOPIC_ID = bytes(16)
+
+DISK_FULL = "the broker's disk is full; nothing was changed"
+
+
+async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicAnswer]:
+    """Have topic commands decided in one tick; a full disk is an answer too, and clients try again."""
+    try:
+        return await broker.ask_all(commands)
+    except StoreFull:
+        return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, DISK_FULL)] * len(commands)
+
+
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """CreateTopics v2–v7: make topics.
+
+    Behaviour: each topic is made or refused by itself; a topic that is there is TOPIC_ALREADY_EXISTS, also to
+        the client that made it and asks again. The topic exists for everyone when this is answered.
+    Versions:  v4 -1 for the default number of partitions · v5 flexible, configs in the response · v7 topic
+        ids.
+    Differs:   any replication factor is accepted, and 1 is reported; names that differ only in '.' and '_'
+        are different topics, since no metric is named after them.
+    """
+    names = Counter(each.name for each in request.topics)
+    topics = {each.name: each for each in request.topics}
+    answers: dict[str, TopicAnswer] = {}
+    commands: dict[str, CreateTopic] = {}
+    for name, each in topics.items():
+        if names[name] > 1:
+            answers[name] = TopicAnswer(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            continue
+        command = _creation(broker, each, validate_only=request.validate_only)
+        if isinstance(command, TopicAnswer):
+            answers[name] = command
+        else:
+            commands[name] = command
+    limit = broker.settings.semel_partitions_per_topic_max
+    if sum(each.partitions for each in commands.values()) > limit:
+        refused = TopicAnswer(ErrorCode.POLICY_VIOLATION, f"More than {limit} partitions in one request.")
+        answers.update(dict.fromkeys(commands, refused))
+    elif commands:
+        answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))
+    return CreateTopicsResponse(
+        topics=[_created(broker, name, answers[name], context.version) for name in topics]
+    )
+
+
+def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) -> CreateTopic | TopicAnswer:
+    """The command that makes this topic, or why there is none."""
+    settings = broker.settings
+    if wanted.assignments:
+        refused = _assignments_refused(broker, wanted)
+        if refused:
+            return refused
+        partitions = len(wanted.assignments)
+    elif wanted.replication_factor == 0 or wanted.replication_factor < -1:
+        return TopicAnswer(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 for the default.",
+        )
+    else:
+        partitions = settings.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+    if partitions < 1:
+        return TopicAnswer(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default."
+        )
+    if partitions > settings.semel_partitions_per_topic_max:
+        return TopicAnswer(
+            ErrorCode.INVALID_PARTITIONS,
+            f"A topic may have at most {settings.semel_partitions_per_topic_max} partitions.",
+        )
+    configs = {each.name: each.value for each in wanted.configs}
+    if len(configs) < len(wanted.configs):
+        return TopicAnswer(ErrorCode.INVALID_CONFIG, "A config is given twice.")
+    return CreateTopic(wanted.name, uuid.uuid4().bytes, partitions, configs, validate_only)
+
+
+def _assignments_refused(broker: Broker, wanted: CreatableTopic) -> TopicAnswer | None:
+    """What is wrong with a manual assignment: it must name partitions 0, 1, 2 … and nodes that exist."""
+    if wanted.replication_factor != -1 or wanted.num_partitions != -1:
+        return TopicAnswer(
+            ErrorCode.INVALID_REQUEST,
+            "With a manual assignment, the number of partitions and the replication factor must be -1.",
+        )
+    indexes = sorted(each.partition_index for each in wanted.assignments)
+    if indexes != list(range(len(indexes))):
+        return TopicAnswer(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Partitions should be a consecutive 0-based integer sequence.",
+        )
+    return _nodes_refused(broker, [each.broker_ids for each in wanted.assignments])
+
+
+def _nodes_refused(broker: Broker, assignments: Sequence[Sequence[int]]) -> TopicAnswer | None:
+    if any(list(nodes) != [broker.node_id] for nodes in assignments):
+        return TopicAnswer(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Each partition must be assigned to node {broker.node_id}, the only one there is.",
+        )
+    return None
+
+
+def _created(broker: Broker, name: str, answer: TopicAnswer, version: int) -> CreatableTopicResult:
+    result = CreatableTopicResult(name=name, error_code=answer.error, error_message=answer.message)
+    if answer.topic is None or answer.error:
+        return result
+    result.topic_id = answer.topic.topic_id
+    result.num_partitions = answer.topic.partitions
+    result.replication_factor = 1
+    if version >= 5:
+        result.configs = [
+            CreatableTopicConfigs(
+                name=each.name,
+                value=each.value,
+                read_only=each.is_read_only,
+                config_source=each.source,
+                is_sensitive=each.is_sensitive,
+            )
+            for each in topic_entries(answer.topic, broker.settings)
+        ]
+    return result
+
+
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """DeleteTopics v1–v6: delete topics by name or by id, with their records and every group's offsets.
+
+    Behaviour: each topic is deleted or refused by itself. When this is answered nobody sees the topic any
+        more; the space of its records is given back a little later.
+    Versions:  v3 TOPIC_DELETION_DISABLED · v4 flexible · v5 error messages · v6 topic ids.
+    """
+    if context.version >= 6:
+        wanted = request.topics
+    else:
+        wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+    times = Counter((each.name, each.topic_id) for each in wanted)
+    results = {key: DeletableTopicResult(name=key[0], topic_id=key[1], error_message=None) for key in times}
+    commands: list[DeleteTopic] = []
+    waiting: list[DeletableTopicResult] = []
+    for key, result in results.items():
+        found = await _deletion(broker, result, context.version, twice=times[key] > 1)
+        if isinstance(found, TopicAnswer):
+            result.error_code, result.error_message = found.error, found.message
+        else:
+            commands.append(found)
+            waiting.append(result)
+    if commands:
+        for result, answer in zip(waiting, await ask_topics(broker, commands), strict=True):
+            result.error_code, result.error_message = answer.error, answer.message
+            if answer.topic is not None:
+                result.name, result.topic_id = answer.topic.name, answer.topic.topic_id
+    return DeleteTopicsResponse(responses=list(results.values()))
+
+
+async def _deletion(
+    broker: Broker, wanted: DeletableTopicResult, version: int, *, twice: bool
+) -> DeleteTopic | TopicAnswer:
+    """The command that deletes this topic, or why there is none."""
+    if not broker.settings.delete_topic_enable:
+        error = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
+        return TopicAnswer(error, "Topics cannot be deleted: delete.topic.enable is false.")
+    by_id = wanted.topic_id != NO_TOPIC_ID
+    if by_id == (wanted.name is not None):
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Give either the name of a topic or its id.")
+    if twice:
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if by_id else 'name'}.")
+    if wanted.name is not None:
+        return DeleteTopic(wanted.name)
+    topic: Topic | None = await broker.catalog.topic_by_id(wanted.topic_id)
+    if topic is None:
+        return TopicAnswer(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+    return DeleteTopic(topic.name, topic.topic_id)
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """CreatePartitions v0–v3: grow topics; the count is the new total.
+
+    Behaviour: each topic grows or is refused by itself. The new partitions are empty.
+    Versions:  v2 flexible · v3 as v2 (in Kafka it may be answered by a quota).
+    """
+    names = Counter(each.name for each in request.topics)
+    topics = {each.name: each for each in request.topics}
+    answers: dict[str, TopicAnswer] = {}
+    commands: dict[str, AddPartitions] = {}
+    for name, each in topics.items():
+        refused = _growth_refused(broker, each, twice=names[name] > 1)
+        if refused:
+            answers[name] = refused
+        else:
+            added = None if each.assignments is None else len(each.assignments)
+            commands[name] = AddPartitions(name, each.count, request.validate_only, added)
+    limit = broker.settings.semel_partitions_per_topic_max
+    if await _increase(broker, commands.values()) > limit:
+        refused = TopicAnswer(ErrorCode.POLICY_VIOLATION, f"More than {limit} new partitions in one request.")
+        answers.update(dict.fromkeys(commands, refused))
+    elif commands:
+        answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                name=name, error_code=answers[name].error, error_message=answers[name].message
+            )
+            for name in topics
+        ]
+    )
+
+
+async def _increase(broker: Broker, commands: Iterable[AddPartitions]) -> int:
+    """About how many partitions this makes. It bounds the work of a request, so it need not be exact."""
+    increase = 0
+    for each in commands:
+        topic = await broker.catalog.topic(each.name)
+        increase += 0 if topic is None else max(0, each.partitions - topic.partitions)
+    return increase
+
+
+def _growth_refused(broker: Broker, wanted: CreatePartitionsTopic, *, twice: bool) -> TopicAnswer | None:
+    if twice:
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    limit = broker.settings.semel_partitions_per_topic_max
+    if wanted.count > limit:
+        return TopicAnswer(ErrorCode.INVALID_PARTITIONS, f"A topic may have at most {limit} partitions.")
+    if wanted.assignments is None:
+        return None
+    return _nodes_refused(broker, [each.broker_ids for each in wanted.assignments])
+
+
+HANDLERS: dict[int, Handler] = {19: create_topics, 20: delete_topics, 37: create_partitions}

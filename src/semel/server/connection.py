@@ -1,0 +1,370 @@
+"""One client: bytes in, requests in order, responses in order, bytes out.
+
+How it works. `data_received` cuts frames and puts them in `_waiting`; `_advance` begins those that may
+begin; whoever finishes a request calls `UnderWay.done`; `_turn` runs once per turn of the event loop,
+sends everything that was answered in that turn with one write, and lets the next requests begin.
+
+Order. Responses leave in the order of their requests. Produce requests are begun as they arrive, many at
+a time, in order: the commit loop decides them in that order, and one flush serves all of them. Any other
+request waits until everything before it on this connection was answered, and everything behind it waits
+for it. That is what Kafka's muted channel gives, and clients rely on it: who sent Produce and then
+ListOffsets must see the new end, and an EndTxn must not overtake the batches of its transaction. A parked
+Fetch therefore holds up its own connection, never another.
+
+Limits. A client that does not read its responses gets no further request begun (`pause_writing`); a
+client with requests waiting to begin is not read from; budgets over all connections are in `budget`,
+timeouts in `check`, which `watch` calls. A client that sends what is not the protocol is told nothing:
+what it asked before is answered, then the connection is closed (`_doom`). Nothing that one client does
+reaches another.
+
+When a client is gone its requests are not: what was submitted is decided and stays true, only the answer
+is dropped. Handlers that wait (a parked Fetch) are cancelled.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.handlers.context import CloseConnection, Handler, RequestContext
+from semel.server.budget import FRAME_OVERHEAD_BYTES
+from semel.server.dispatch import PRODUCE
+from semel.server.pace import Pace
+from semel.server.sockets import address_of, keep_alive
+from semel.server.under_way import UnderWay
+from semel.store.interface import StoreBroken
+from semel.wire.errors import ProtocolError
+from semel.wire.frames import FrameParser, encode_response
+from semel.wire.messages import APIS, FetchRequest, ProduceRequest
+from semel.wire.schema import Buffer, Request
+
+if TYPE_CHECKING:
+    from semel.server.edge import Edge
+
+log = logging.getLogger("semel.server")
+
+JOIN_BYTES_MAX: Final = 65_536
+"""Below this, copying responses together is cheaper than handing the kernel a list."""
+
+FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
+
+SHORT_OF_MEMORY_SECONDS: Final = 1.0
+"""How long a client may be too slow while others wait for the memory that it holds."""
+
+
+class Connection(asyncio.Protocol):
+    """One client of one listener."""
+
+    def __init__(self, edge: "Edge", listener: str) -> None:
+        self._edge = edge
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._requests_max = edge.settings.semel_requests_in_flight_max
+        self._parser = FrameParser(edge.settings.socket_request_max_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._context = RequestContext(-1, None, "", listener, 0)
+        self._waiting: deque[memoryview] = deque()
+        self._under_way: deque[UnderWay] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._charged = 0
+        self._out: list[Buffer] = []
+        self._received = 0
+        self._receive_pace = Pace()
+        self._handed_over = 0
+        self._unsent = 0
+        self._send_pace = Pace()
+        self._active_at = time.monotonic()
+        self._is_writing_paused = False
+        self._is_over_budget = False
+        self._is_turn_due = False
+        self._is_reading = True
+        self._is_doomed = False
+        self._is_lost = False
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet nobody; in Kafka the client speaks first."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        host = address_of(transport)
+        connection_id = self._edge.admit(self)
+        self._context = RequestContext(-1, None, host, self._listener, connection_id)
+        if connection_id < 0:
+            self._close("too many connections", f"at most {self._edge.settings.max_connections}")
+            return
+        keep_alive(transport)
+        # With a mark of zero we are told whenever the kernel did not take everything, and when it has.
+        transport.set_write_buffer_limits(high=0)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived: begin what is complete, keep the rest."""
+        if self._is_doomed:
+            return
+        was_between_frames = not self._parser.buffered
+        try:
+            frames = self._parser.feed(data)
+        except ProtocolError as error:
+            self._doom("malformed frame", error)
+            return
+        size = len(data)
+        self._received += size
+        self._edge.metrics.bytes_in += size
+        self._active_at = time.monotonic()
+        if frames or was_between_frames:
+            self._receive_pace.restart(self._received, self._active_at)
+        size += FRAME_OVERHEAD_BYTES * len(frames)
+        self._charged += size
+        if not self._edge.requests.charge(self, size):
+            self._is_over_budget = True
+        if frames:
+            self._waiting.extend(frames)
+            self._advance()
+        self._read_or_not()
+
+    def pause_writing(self) -> None:
+        """The kernel did not take all of a response."""
+        self._is_writing_paused = True
+        self._send_pace.restart(self._handed_over, time.monotonic())
+
+    def resume_writing(self) -> None:
+        """The client has taken everything."""
+        self._is_writing_paused = False
+        self._measure_unsent()
+        self._schedule_turn()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Gone, for whatever reason. What was submitted goes on and gives its bytes back when it is done."""
+        self._is_lost = self._is_doomed = True
+        edge = self._edge
+        edge.dismiss(self)
+        edge.responses.change(-self._unsent)
+        self._unsent = 0
+        if self._task is not None:
+            self._task.cancel()
+        still_held = sum(each.size for each in self._under_way)
+        edge.requests.forget(self)
+        edge.responses.forget(self)
+        edge.requests.release(self._charged - still_held)
+        self._charged = still_held
+        self._waiting.clear()
+        self._out.clear()
+
+    # Beginning requests.
+
+    def _advance(self) -> None:
+        """Begin what may begin."""
+        waiting = self._waiting
+        while waiting and not self._is_doomed and not self._is_writing_paused and self._task is None:
+            frame = waiting[0]
+            if len(frame) >= 2 and frame[0] == 0 and frame[1] == PRODUCE:
+                if len(self._under_way) >= self._requests_max:
+                    break
+            elif self._under_way:
+                break
+            elif self._edge.responses.exceeded:
+                self._edge.responses.wait(self)
+                break
+            waiting.popleft()
+            self._begin(frame)
+
+    def _begin(self, frame: memoryview) -> None:
+        edge = self._edge
+        try:
+            header, message, response_version = edge.dispatch.read(frame)
+        except ProtocolError as error:
+            self._doom("malformed request", error)
+            return
+        context = self._context
+        if context.version != header.api_version or context.client_id != header.client_id:
+            context = self._context = context._replace(version=header.api_version, client_id=header.client_id)
+        under_way = UnderWay(
+            self, header.api_key, response_version, header.correlation_id, len(frame) + FRAME_COST
+        )
+        self._under_way.append(under_way)
+        edge.requests.begin(self)
+        if not isinstance(message, ProduceRequest):
+            handler = edge.dispatch.handlers[header.api_key]
+            self._task = self._loop.create_task(self._handle(handler, message, context, under_way))
+            return
+        try:
+            edge.dispatch.submit_produce(edge.broker, message, context, under_way.done)
+        except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
+            if not under_way.is_done:
+                under_way.done(error)
+
+    async def _handle(
+        self, handler: Handler, message: Request, context: RequestContext, under_way: UnderWay
+    ) -> None:
+        responses = self._edge.responses
+        fetch = message if isinstance(message, FetchRequest) else None
+        if fetch is not None:
+            fetch.max_bytes = min(fetch.max_bytes, responses.fetch_share())
+            responses.fetches += 1
+        outcome: Any = None
+        try:
+            outcome = await handler(self._edge.broker, message, context)
+        except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
+            outcome = error
+        finally:  # also when it is cancelled: the bytes must be given back
+            if fetch is not None:
+                responses.fetches -= 1
+            self._task = None
+            under_way.done(outcome)
+
+    # Answering.
+
+    def answered(self) -> None:
+        """A request was finished. It is answered when it is the oldest."""
+        queue = self._under_way
+        while queue and queue[0].is_done:
+            self._answer(queue.popleft())
+        self._schedule_turn()
+
+    def _answer(self, under_way: UnderWay) -> None:
+        edge = self._edge
+        self._charged -= under_way.size
+        edge.requests.end(under_way.size)
+        outcome = under_way.outcome
+        if isinstance(outcome, StoreBroken):
+            edge.broker.fatal(outcome)
+        if self._is_lost:
+            return
+        counters = edge.metrics.apis[under_way.api_key]
+        if isinstance(outcome, BaseException):
+            counters.errors += 1
+            self._doom_for(outcome, under_way)
+            return
+        counters.requests += 1
+        counters.seconds.observe(time.monotonic() - under_way.started)
+        if outcome is None:
+            return
+        try:
+            self._out += encode_response(outcome, under_way.version, under_way.correlation_id)
+        except Exception as error:  # noqa: BLE001  a response that cannot be encoded is a mistake of ours
+            counters.errors += 1
+            self._doom_for(error, under_way)
+
+    def _schedule_turn(self) -> None:
+        if not self._is_turn_due and not self._is_lost:
+            self._is_turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Once per turn of the event loop: send what was answered in it, then go on."""
+        self._is_turn_due = False
+        if self._is_lost:
+            return
+        if self._out:
+            self._send()
+        if self._is_doomed:
+            self._close_when_answered()
+            return
+        if self._waiting:
+            self._advance()
+        self._read_or_not()
+
+    def _send(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        parts, self._out = self._out, []
+        size = sum(map(len, parts))
+        self._handed_over += size
+        self._edge.metrics.bytes_out += size
+        if len(parts) == 1:
+            transport.write(parts[0])
+        elif size <= JOIN_BYTES_MAX:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+        self._active_at = time.monotonic()
+        if self._is_writing_paused:
+            self._measure_unsent()
+
+    def _measure_unsent(self) -> int:
+        """Charge what the kernel did not take; the difference to last time is the client's progress."""
+        transport = self._transport
+        unsent = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
+        self._edge.responses.change(unsent - self._unsent)
+        self._unsent = unsent
+        return unsent
+
+    # Reading, or not.
+
+    def budget_allows(self) -> None:
+        """A budget has room again for this connection."""
+        self._is_over_budget = False
+        self._schedule_turn()
+
+    def _read_or_not(self) -> None:
+        wanted = not self._waiting and not self._is_over_budget and not self._is_doomed
+        if wanted == self._is_reading or self._transport is None or self._is_lost:
+            return
+        self._is_reading = wanted
+        if wanted:
+            # The time in which we did not read is not the client's.
+            self._active_at = time.monotonic()
+            self._receive_pace.restart(self._received, self._active_at)
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # Ending.
+
+    def _doom_for(self, error: BaseException, under_way: UnderWay) -> None:
+        api = APIS[under_way.api_key].name
+        if isinstance(error, CloseConnection):
+            self._doom("refused", error)
+        elif isinstance(error, ProtocolError):
+            self._doom("malformed request", error)
+        else:
+            log.error("a request failed: api=%s version=%d", api, under_way.version, exc_info=error)
+            self._doom("internal error", error)
+
+    def _doom(self, reason: str, error: object) -> None:
+        """Begin nothing more; close when what was begun is answered."""
+        if self._is_doomed:
+            return
+        self._edge.closing(self._context, reason, error)
+        self.finish()
+
+    def finish(self) -> None:
+        """Begin nothing more, answer what was begun, close. Also how a server stops gracefully."""
+        self._is_doomed = True
+        self._waiting.clear()
+        self._read_or_not()
+        self._schedule_turn()
+
+    def _close_when_answered(self) -> None:
+        if not self._under_way and not self._out and self._transport is not None:
+            self._transport.close()
+
+    def _close(self, reason: str, error: object) -> None:
+        """Close now, and drop what was not sent."""
+        self._is_doomed = True
+        self._edge.closing(self._context, reason, error)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._is_doomed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self, now: float) -> None:
+        """Close a client that has been silent, or slow, for too long. Called about once a second."""
+        edge = self._edge
+        patience = edge.settings.semel_write_timeout_ms / 1000
+        if self._unsent and self._measure_unsent():
+            stalled = self._send_pace.stalled_seconds(self._handed_over - self._unsent, now)
+            if stalled > (SHORT_OF_MEMORY_SECONDS if edge.responses.is_waited_for else patience):
+                self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
+        elif self._under_way or self._waiting or self._is_doomed or not self._is_reading:
+            return
+        elif self._parser.buffered:
+            stalled = self._receive_pace.stalled_seconds(self._received, now)
+            if stalled > (SHORT_OF_MEMORY_SECONDS if edge.requests.is_waited_for else patience):
+                self._close("slow sender", f"a frame has not ended for {stalled:.1f} s")
+        elif now - self._active_at > edge.settings.connections_max_idle_ms / 1000:
+            self._close("idle", f"silent for {now - self._active_at:.1f} s")

@@ -1,0 +1,71 @@
+"""What all connections of a server share: the broker, the table of handlers, the budgets, the counters."""
+
+import asyncio
+import logging
+from itertools import count
+from typing import TYPE_CHECKING
+
+from semel.broker.broker import Broker
+from semel.handlers.context import RequestContext
+from semel.server.budget import RequestBudget, ResponseBudget
+from semel.server.dispatch import Dispatch
+from semel.server.logs import RateLimit, event
+
+if TYPE_CHECKING:
+    from semel.server.connection import Connection
+
+log = logging.getLogger("semel.server")
+
+
+class Edge:
+    """One per server."""
+
+    def __init__(self, broker: Broker, dispatch: Dispatch) -> None:
+        self.broker = broker
+        self.settings = broker.settings
+        self.metrics = broker.metrics
+        self.dispatch = dispatch
+        self.requests = RequestBudget(broker.settings.queued_max_request_bytes)
+        self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
+        self.connections: set[Connection] = set()
+        self.emptied = asyncio.Event()
+        """Set while there is no connection."""
+        self.emptied.set()
+        self._connection_ids = count(1)
+        self._lines = RateLimit()
+
+    def admit(self, connection: "Connection") -> int:
+        """The number of a new connection, or -1 if there is no room for it."""
+        if len(self.connections) >= self.settings.max_connections:
+            return -1
+        self.connections.add(connection)
+        self.emptied.clear()
+        self.metrics.connections = len(self.connections)
+        self.metrics.connections_accepted += 1
+        return next(self._connection_ids)
+
+    def dismiss(self, connection: "Connection") -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self.emptied.set()
+        self.metrics.connections = len(self.connections)
+
+    def closing(self, context: RequestContext, reason: str, detail: object) -> None:
+        """We close a connection: count it, and say so unless too much was said already."""
+        self.metrics.count_closed(reason)
+        suppressed = self._lines.suppressed(reason)
+        if suppressed is None:
+            return
+        fields = {"suppressed": suppressed} if suppressed else {}
+        event(
+            log,
+            logging.INFO if reason == "idle" else logging.WARNING,
+            "connection closed",
+            reason=reason,
+            detail=detail,
+            client=context.client_host,
+            client_id=context.client_id,
+            listener=context.listener,
+            **fields,
+        )

@@ -1,0 +1,114 @@
+"""The metrics page: `GET /metrics` and `GET /health` over HTTP/1.1, and nothing else.
+
+It stands on a port of its own, for the operator's side of the network. A request may be a few kilobytes
+and must arrive within seconds, a connection carries one request, and only a few are served at a time.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from semel.broker.metrics import Metrics
+
+REQUEST_BYTES_MAX: Final = 8_192
+REQUEST_SECONDS: Final = 5.0
+CLIENTS_MAX: Final = 32
+
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+_JSON: Final = "application/json"
+
+Health = Callable[[], tuple[bool, dict[str, Any]]]
+"""Whether the broker serves, and what else there is to say."""
+
+
+class MetricsPage:
+    """A little HTTP server. `start` binds it, `stop` gives the port back."""
+
+    def __init__(self, metrics: Metrics, health: Health) -> None:
+        self._metrics = metrics
+        self._health = health
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[Any]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve on this address; the port it got. OSError if it is taken."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Let go of the port and of whoever is being served."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in tuple(self._clients):
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._clients) >= CLIENTS_MAX:
+            writer.close()
+            return
+        self._clients.add(task)
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                writer.write(self._answer(await _request_line(reader)))
+                await writer.drain()
+        except (TimeoutError, ConnectionError):
+            # A client that is too slow, or gone, is not answered.
+            pass
+        except asyncio.CancelledError:
+            # Only `stop` cancels, and it waits for us; the task ends as if it had been served.
+            writer.transport.abort()
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    def _answer(self, request_line: bytes) -> bytes:
+        method, _, rest = request_line.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if not rest.endswith((b"HTTP/1.1", b"HTTP/1.0")):
+            return _response(400, "text/plain", b"this is not HTTP\n")
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, "text/plain", b"only GET is served\n", head=False)
+        head = method == b"HEAD"
+        if path == b"/metrics":
+            return _response(200, _TEXT, self._metrics.page(), head=head)
+        if path == b"/health":
+            is_serving, fields = self._health()
+            body = json.dumps({"status": "serving" if is_serving else "stopping", **fields}).encode() + b"\n"
+            return _response(200 if is_serving else 503, _JSON, body, head=head)
+        return _response(404, "text/plain", b"there are /metrics and /health\n", head=head)
+
+
+async def _request_line(reader: asyncio.StreamReader) -> bytes:
+    """The first line; the headers are read and ignored. Empty if it was too long, or no request at all."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return b""
+    return head.partition(b"\r\n")[0]
+
+
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Unavailable",
+}
+
+
+def _response(status: int, content_type: str, body: bytes, *, head: bool = False) -> bytes:
+    lines = (
+        f"HTTP/1.1 {status} {_REASONS[status]}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode() + (b"" if head else body)

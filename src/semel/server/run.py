@@ -1,0 +1,149 @@
+"""A broker that runs: open, serve, wait for the end, close.
+
+`serve` is one broker from beginning to end and returns an exit code; `semel serve` runs it in a process
+with `run`, an embedded broker in a thread. It never raises for what an operator can meet (a directory in
+use, a port that is taken, a disk that fails): that is a line in the log, a text in `Server.failure` and a
+code.
+
+A store that failed leaves the outcome of its last commit unknown. Then nobody is answered any more, and
+the process ends; the next start finds out what is true.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from semel.broker.broker import Broker
+from semel.config import Settings
+from semel.server.listener import ListenerConfig
+from semel.server.logs import event
+from semel.server.metrics_page import MetricsPage
+from semel.server.server import Server
+from semel.store.interface import StoreBroken, StoreLocked
+
+log = logging.getLogger("semel.server")
+
+EXIT_OK: Final = 0
+EXIT_BROKEN: Final = 70
+"""The store or the broker failed; a restart recovers. From sysexits: an internal error."""
+EXIT_LOCKED: Final = 75
+"""Another process owns the data directory. From sysexits: try again later."""
+EXIT_CANNOT_LISTEN: Final = 69
+"""An address is taken or not ours. From sysexits: unavailable."""
+
+GRACE_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 30.0
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """Run until it ends, on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:  # it is not there on every system, and only makes things faster
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def serve(
+    settings: Settings,
+    listeners: Sequence[ListenerConfig],
+    data: Path | None,
+    metrics: tuple[str, int] | None = None,
+    ready: Callable[[Server], None] = lambda server: None,
+    failed: Callable[[int, str], None] = lambda code, text: None,
+) -> int:
+    """One broker from beginning to end. `ready`: clients are served. `failed`: they never will be."""
+    try:
+        broker = await Broker.open(settings, data)
+    except StoreLocked as error:
+        return _cannot_start(EXIT_LOCKED, "the data directory is in use", error, failed)
+    except (StoreBroken, OSError) as error:
+        return _cannot_start(EXIT_BROKEN, "the data directory cannot be opened", error, failed)
+    server = Server(broker, listeners)
+    broker.fatal = server.fail
+    page = MetricsPage(
+        broker.metrics, lambda: (not server.stopping.is_set(), {"cluster_id": broker.cluster_id})
+    )
+    try:
+        await server.start()
+        if metrics is not None:
+            port = await page.start(*metrics)
+            event(log, logging.INFO, "metrics page", host=metrics[0], port=port)
+    except OSError as error:
+        await server.abort()
+        await _close(broker)
+        return _cannot_start(EXIT_CANNOT_LISTEN, "cannot listen", error, failed)
+    with _signals(server), _mistakes(server):
+        ready(server)
+        await server.stopping.wait()
+        event(log, logging.INFO, "stopping")
+        await page.stop()
+        if server.failure is not None:
+            await server.abort()
+        else:
+            await server.stop(GRACE_SECONDS)
+        await _close(broker)
+    event(log, logging.INFO, "stopped")
+    return EXIT_OK if server.failure is None else EXIT_BROKEN
+
+
+def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[int, str], None]) -> int:
+    event(log, logging.ERROR, sentence, detail=error)
+    failed(code, f"{sentence}: {error}")
+    return code
+
+
+async def _close(broker: Broker) -> None:
+    """Let go of the store. One that is broken may not even manage that, and must not keep the process."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await broker.close()
+    except (StoreBroken, OSError, TimeoutError) as error:
+        event(log, logging.ERROR, "the store did not close cleanly", detail=repr(error))
+
+
+@contextlib.contextmanager
+def _signals(server: Server) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the server, if this is a process of its own and not a thread of another's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.request_stop)
+    # What was loaded to start stays for good: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _mistakes(server: Server) -> Iterator[None]:
+    """An exception that nobody caught: one connection's is logged, anything else ends the broker."""
+    loop = asyncio.get_running_loop()
+
+    def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        log.error("nobody caught: %s", context.get("message"), exc_info=error)
+        is_callback = "handle" in context and "transport" not in context and "protocol" not in context
+        if error is not None and is_callback:
+            server.fail(error)
+
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)

@@ -1,0 +1,44 @@
+"""Two tasks that look at the server from inside: are clients too slow, is the event loop?
+
+One sweep over all connections a second is cheaper than a timer for each, and exact enough for timeouts of
+minutes. The probe sleeps a tenth of a second and measures how much longer it took: that is how long every
+client waited for us.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Final, NoReturn
+
+from semel.server.edge import Edge
+from semel.server.logs import RateLimit, event
+
+log = logging.getLogger("semel.server")
+
+PROBE_SECONDS: Final = 0.1
+LAG_ALARM_SECONDS: Final = 0.25
+SWEEP_SECONDS_MAX: Final = 1.0
+SWEEP_SECONDS_MIN: Final = 0.02
+
+
+async def check_connections(edge: Edge) -> NoReturn:
+    """Close clients that are silent or slow for too long."""
+    shortest_ms = min(edge.settings.connections_max_idle_ms, edge.settings.semel_write_timeout_ms)
+    pause = min(SWEEP_SECONDS_MAX, max(SWEEP_SECONDS_MIN, shortest_ms / 4_000))
+    while True:
+        await asyncio.sleep(pause)
+        now = time.monotonic()
+        for connection in tuple(edge.connections):
+            connection.check(now)
+
+
+async def probe_loop(edge: Edge) -> NoReturn:
+    """Measure the lag of the event loop."""
+    lines = RateLimit(lines=1)
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(PROBE_SECONDS)
+        lag = max(0.0, time.monotonic() - before - PROBE_SECONDS)
+        edge.metrics.observe_loop_lag(lag)
+        if lag > LAG_ALARM_SECONDS and lines.suppressed("lag") is not None:
+            event(log, logging.WARNING, "the event loop was held up", seconds=round(lag, 3))

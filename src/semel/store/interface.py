@@ -1,0 +1,148 @@
+"""What a ledger and a chunk store promise. Storage stores; it decides nothing.
+
+The order of a commit is bytes, then facts: a chunk's bytes are durable before any row points at them, so a
+crash between the two leaves bytes that nobody can see, and never a row without bytes. ``Store.commit`` is one
+call, so that a journal with a single flush can take the place of the two without anyone noticing.
+
+A failed commit is fatal: its outcome is unknown (a write that was refused may still reach the disk), so the
+process stops without answering and the next start finds out. That is why these methods raise ``StoreBroken``
+and nobody catches it but the one who stops the process. ``StoreFull`` is the exception: it is raised before
+anything was written.
+
+Methods are async because a ledger may be at the other end of a network. The embedded implementations do their
+work on a thread of their own.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from semel.core.types import Buffer, CommittedOffset, Fact, Key, OffsetKey, PartitionKey, ProducerState, Topic, Value
+
+
+class StoreBroken(Exception):
+    """The store failed in a way that leaves the outcome unknown. Stop; restart recovers."""
+
+
+class StoreFull(Exception):
+    """There is no room to write. Nothing was written; reads go on."""
+
+
+class StoreLocked(Exception):
+    """Another process owns this data directory."""
+
+
+class Place(NamedTuple):
+    """Where bytes lie."""
+
+    chunk_id: int
+    position: int
+    length: int
+
+
+class StoredBatch(NamedTuple):
+    """One batch in the log, and where its bytes lie. The base offset in the bytes is not stamped."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    place: Place
+
+
+class GroupSummary(NamedTuple):
+    """A row of the list of groups."""
+
+    group_id: str
+    kind: str
+    protocol_type: str
+    state: str
+
+
+class ChunkStore(Protocol):
+    """Where bytes are. A chunk only grows, and is sealed at a size."""
+
+    async def append(self, batches: Sequence[Buffer]) -> list[Place]:
+        """Write these one after another and make them durable. StoreFull, StoreBroken."""
+
+    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone."""
+
+    async def release(self, places: Sequence[Place]) -> None:
+        """Nobody points at these ranges any more: give their space back."""
+
+    async def delete(self, chunk_id: int) -> None:
+        """Remove a chunk. Not an error if it is gone."""
+
+    async def list_chunks(self) -> list[tuple[int, int]]:
+        """Every chunk with its size in bytes."""
+
+    async def close(self) -> None:
+        """Let go of files and threads."""
+
+
+class Ledger(Protocol):
+    """Where truth is: one SQL commit per tick, and the queries that readers need."""
+
+    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The entities with these keys, None for those that do not exist, in the same order."""
+
+    async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
+        """Write the facts together and durably; the i-th BatchAppended lies at places[i]. Its number."""
+
+    async def find_batches(
+        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+    ) -> list[StoredBatch]:
+        """Batches from the one that holds ``offset`` up to (not including) offset ``before``.
+
+        At least one if there is one, then as long as their sizes stay within ``bytes_max``.
+        """
+
+    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+        """The first batch whose largest timestamp is at or after this one."""
+
+    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+        """The smallest offset from which the rest of the partition is no larger than this; at a batch edge."""
+
+    async def size_below(self, partition: PartitionKey, offset: int) -> int:
+        """Bytes of the batches from the log start that lie wholly below this offset."""
+
+    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id."""
+
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+        """Topics in the order of their names."""
+
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+        """Groups in the order of their ids, also those that only have offsets (kind "")."""
+
+    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+        """Everything a group has committed."""
+
+    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+        """The producers that a partition remembers."""
+
+    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
+        """Producers without an open transaction that were last seen before this moment."""
+
+    async def sweep(self, *, limit: int) -> list[Place]:
+        """Delete up to ``limit`` rows that deleted topics and log starts left behind; the places they freed."""
+
+    async def chunk_references(self) -> dict[int, int]:
+        """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
+
+    async def close(self) -> None:
+        """Let go of files and threads."""
+
+
+class Store(Protocol):
+    """A ledger and a chunk store that commit together."""
+
+    ledger: Ledger
+    chunks: ChunkStore
+    flush_seconds: float
+    """How long the flushes of the last commit took."""
+
+    async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
+        """Bytes, then facts; durable when it returns. The i-th BatchAppended owns batches[i]."""
+
+    async def close(self) -> None:
+        """Let go of everything."""

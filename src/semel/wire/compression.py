@@ -1,0 +1,176 @@
+"""The compression codecs of record batches, as the other Kafka clients write and read them.
+
+The broker passes compressed bytes through; only a client, the compactor and a lookup by timestamp open a
+batch. Two codecs have a framing of Kafka's own choice:
+
+- snappy: Java wraps raw snappy blocks in the frame of the xerial library, other clients send one raw block.
+  Both are read, the frame is written, because every client understands it.
+- lz4: the standard frame, but Java refuses blocks that depend on the block before. So blocks are independent.
+
+What `decompress` promises: it raises `ProtocolError` and nothing else, and it never holds more than
+`limit_bytes` of output, however much a few hostile bytes would unpack to. The limit is enforced where the
+bytes are produced, not by a size that the input declares.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+
+import cramjam
+
+from semel.wire.errors import ProtocolError
+from semel.wire.schema import Buffer
+
+__all__ = ["Codec", "compress", "decompress"]
+
+_GZIP_WINDOW = zlib.MAX_WBITS | 16  # deflate in a gzip envelope, not in zlib's own
+_GZIP_LEVEL = 6
+_LZ4_LEVEL = 1
+_ZSTD_LEVEL = 3
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_INT32 = struct.Struct(">i")
+
+_FIRST_OUTPUT_BYTES = 64 * 1024
+_EXPECTED_RATIO = 8
+_GROWTH = 8
+
+
+class Codec(IntEnum):
+    """How the records of a batch are compressed: the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """Return `data` compressed, in the framing that every Kafka client reads."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            return packer.compress(data) + packer.flush()
+        case Codec.SNAPPY:
+            return _compress_snappy(data)
+        case Codec.LZ4:
+            frame = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
+            frame.compress(data)
+            return bytes(frame.finish())
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+
+
+def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
+    """Return `data` unpacked; more than `limit_bytes` of output, or damaged input, is a `ProtocolError`."""
+    match codec:
+        case Codec.NONE:
+            if len(data) > limit_bytes:
+                raise _too_large(limit_bytes)
+            return bytes(data)
+        case Codec.GZIP:
+            return _decompress_gzip(data, limit_bytes)
+        case Codec.SNAPPY:
+            return _decompress_snappy(data, limit_bytes)
+        case Codec.LZ4:
+            return _decompress_into(cramjam.lz4.decompress_into, data, limit_bytes)
+        case Codec.ZSTD:
+            return _decompress_into(cramjam.zstd.decompress_into, data, limit_bytes)
+
+
+def _too_large(limit_bytes: int) -> ProtocolError:
+    return ProtocolError(f"a batch unpacks to more than {limit_bytes} bytes")
+
+
+def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
+    """Unpack the one gzip member that a batch holds.
+
+    A second member is refused: no client writes one, and a long row of empty members would cost quadratic
+    time.
+    """
+    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        # One byte more than allowed, because a `max_length` of zero would mean no limit.
+        output = unpacker.decompress(data, limit_bytes + 1)
+    except zlib.error as error:
+        raise ProtocolError(f"damaged gzip data: {error}") from None
+    if len(output) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ProtocolError("truncated gzip data, or bytes behind its end")
+    return output
+
+
+def _decompress_into(unpack: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int) -> bytes:
+    """Unpack into a buffer of fixed size, and into a larger one while the limit allows.
+
+    The size that a frame declares is not believed. A failure does not say dependably whether the output was
+    full or the input damaged, so damaged input is tried again too; the growth keeps that below a quarter of
+    the work.
+    """
+    if not data:
+        return b""
+    size = min(max(_FIRST_OUTPUT_BYTES, _EXPECTED_RATIO * len(data)), limit_bytes)
+    while True:
+        output = bytearray(size)
+        try:
+            written = unpack(data, output)
+        except cramjam.DecompressionError as error:
+            if size >= limit_bytes:
+                message = f"damaged data, or more than {limit_bytes} bytes unpacked: {error}"
+                raise ProtocolError(message) from None
+            size = min(size * _GROWTH, limit_bytes)
+            continue
+        del output[written:]
+        return bytes(output)
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts.append(_INT32.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
+    view = memoryview(data)
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _snappy_block(view, limit_bytes, limit_bytes)
+    # The two version numbers are not looked at: some writers have them in the wrong byte order.
+    at = len(_XERIAL_HEADER)
+    room = limit_bytes
+    blocks = []
+    while at < len(view):
+        if len(view) - at < _INT32.size:
+            raise ProtocolError("truncated snappy block length")
+        (length,) = _INT32.unpack_from(view, at)
+        at += _INT32.size
+        if not 0 < length <= len(view) - at:
+            raise ProtocolError(f"a snappy block of {length} bytes where {len(view) - at} are left")
+        block = _snappy_block(view[at : at + length], room, limit_bytes)
+        room -= len(block)
+        blocks.append(block)
+        at += length
+    return b"".join(blocks)
+
+
+def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
+    """Unpack one raw block, whose declared size is checked before anything is allocated."""
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > room:
+            raise _too_large(limit_bytes)
+        output = bytearray(size)
+        written = cramjam.snappy.decompress_raw_into(block, output)
+    except cramjam.DecompressionError as error:
+        raise ProtocolError(f"damaged snappy data: {error}") from None
+    return bytes(output) if written == size else bytes(output[:written])

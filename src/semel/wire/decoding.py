@@ -1,0 +1,255 @@
+"""Decoders: from a declaration and a version to the source of one Python function.
+
+The function reads the whole message, with all structs inlined, in one pass from position `p` of buffer `b`:
+
+    def decode(b, p):
+        if type(b) is not memoryview:
+            b = memoryview(b)
+        end = len(b)
+        m1 = new(ProduceRequest)
+        n2 = b[p]
+        p += 1
+        if n2 > 127:
+            n2, p = read_uvarint(b, p - 1)
+        n2 -= 1
+        if n2 < 0:
+            m1.transactional_id = None
+        else:
+            e3 = p + n2
+            if e3 > end or n2 > 32767:
+                raise bad_length('ProduceRequest.transactional_id', n2, end - p)
+            m1.transactional_id = str(b[p:e3], "utf-8")
+            p = e3
+        ...
+
+Three things make it fast: fields of fixed width that follow each other, and the length that follows
+them, are one `unpack_from`; a length of one byte needs no call; and objects are made without a call of
+`__init__`.
+
+Reading past the end is a `struct.error` or an `IndexError`; `Message.decode` turns those into
+`ProtocolError`. Slices never fail, so each has its own test against `end`, and an array must fit into
+the bytes that are left, each element counted with the least size that it can have, before the first
+element is read.
+
+A message that carries records is read from a view of the frame, so that records are not copied. Any
+other is read from `bytes`, which is quicker to index.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from semel.wire import primitives
+from semel.wire.source import SourceWriter
+from semel.wire.spec import (
+    FIXED_CODES,
+    FIXED_SIZES,
+    Buffer,
+    Field,
+    Member,
+    element_field,
+    has_records,
+    least_size,
+    members,
+    tagged_members,
+    untagged_members,
+)
+
+Decoder = Callable[[Buffer, int], Any]
+
+_CONSTANTS = {
+    "new": object.__new__,
+    "read_uvarint": primitives.read_uvarint,
+    "read_tag": primitives.read_tag,
+    "skip_tagged_fields": primitives.skip_tagged_fields,
+    "bad_length": primitives.bad_length,
+    "bad_tag": primitives.bad_tag,
+    "unpack_from": struct.unpack_from,
+}
+
+
+def compile_decoder(message: type, version: int, flexible: bool) -> Decoder:
+    """The function that reads this message in this version from a buffer and a position."""
+    return _DecoderWriter(message, version, flexible).compile()
+
+
+class _DecoderWriter:
+    """Writes one decoder. The current run is the fixed-width reads that were not written yet."""
+
+    def __init__(self, message: type, version: int, flexible: bool) -> None:
+        self.message = message
+        self.version = version
+        self.flexible = flexible
+        self.views = has_records(message, version)
+        self.out = SourceWriter(_CONSTANTS)
+        self.run: list[tuple[str, str]] = []
+        self.run_size = 0
+
+    def compile(self) -> Decoder:
+        kind = "memoryview" if self.views else "bytes"
+        with self.out.block("def decode(b, p):"):
+            with self.out.block(f"if type(b) is not {kind}:"):
+                self.out.line(f"b = {kind}(b)")
+            self.out.line("end = len(b)")
+            target = self.struct(self.message)
+            self.flush()
+            self.out.line(f"return {target}")
+        return self.out.function("decode", f"decoder of {self.message.__name__} v{self.version}")
+
+    def read_fixed(self, kind: str, target: str) -> None:
+        self.run.append((FIXED_CODES[kind], target))
+        self.run_size += FIXED_SIZES[kind]
+
+    def flush(self) -> None:
+        """Write the current run as one unpack."""
+        if self.run_size == 1 and self.run[0][0] == "B":
+            self.out.line(f"{self.run[0][1]} = b[p]")
+            self.out.line("p += 1")
+        elif self.run:
+            unpack = self.out.unpacker("".join(code for code, _ in self.run))
+            targets = ", ".join(target for _, target in self.run)
+            self.out.line(f"{targets}{',' if len(self.run) == 1 else ''} = {unpack}(b, p)")
+            self.out.line(f"p += {self.run_size}")
+        self.run, self.run_size = [], 0
+
+    def length(self, kind: str) -> str:
+        """Read a length; the name that holds it, below zero for null. Ends the run."""
+        name = self.out.name("n")
+        if not self.flexible:
+            self.read_fixed("int16" if kind == "string" else "int32", name)
+            self.flush()
+            return name
+        self.read_byte(name)
+        with self.out.block(f"if {name} > 127:"):
+            self.out.line(f"{name}, p = read_uvarint(b, p - 1)")
+        self.out.line(f"{name} -= 1")
+        return name
+
+    def read_byte(self, name: str) -> None:
+        """Read one unsigned byte: a varint, unless its high bit is set. Ends the run."""
+        self.run.append(("B", name))
+        self.run_size += 1
+        self.flush()
+
+    def struct(self, struct_class: type) -> str:
+        """Read a struct; the name that holds it."""
+        target = self.out.name("m")
+        self.out.line(f"{target} = new({self.out.class_name(struct_class)})")
+        present = list(untagged_members(struct_class, self.version))
+        tagged = tagged_members(struct_class, self.version) if self.flexible else []
+        for member in members(struct_class):
+            if member not in present:
+                self.default(f"{target}.{member.name}", member.field)
+        for member in present:
+            self.value(f"{target}.{member.name}", f"{struct_class.__name__}.{member.name}", member.field)
+        if self.flexible:
+            self.tags(struct_class, target, tagged)
+        return target
+
+    def default(self, target: str, field: Field) -> None:
+        """Give a field that is not read its default."""
+        if field.kind == "array" and field.default is not None:
+            self.out.line(f"{target} = []")
+        elif field.kind == "nested" and field.default is not None:
+            inner = self.out.name("m")
+            assert isinstance(field.element, type)
+            self.out.line(f"{inner} = new({self.out.class_name(field.element)})")
+            for member in members(field.element):
+                self.default(f"{inner}.{member.name}", member.field)
+            self.out.line(f"{target} = {inner}")
+        else:
+            self.out.line(f"{target} = {field.default!r}")
+
+    def value(self, target: str, name: str, field: Field) -> None:
+        """Read one value into a target, such as `m1.topics`."""
+        nullable = field.nullable is not None and self.version in field.nullable
+        if field.kind in FIXED_CODES:
+            self.read_fixed(field.kind, target)
+        elif field.kind == "nested":
+            assert isinstance(field.element, type)
+            self.nested(target, field.element, nullable)
+        else:
+            length = self.length(field.kind)
+            if nullable:
+                with self.out.block(f"if {length} < 0:"):
+                    self.out.line(f"{target} = None")
+                with self.out.block("else:"):
+                    self.sized(target, name, field, length, "")
+            else:
+                self.sized(target, name, field, length, f"{length} < 0 or ")
+
+    def nested(self, target: str, struct_class: type, nullable: bool) -> None:
+        if not nullable:
+            self.out.line(f"{target} = {self.struct(struct_class)}")
+            return
+        present = self.out.name("n")
+        self.read_fixed("int8", present)
+        self.flush()
+        with self.out.block(f"if {present} < 0:"):
+            self.out.line(f"{target} = None")
+        with self.out.block("else:"):
+            inner = self.struct(struct_class)
+            self.flush()
+            self.out.line(f"{target} = {inner}")
+
+    def sized(self, target: str, name: str, field: Field, length: str, also: str) -> None:
+        """Read what follows a length that is not null."""
+        if field.kind == "array":
+            assert field.element is not None
+            self.array(target, name, field.element, length, also)
+            return
+        stop = self.out.name("e")
+        self.out.line(f"{stop} = p + {length}")
+        if field.kind == "string" and self.flexible:
+            also += f"{length} > {primitives.MAX_STRING} or "
+        with self.out.block(f"if {also}{stop} > end:"):
+            self.out.line(f"raise bad_length({name!r}, {length}, end - p)")
+        piece = f"b[p:{stop}]"
+        if field.kind == "string":
+            piece = f'str({piece}, "utf-8")' if self.views else f"{piece}.decode()"
+        elif field.kind == "bytes" and self.views:
+            piece = f"bytes({piece})"
+        self.out.line(f"{target} = {piece}")
+        self.out.line(f"p = {stop}")
+
+    def array(self, target: str, name: str, element: str | type, length: str, also: str) -> None:
+        least = least_size(element, self.version, self.flexible)
+        left = "end - p" if least == 1 else f"(end - p) // {least}"
+        with self.out.block(f"if {also}{length} > {left}:"):
+            self.out.line(f"raise bad_length({name!r}, {length}, end - p)")
+        if isinstance(element, str) and element in FIXED_CODES:
+            self.out.line(f"{target} = list(unpack_from(f'>{{{length}}}{FIXED_CODES[element]}', b, p))")
+            self.out.line(f"p += {length} * {least}")
+            return
+        items, item = self.out.name("a"), self.out.name("x")
+        self.out.line(f"{target} = {items} = []")
+        with self.out.block(f"for _ in range({length}):"):
+            if isinstance(element, str):
+                length = self.length(element)
+                self.sized(item, name, element_field(element), length, f"{length} < 0 or ")
+            else:
+                item = self.struct(element)
+            self.flush()
+            self.out.line(f"{items}.append({item})")
+
+    def tags(self, struct_class: type, target: str, tagged: list[Member]) -> None:
+        """Read the section of tagged fields that ends every struct of a flexible version."""
+        count = self.out.name("t")
+        self.read_byte(count)
+        with self.out.block(f"if {count}:"):
+            if not tagged:
+                self.out.line("p = skip_tagged_fields(b, p - 1, end)")
+                return
+            self.out.line(f"{count}, p = read_uvarint(b, p - 1)")
+            tag, stop = self.out.name("tag"), self.out.name("stop")
+            self.out.line(f"{tag} = -1")
+            with self.out.block(f"for _ in range({count}):"):
+                self.out.line(f"{tag}, p, {stop} = read_tag(b, p, end, {tag})")
+                for member in tagged:
+                    name = f"{struct_class.__name__}.{member.name}"
+                    with self.out.block(f"if {tag} == {member.field.tag}:"):
+                        self.value(f"{target}.{member.name}", name, member.field)
+                        self.flush()
+                        with self.out.block(f"if p != {stop}:"):
+                            self.out.line(f"raise bad_tag({name!r})")
+                self.out.line(f"p = {stop}")

@@ -1,0 +1,189 @@
+"""Frames and headers: what stands around a message on a connection.
+
+A frame is a size of four bytes, and as many bytes of payload: a header, then the body of one message.
+`FrameParser` cuts what a socket delivers into payloads. The functions below read and write the headers;
+which header a message has follows from its API and version:
+
+- A request has its API key, version, correlation id and client id, and a section of tagged fields when
+  the version is flexible. The client id has a length of two bytes always.
+- A response has the correlation id, and tagged fields when the version is flexible. ApiVersions is the
+  exception: its response never has them, because a client cannot know yet what the broker speaks.
+
+Frames are cut without copying where a piece from the socket holds them whole. A frame in several pieces
+is collected in a bytearray that grows with the bytes that arrived, never with the size that was
+declared, and is handed out itself: one copy for each byte, however the pieces fall.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from semel.wire.errors import ProtocolError
+from semel.wire.messages import APIS
+from semel.wire.primitives import skip_tagged_fields
+from semel.wire.schema import Buffer, Request, Response
+
+API_VERSIONS_KEY = 18
+
+_SIZE = struct.Struct(">i")
+_REQUEST_HEADER = struct.Struct(">hhih")
+_REQUEST_PREFIX = struct.Struct(">ihhih")
+_RESPONSE_PREFIX = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_PREFIX = struct.Struct(">iix")
+
+
+class FrameParser:
+    """Cuts a stream of bytes into the payloads of its frames.
+
+    After a `ProtocolError` the place of the next frame is unknown: the connection must be closed.
+    """
+
+    __slots__ = ("_missing", "_partial", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        #: The beginning of a frame, with as much of its size as has arrived.
+        self._partial = bytearray()
+        #: How many bytes `_partial` still needs for its size, and then for its payload.
+        self._missing = 4
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes wait for the rest of their frame."""
+        return len(self._partial)
+
+    def feed(self, data: Buffer) -> list[memoryview]:
+        """Take the next bytes of the stream; the payloads that are complete now, read-only."""
+        # The payloads that are returned point into the data, which therefore must never change.
+        piece = data if type(data) is bytes else bytes(data)
+        frames: list[memoryview] = []
+        position = 0
+        if self._partial:
+            position = self._continue(piece, frames)
+            if self._partial:
+                return frames
+        view = memoryview(piece)
+        end = len(piece)
+        while end - position >= 4:
+            size = self._checked_size(piece, position)
+            stop = position + 4 + size
+            if stop > end:
+                self._missing = stop - end
+                break
+            frames.append(view[position + 4 : stop])
+            position = stop
+        else:
+            self._missing = 4 - (end - position)
+        if position < end:
+            self._partial += view[position:]
+        return frames
+
+    def _continue(self, piece: bytes, frames: list[memoryview]) -> int:
+        """Add to the frame that has begun; how many bytes of the piece it took."""
+        partial, taken = self._partial, 0
+        if len(partial) < 4:
+            taken = self._missing
+            partial += piece[:taken]
+            if len(partial) < 4:
+                self._missing = 4 - len(partial)
+                return taken
+            self._missing = self._checked_size(partial, 0)
+        stop = taken + self._missing
+        partial += memoryview(piece)[taken:stop]
+        if stop > len(piece):
+            self._missing = stop - len(piece)
+            return stop
+        frames.append(memoryview(partial).toreadonly()[4:])
+        self._partial, self._missing = bytearray(), 4
+        return stop
+
+    def _checked_size(self, data: Buffer, position: int) -> int:
+        size: int = _SIZE.unpack_from(data, position)[0]
+        if size < 0 or size > self.max_frame_bytes:
+            raise ProtocolError(f"a frame of {size} bytes; at most {self.max_frame_bytes} are allowed")
+        return size
+
+
+@dataclass(slots=True)
+class RequestHeader:
+    """What a request says about itself before its body."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
+    """Read the header of a request; the header, and where the body begins.
+
+    Where the API or the version is unknown, so is the layout behind the client id: the position is the one
+    behind the client id. ApiVersions of a version that we do not know is read like that, and can be answered.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+        position = _REQUEST_HEADER.size
+        client_id = None
+        if length >= 0:
+            stop = position + length
+            if stop > len(frame):
+                raise ProtocolError(f"a client id of {length} bytes, {len(frame) - position} are left")
+            client_id = str(frame[position:stop], "utf-8")
+            position = stop
+        api = APIS.get(api_key)
+        if api is not None and api_version <= api.max_version and api.request.is_flexible(api_version):
+            position = _skip_tags(frame, position)
+    except (struct.error, IndexError) as error:
+        raise ProtocolError("a request ends within its header") from error
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a client id is not UTF-8") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def decode_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
+    """Read the header of a response; the correlation id, and where the body begins."""
+    try:
+        correlation_id: int = _SIZE.unpack_from(frame)[0]
+        position = _SIZE.size
+        if _flexible_response(api_key, version):
+            position = _skip_tags(frame, position)
+    except (struct.error, IndexError) as error:
+        raise ProtocolError("a response ends within its header") from error
+    return correlation_id, position
+
+
+def encode_request(
+    message: Request, version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """A frame with a request, in pieces to be sent one after another."""
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    parts = message.encode_parts(version)
+    tags = b"\x00" if message.is_flexible(version) else b""
+    size = _REQUEST_HEADER.size + len(name) + len(tags) + sum(map(len, parts))
+    prefix = _REQUEST_PREFIX.pack(size, message.api_key, version, correlation_id, length)
+    parts[0] = b"".join((prefix, name, tags, parts[0]))
+    return parts
+
+
+def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
+    """A frame with a response, in pieces to be sent one after another."""
+    parts = message.encode_parts(version)
+    size = sum(map(len, parts))
+    if message.is_flexible(version) and message.api_key != API_VERSIONS_KEY:
+        prefix = _FLEXIBLE_RESPONSE_PREFIX.pack(size + 5, correlation_id)
+    else:
+        prefix = _RESPONSE_PREFIX.pack(size + 4, correlation_id)
+    parts[0] = prefix + parts[0]
+    return parts
+
+
+def _flexible_response(api_key: int, version: int) -> bool:
+    api = APIS.get(api_key)
+    return api is not None and api_key != API_VERSIONS_KEY and api.response.is_flexible(version)
+
+
+def _skip_tags(frame: Buffer, position: int) -> int:
+    """The position behind the tagged fields of a header, of which we know none; usually there are none."""
+    if frame[position] == 0:
+        return position + 1
+    return skip_tagged_fields(frame, position, len(frame))

@@ -1,0 +1,190 @@
+"""The committed offsets of consumer groups: commit, fetch, delete.
+
+Offsets that are part of a transaction come with TxnOffsetCommit (see `transactions`); a reader asks with
+`require_stable` not to be told an offset that such a transaction is about to change. The newest versions
+name topics by id and serve members of both group protocols.
+"""
+
+from semel.wire.schema import (
+    Request,
+    Response,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    request,
+    response,
+    string,
+    struct,
+    uuid,
+)
+
+
+@struct
+class OffsetCommitRequestPartition:
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(versions="6+", default=-1)
+    committed_metadata: str | None = string(nullable=True)
+
+
+@struct
+class OffsetCommitRequestTopic:
+    name: str = string(versions="2-9")
+    topic_id: bytes = uuid(versions="10+")
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
+
+
+@request(8, versions="2-10", flexible=8)
+class OffsetCommitRequest(Request):
+    """Offsets that a group has read up to; 6 adds leader epochs, 8 is flexible, 10 has topic ids."""
+
+    group_id: str = string()
+    generation_id_or_member_epoch: int = int32(default=-1)
+    member_id: str = string()
+    retention_time_ms: int = int64(versions="2-4", default=-1)
+    group_instance_id: str | None = string(versions="7+", nullable=True, default=None)
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
+
+
+@struct
+class OffsetCommitResponsePartition:
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class OffsetCommitResponseTopic:
+    name: str = string(versions="2-9")
+    topic_id: bytes = uuid(versions="10+")
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
+
+
+@response(8, versions="2-10", flexible=8)
+class OffsetCommitResponse(Response):
+    """Whether each offset was taken."""
+
+    throttle_time_ms: int = int32(versions="3+")
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
+
+
+@struct
+class OffsetFetchRequestTopic:
+    name: str = string()
+    partition_indexes: list[int] = array("int32")
+
+
+@struct
+class OffsetFetchRequestTopics:
+    name: str = string(versions="8-9")
+    topic_id: bytes = uuid(versions="10+")
+    partition_indexes: list[int] = array("int32")
+
+
+@struct
+class OffsetFetchRequestGroup:
+    group_id: str = string()
+    member_id: str | None = string(versions="9+", nullable=True, default=None)
+    member_epoch: int = int32(versions="9+", default=-1)
+    topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, nullable=True)
+
+
+@request(9, versions="1-10", flexible=6)
+class OffsetFetchRequest(Request):
+    """The committed offsets of a group; 7 can wait for stable ones, 8 asks for many groups."""
+
+    group_id: str = string(versions="1-7")
+    topics: list[OffsetFetchRequestTopic] | None = array(
+        OffsetFetchRequestTopic, versions="1-7", nullable="2+"
+    )
+    groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, versions="8+")
+    require_stable: bool = boolean(versions="7+")
+
+
+@struct
+class OffsetFetchResponsePartition:
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(versions="5+", default=-1)
+    metadata: str | None = string(nullable=True)
+    error_code: int = int16()
+
+
+@struct
+class OffsetFetchResponseTopic:
+    name: str = string()
+    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
+
+
+@struct
+class OffsetFetchResponsePartitions:
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(default=-1)
+    metadata: str | None = string(nullable=True)
+    error_code: int = int16()
+
+
+@struct
+class OffsetFetchResponseTopics:
+    name: str = string(versions="8-9")
+    topic_id: bytes = uuid(versions="10+")
+    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
+
+
+@struct
+class OffsetFetchResponseGroup:
+    group_id: str = string()
+    topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics)
+    error_code: int = int16()
+
+
+@response(9, versions="1-10", flexible=6)
+class OffsetFetchResponse(Response):
+    """The committed offsets: of one group up to version 7, by group from 8 on."""
+
+    throttle_time_ms: int = int32(versions="3+")
+    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, versions="1-7")
+    error_code: int = int16(versions="2-7")
+    groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, versions="8+")
+
+
+@struct
+class OffsetDeleteRequestPartition:
+    partition_index: int = int32()
+
+
+@struct
+class OffsetDeleteRequestTopic:
+    name: str = string()
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
+
+
+@request(47, versions="0-0", flexible=None)
+class OffsetDeleteRequest(Request):
+    """Offsets that a group shall forget."""
+
+    group_id: str = string()
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
+
+
+@struct
+class OffsetDeleteResponsePartition:
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class OffsetDeleteResponseTopic:
+    name: str = string()
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
+
+
+@response(47, versions="0-0", flexible=None)
+class OffsetDeleteResponse(Response):
+    """Whether each offset was forgotten."""
+
+    error_code: int = int16()
+    throttle_time_ms: int = int32()
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)

@@ -1,0 +1,190 @@
+"""What is inside a batch: records as bytes, after decompression and before compression.
+
+    length of the rest, attributes (one byte, none defined), timestamp delta, offset delta, key length, key,
+    value length, value, count of headers, and for each its key length, key, value length, value
+
+All numbers but the attributes are varints. A length of -1 is null, except for the key of a header.
+
+What `walk` promises: it raises `ProtocolError` and nothing else, it allocates nothing for a length or a
+count before it has found the bytes, and it gives no record that is damaged. It checks what Kafka's broker
+would have checked, because ours did not look: ascending offsets within the range of the header, every
+record exactly as long as it says.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from semel.wire import varint
+from semel.wire.batch import BatchHeader
+from semel.wire.errors import ProtocolError
+
+__all__ = ["Header", "Record", "RecordLike", "pack", "walk"]
+
+_MIN_INT64: Final = -(1 << 63)
+_MAX_INT64: Final = (1 << 63) - 1
+_FOLDED_NULL: Final = 1  # the length -1 of what is null, in zigzag
+_NULL: Final = b"\x01"
+
+
+class Header(NamedTuple):
+    """One header of a record. Keys may repeat; their order is kept."""
+
+    key: str
+    value: bytes | None
+
+
+class Record(NamedTuple):
+    """One record as a reader sees it. `encode_batch` takes it too, and then numbers offsets itself."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class RecordLike(Protocol):
+    """What `encode_batch` needs to know of a record."""
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch."""
+
+    @property
+    def key(self) -> bytes | None:
+        """What the partition is chosen by and what compaction compares."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The payload; None deletes the key when the topic is compacted."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """Pairs of key and value."""
+
+
+def pack(records: Sequence[RecordLike]) -> bytes:
+    """Return the bytes of these records, numbered from 0, with times relative to that of the first."""
+    base_timestamp = records[0].timestamp
+    parts: list[bytes] = []
+    for offset_delta, record in enumerate(records):
+        _pack_record(parts, offset_delta, record.timestamp - base_timestamp, record)
+    return b"".join(parts)
+
+
+def _pack_record(parts: list[bytes], offset_delta: int, timestamp_delta: int, record: RecordLike) -> None:
+    if not _MIN_INT64 <= timestamp_delta <= _MAX_INT64:
+        raise ValueError("the timestamps of a batch are too far apart")
+    encode = varint.encode
+    key, value, headers = record.key, record.value, record.headers
+    body = [
+        b"\x00",
+        encode(timestamp_delta),
+        encode(offset_delta),
+    ]  # the first byte: attributes, none defined
+    if key is None:
+        body.append(_NULL)
+    else:
+        body += encode(len(key)), key
+    if value is None:
+        body.append(_NULL)
+    else:
+        body += encode(len(value)), value
+    body.append(encode(len(headers)))
+    for name, content in headers:
+        encoded = name.encode()
+        body += encode(len(encoded)), encoded
+        if content is None:
+            body.append(_NULL)
+        else:
+            body += encode(len(content)), content
+    whole = b"".join(body)
+    parts.append(encode(len(whole)))
+    parts.append(whole)
+
+
+def walk(data: bytes, header: BatchHeader) -> Iterator[Record]:
+    """Read the unpacked records of a batch.
+
+    This is the loop of every consumer, so numbers of one byte are read in place. A length past the end
+    needs no check of its own: it moves `at` out of the data, or away from the end that the record declares.
+    """
+    at, size, previous = 0, len(data), -1
+    base_offset, base_timestamp, last_delta = (
+        header.base_offset,
+        header.base_timestamp,
+        header.last_offset_delta,
+    )
+    appended = header.max_timestamp if header.is_log_append_time else None
+    rest, make = varint.decode_rest, tuple.__new__
+    try:
+        for _ in range(header.record_count):
+            length = data[at]
+            at += 1
+            if length > 0x7F:
+                length, at = rest(data, at, length)
+            end = at + (length >> 1)
+            time_delta = data[at + 1]  # behind the attributes, of which none is defined
+            at += 2
+            if time_delta > 0x7F:
+                time_delta, at = rest(data, at, time_delta)
+            delta = data[at]
+            at += 1
+            if delta > 0x7F:
+                delta, at = rest(data, at, delta)
+            key_length = data[at]
+            at += 1
+            if key_length > 0x7F:
+                key_length, at = rest(data, at, key_length)
+            key = _null(key_length) if key_length & 1 else data[at : at + (key_length >> 1)]
+            at += key_length >> 1
+            value_length = data[at]
+            at += 1
+            if value_length > 0x7F:
+                value_length, at = rest(data, at, value_length)
+            value = _null(value_length) if value_length & 1 else data[at : at + (value_length >> 1)]
+            at += value_length >> 1
+            headers, at = _read_headers(data, at) if data[at] else ((), at + 1)
+            timestamp = base_timestamp + ((time_delta >> 1) ^ -(time_delta & 1))
+            if at != end or end > size or length & 1 or not _MIN_INT64 <= timestamp <= _MAX_INT64:
+                raise ProtocolError("a record is not as long as it says, or its timestamp is out of range")
+            if delta & 1 or not previous < (delta >> 1) <= last_delta:
+                raise ProtocolError("the offsets in a batch do not ascend within its range")
+            previous = delta >> 1
+            if appended is not None:
+                timestamp = appended
+            yield make(Record, (base_offset + previous, timestamp, key, value, headers))
+    except IndexError:
+        raise ProtocolError("a batch ends inside a record") from None
+    if at != size:
+        raise ProtocolError("a batch holds more than the records that it counts")
+
+
+def _null(folded: int) -> bytes | None:
+    """Accept the one negative length that has a meaning."""
+    if folded != _FOLDED_NULL:
+        raise ProtocolError("a negative length")
+    return None
+
+
+def _read_headers(data: bytes, at: int) -> tuple[tuple[Header, ...], int]:
+    """Read the headers of a record. They are collected as they are found; a count alone allocates nothing."""
+    count, at = varint.read(data, at)
+    if count < 0:
+        raise ProtocolError("a negative count of headers")
+    headers = []
+    for _ in range(count):
+        length, at = varint.read(data, at)
+        if length < 0:
+            raise ProtocolError("a header without a key")
+        # Java's client shows bytes that are not UTF-8 as replacement characters; failing here would stop a
+        # consumer for good at a record that other clients can read.
+        key = data[at : at + length].decode(errors="replace")
+        at += length
+        length, at = varint.read(data, at)
+        if length < -1:
+            raise ProtocolError("a negative length")
+        value = None if length < 0 else data[at : at + length]
+        at += max(length, 0)
+        headers.append(Header(key, value))
+    return tuple(headers), at

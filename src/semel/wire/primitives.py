@@ -1,0 +1,94 @@
+"""The slow paths of the codec: what the compiled functions call when a value is not the usual one.
+
+Compiled code reads a length of one byte by itself, because nearly every length is below 128. Longer
+variable-length integers, tagged fields that are present, and everything that is wrong end up here.
+
+Functions that are named after a fault return the exception; the caller raises it, so that the compiled
+code shows where it can fail.
+"""
+
+from semel.wire.errors import EncodeError, ProtocolError
+from semel.wire.spec import Buffer
+
+#: The longest string that the protocol allows, in bytes, also where its length is a varint.
+MAX_STRING = 32767
+
+#: Records up to this size are copied next to their neighbours: cheaper than one more piece for the socket.
+COPY_LIMIT = 4096
+
+
+def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned integer of at most 32 bits in groups of seven bits, and the position behind it."""
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, position
+    raise ProtocolError("a variable-length integer has more than 32 bits")
+
+
+def uvarint(value: int) -> bytes:
+    """The bytes of an unsigned integer in groups of seven bits, the lowest first."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    groups = bytearray()
+    while value >= 0x80:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def string_uvarint(value: int) -> bytes:
+    """The length prefix of a compact string that is too long for one byte."""
+    if value > MAX_STRING + 1:
+        raise EncodeError(f"a string of {value - 1} bytes is longer than {MAX_STRING}")
+    return uvarint(value)
+
+
+def tag_prefix(tag: int, size: int) -> bytes:
+    """What stands before the value of a tagged field."""
+    return uvarint(tag) + uvarint(size)
+
+
+def read_tag(data: Buffer, position: int, end: int, previous: int) -> tuple[int, int, int]:
+    """The number of a tagged field, the position of its value and the position behind it."""
+    tag, position = read_uvarint(data, position)
+    size, position = read_uvarint(data, position)
+    if tag <= previous:
+        raise ProtocolError(f"tagged field {tag} comes after tagged field {previous}")
+    if size > end - position:
+        raise ProtocolError(f"tagged field {tag} has {size} bytes, {end - position} are left")
+    return tag, position, position + size
+
+
+def skip_tagged_fields(data: Buffer, position: int, end: int) -> int:
+    """The position behind a section of tagged fields of which we know none."""
+    count, position = read_uvarint(data, position)
+    tag = -1
+    for _ in range(count):
+        tag, _, position = read_tag(data, position, end, tag)
+    return position
+
+
+def bad_length(name: str, length: int, left: int) -> ProtocolError:
+    """The fault of a length that is negative where null is not allowed, or larger than what is left."""
+    if length < 0:
+        return ProtocolError(f"{name} must not be null")
+    return ProtocolError(f"{name} has length {length}, {left} bytes are left")
+
+
+def bad_tag(name: str) -> ProtocolError:
+    """The fault of a tagged field whose value does not end where its size says."""
+    return ProtocolError(f"tagged field {name} does not have the size that it declares")
+
+
+def bad_uuid(name: str) -> EncodeError:
+    """The fault of a uuid that is not 16 bytes; struct would pad or cut it silently."""
+    return EncodeError(f"{name} is not 16 bytes")

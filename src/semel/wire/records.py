@@ -1,0 +1,202 @@
+"""Records and the batches they travel in, for those who open batches: clients, the compactor, tools.
+
+The broker itself works on headers only (see `batch`, whose names are offered here too). Opening follows the
+same rule as every decoder of this layer: `ProtocolError` and nothing else, and memory in proportion to the
+bytes given, or to the limit when they are compressed. Nothing that a length or a count declares is
+allocated before it is found.
+
+A batch that was checked when it was produced can still be damaged inside, because the broker did not look. So
+reading checks what Kafka's broker would have: the count of records, ascending offsets within the range of the
+header, every record exactly as long as it says.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from semel.wire.batch import (
+    CONTROL,
+    HEADER_BYTES,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_produced,
+    has_valid_crc,
+    iter_batches,
+    read_header,
+    seal,
+    stamp,
+    with_log_append_time,
+)
+from semel.wire.compression import Codec, compress, decompress
+from semel.wire.errors import ProtocolError
+from semel.wire.payload import Header, Record, RecordLike, pack, walk
+from semel.wire.schema import Buffer
+
+__all__ = [
+    "DECOMPRESSED_LIMIT_BYTES",
+    "HEADER_BYTES",
+    "BatchHeader",
+    "Codec",
+    "Header",
+    "Marker",
+    "Record",
+    "RecordLike",
+    "check_produced",
+    "decode_batch",
+    "encode_batch",
+    "first_at_or_after",
+    "iter_batches",
+    "iter_records",
+    "marker",
+    "read_header",
+    "read_marker",
+    "stamp",
+    "with_log_append_time",
+]
+
+DECOMPRESSED_LIMIT_BYTES: Final = 128 * 1024 * 1024
+
+_MARKER_KEY = struct.Struct(">hh")  # version, type
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction in a partition."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def encode_batch(
+    records: Sequence[RecordLike],
+    *,
+    codec: Codec = Codec.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Return one batch of these records, in their order. A value that does not fit is a `ValueError`."""
+    if not records:
+        raise ValueError("a batch has at least one record")
+    payload = pack(records)
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=int(codec) | (TRANSACTIONAL if transactional else 0),
+        last_offset_delta=len(records) - 1,
+        base_timestamp=records[0].timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return seal(header, compress(codec, payload) if codec else payload)
+
+
+def decode_batch(
+    data: Buffer, at: int = 0, *, check_crc: bool = True, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
+) -> list[Record]:
+    """Return all records of the batch at `at`, or raise `ProtocolError` if one of them is damaged."""
+    return list(iter_records(data, at, check_crc=check_crc, limit_bytes=limit_bytes))
+
+
+def iter_records(
+    data: Buffer, at: int = 0, *, check_crc: bool = True, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
+) -> Iterator[Record]:
+    """Unpack the batch at `at` now, and read its records one by one as they are asked for.
+
+    For a caller that may stop early, or that must not hold all records at once: a record costs many times the
+    seven bytes that the smallest has on the wire.
+    """
+    header = read_header(data, at)
+    if header.magic != MAGIC:
+        raise ProtocolError(f"record format version {header.magic} is not supported, only {MAGIC}")
+    if not HEADER_BYTES <= header.length <= len(data) - at:
+        raise ProtocolError(f"a batch of {header.length} bytes where {len(data) - at} are left")
+    if header.record_count < 0:
+        raise ProtocolError(f"a batch of {header.record_count} records")
+    if check_crc and not has_valid_crc(data, at, header):
+        raise ProtocolError("the checksum of a batch is wrong")
+    packed = memoryview(data)[at + HEADER_BYTES : at + header.length]
+    return walk(decompress(header.codec, packed, limit_bytes), header)
+
+
+def marker(
+    producer_id: int,
+    producer_epoch: int,
+    commit: bool,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+) -> bytes:
+    """Return the control batch that ends a producer's transaction in a partition."""
+    key = _MARKER_KEY.pack(0, _COMMIT if commit else _ABORT)
+    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=TRANSACTIONAL | CONTROL,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=-1,
+        record_count=1,
+    )
+    return seal(header, pack([Record(0, timestamp, key, value)]))
+
+
+def read_marker(data: Buffer, at: int = 0) -> Marker | None:
+    """Return how the control batch at `at` ends a transaction, or None if it is of another type.
+
+    Versions above 0 may only add to the end, so they are read like 0.
+    """
+    if not read_header(data, at).is_control:
+        raise ProtocolError("a batch of data where a control batch is expected")
+    record = next(iter_records(data, at), None)
+    if record is None or record.key is None or len(record.key) < _MARKER_KEY.size:
+        raise ProtocolError("a control batch without a type")
+    _, kind = _MARKER_KEY.unpack_from(record.key)
+    if kind not in (_ABORT, _COMMIT):
+        return None
+    if record.value is None or len(record.value) < _MARKER_VALUE.size:
+        raise ProtocolError("a transaction marker without a coordinator epoch")
+    _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
+    return Marker(kind == _COMMIT, coordinator_epoch)
+
+
+def first_at_or_after(
+    data: Buffer,
+    timestamp: int,
+    at: int = 0,
+    *,
+    from_offset: int | None = None,
+    limit_bytes: int = DECOMPRESSED_LIMIT_BYTES,
+) -> Record | None:
+    """Return the first record of the batch with at least this timestamp and, if given, this offset.
+
+    A batch whose header says that it is older is not opened. Offsets are counted from the header's base
+    offset, so a batch that is not stamped yet gives offsets from 0.
+    """
+    if read_header(data, at).max_timestamp < timestamp:
+        return None
+    for record in iter_records(data, at, limit_bytes=limit_bytes):
+        if record.timestamp >= timestamp and (from_offset is None or record.offset >= from_offset):
+            return record
+    return None

@@ -1,0 +1,290 @@
+"""How a message is declared: one class for all its versions.
+
+    @struct
+    class TopicProduceData:
+        name: str = string(versions="3-12")
+        topic_id: bytes = uuid(versions="13+")
+        partition_data: list[PartitionProduceData] = array(PartitionProduceData)
+
+    @request(0, versions="3-13", flexible=9)
+    class ProduceRequest(Request):
+        ...
+
+A declared class is a dataclass with slots and keyword arguments, and every field has a default. A field
+that does not exist in a version is left out when it is encoded and has its default when it is decoded,
+so the code above the wire handles one class and rarely asks for the version.
+
+The first `encode` or `decode` of a class in a version writes a Python function for exactly that pair (see
+`encoding` and `decoding`) and keeps it; reading a declaration is slow, running its function is not.
+
+What a decoder promises: it raises `ProtocolError` and nothing else, it compares every length with the
+bytes that are left before it allocates, and it ignores bytes behind the end of the message, as Kafka
+does. What an encoder promises: a value that its field cannot hold is an `EncodeError` that names the
+field.
+"""
+
+import struct as struct_module
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from semel.wire.decoding import Decoder, compile_decoder
+from semel.wire.diagnosis import find_fault
+from semel.wire.encoding import Encoder, compile_encoder
+from semel.wire.errors import EncodeError, ProtocolError
+from semel.wire.spec import FIELD, Buffer, Field, Versions
+
+__all__ = [
+    "Buffer",
+    "Message",
+    "Request",
+    "Response",
+    "array",
+    "boolean",
+    "bytes_",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "nested",
+    "records",
+    "request",
+    "response",
+    "string",
+    "struct",
+    "uint16",
+    "uint32",
+    "uuid",
+]
+
+S = TypeVar("S")
+M = TypeVar("M", bound="Message")
+
+ZERO_UUID = bytes(16)
+
+
+class Message:
+    """A request or a response: what the decorators below make of a declaration."""
+
+    __slots__ = ()
+
+    api_key: ClassVar[int]
+    min_version: ClassVar[int]
+    max_version: ClassVar[int]
+    first_flexible: ClassVar[int | None]
+
+    _encoders: ClassVar[dict[int, Encoder]]
+    _decoders: ClassVar[dict[int, Decoder]]
+
+    def encode(self, version: int) -> bytes:
+        """The body of this message in one piece."""
+        return b"".join(self.encode_parts(version))
+
+    def encode_parts(self, version: int) -> list[Buffer]:
+        """The body of this message in pieces to be sent one after another; large records are not copied."""
+        encoder = self._encoders.get(version) or self._compile_encoder(version)
+        try:
+            return encoder(self)
+        except (struct_module.error, AttributeError, TypeError, ValueError, OverflowError) as error:
+            fault = find_fault(self, type(self), version) or str(error)
+            raise EncodeError(f"{type(self).__name__} v{version}: {fault}") from error
+
+    @classmethod
+    def decode(cls, data: Buffer, version: int, offset: int = 0) -> Self:
+        """Read a body that begins at `offset`; raises `ProtocolError` when it is malformed."""
+        decoder = cls._decoders.get(version) or cls._compile_decoder(version)
+        try:
+            message: Self = decoder(data, offset)
+        except ProtocolError as error:
+            raise ProtocolError(f"{cls.__name__} v{version}: {error}") from None
+        except (struct_module.error, IndexError) as error:
+            raise ProtocolError(f"{cls.__name__} v{version}: ends too early") from error
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"{cls.__name__} v{version}: a string is not UTF-8") from error
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise ProtocolError(f"{cls.__name__} v{version}: {error!r}") from error
+        return message
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields."""
+        return cls.first_flexible is not None and version >= cls.first_flexible
+
+    @classmethod
+    def _compile_encoder(cls, version: int) -> Encoder:
+        if not cls.min_version <= version <= cls.max_version:
+            raise EncodeError(f"{cls.__name__} has no version {version}")
+        encoder = cls._encoders[version] = compile_encoder(cls, version, cls.is_flexible(version))
+        return encoder
+
+    @classmethod
+    def _compile_decoder(cls, version: int) -> Decoder:
+        if not cls.min_version <= version <= cls.max_version:
+            raise ProtocolError(f"{cls.__name__} has no version {version}")
+        decoder = cls._decoders[version] = compile_decoder(cls, version, cls.is_flexible(version))
+        return decoder
+
+
+class Request(Message):
+    """What a client sends."""
+
+    __slots__ = ()
+
+
+class Response(Message):
+    """What a broker answers."""
+
+    __slots__ = ()
+
+
+@dataclass_transform(kw_only_default=True)
+def struct(declaration: type[S]) -> type[S]:
+    """Make a class a part of messages: a dataclass with slots, keyword arguments and defaults."""
+    return dataclass(slots=True, kw_only=True)(declaration)
+
+
+@dataclass_transform(kw_only_default=True)
+def request(api_key: int, *, versions: str, flexible: int | None) -> Callable[[type[M]], type[M]]:
+    """Make a class the request of an API in these versions, flexible from version `flexible` on."""
+    return _message(api_key, versions, flexible)
+
+
+@dataclass_transform(kw_only_default=True)
+def response(api_key: int, *, versions: str, flexible: int | None) -> Callable[[type[M]], type[M]]:
+    """Make a class the response of an API in these versions, flexible from version `flexible` on."""
+    return _message(api_key, versions, flexible)
+
+
+def _message(api_key: int, versions: str, flexible: int | None) -> Callable[[type[M]], type[M]]:
+    served = Versions.parse(versions)
+    if served.last is None:
+        raise ValueError(f"the versions of a message have an end: {versions!r}")
+    last = served.last
+
+    def decorate(declaration: type[M]) -> type[M]:
+        message = dataclass(slots=True, kw_only=True)(declaration)
+        message.api_key = api_key
+        message.min_version = served.first
+        message.max_version = last
+        message.first_flexible = flexible
+        message._encoders = {}
+        message._decoders = {}
+        return message
+
+    return decorate
+
+
+def _field(
+    kind: str,
+    versions: str,
+    default: object,
+    tag: int | None,
+    *,
+    nullable: bool | str = False,
+    element: str | type | None = None,
+    factory: Callable[[], object] | None = None,
+    show: bool = True,
+) -> Any:
+    """A dataclass field that carries its declaration; returned as Any, so that it may stand for its value."""
+    if nullable is True:
+        nullable = "0+"
+    nulls = Versions.parse(nullable) if nullable else None
+    declared = Field(kind, Versions.parse(versions), nulls, default, tag, element)
+    metadata = {FIELD: declared}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata, repr=show)
+    return field(default=default, metadata=metadata, repr=show)
+
+
+def int8(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
+    """A signed integer of one byte."""
+    return _field("int8", versions, default, tag)
+
+
+def int16(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
+    """A signed integer of two bytes."""
+    return _field("int16", versions, default, tag)
+
+
+def int32(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
+    """A signed integer of four bytes."""
+    return _field("int32", versions, default, tag)
+
+
+def int64(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
+    """A signed integer of eight bytes."""
+    return _field("int64", versions, default, tag)
+
+
+def uint16(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
+    """An unsigned integer of two bytes."""
+    return _field("uint16", versions, default, tag)
+
+
+def uint32(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
+    """An unsigned integer of four bytes."""
+    return _field("uint32", versions, default, tag)
+
+
+def float64(*, versions: str = "0+", default: float = 0.0, tag: int | None = None) -> Any:
+    """A floating point number of eight bytes."""
+    return _field("float64", versions, default, tag)
+
+
+def boolean(*, versions: str = "0+", default: bool = False, tag: int | None = None) -> Any:
+    """One byte: zero is false, anything else is true."""
+    return _field("boolean", versions, default, tag)
+
+
+def uuid(*, versions: str = "0+", tag: int | None = None) -> Any:
+    """Sixteen raw bytes; all zero means that there is none."""
+    return _field("uuid", versions, ZERO_UUID, tag)
+
+
+def string(
+    *, versions: str = "0+", nullable: bool | str = False, default: str | None = "", tag: int | None = None
+) -> Any:
+    """UTF-8 text of at most 32767 bytes."""
+    return _field("string", versions, default, tag, nullable=nullable)
+
+
+def bytes_(
+    *, versions: str = "0+", nullable: bool | str = False, default: bytes | None = b"", tag: int | None = None
+) -> Any:
+    """A short run of bytes, copied out of the frame; not shown by repr, because it may be a secret."""
+    return _field("bytes", versions, default, tag, nullable=nullable, show=False)
+
+
+def records(*, versions: str = "0+", tag: int | None = None) -> Any:
+    """Record batches, or null; decoded as a view into the frame and sent without a copy."""
+    return _field("records", versions, None, tag, nullable=True, show=False)
+
+
+def array(
+    element: str | type,
+    *,
+    versions: str = "0+",
+    nullable: bool | str = False,
+    default: EllipsisType | None = ...,
+    tag: int | None = None,
+) -> Any:
+    """A list of structs, or of the kind that `element` names, such as `"int32"`; empty by default."""
+    if default is None:
+        return _field("array", versions, None, tag, nullable=nullable, element=element)
+    return _field("array", versions, [], tag, nullable=nullable, element=element, factory=list)
+
+
+def nested(
+    element: type,
+    *,
+    versions: str = "0+",
+    nullable: bool | str = False,
+    default: EllipsisType | None = ...,
+    tag: int | None = None,
+) -> Any:
+    """One struct inside another; with all its own defaults unless `default=None` says that it is null."""
+    if default is None:
+        return _field("nested", versions, None, tag, nullable=nullable, element=element)
+    return _field("nested", versions, ..., tag, nullable=nullable, element=element, factory=element)

@@ -1,0 +1,137 @@
+"""What a declaration says, as plain values: versions, fields, and the size of things.
+
+`schema` makes these values out of the declared classes; `encoding` and `decoding` turn them into code.
+Nothing here knows how a message is declared or how it is compiled.
+"""
+
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+#: The metadata key under which a dataclass field keeps its `Field`.
+FIELD = "semel.wire.field"
+
+#: struct codes of everything whose width does not depend on its value.
+FIXED_CODES = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "float64": "d",
+    "boolean": "?",
+    "uuid": "16s",
+}
+
+FIXED_SIZES = {
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint16": 2,
+    "uint32": 4,
+    "float64": 8,
+    "boolean": 1,
+    "uuid": 16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A range of versions, both ends included; `last` is None where it is open."""
+
+    first: int
+    last: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> "Versions":
+        """Read `"3-12"`, `"7+"` or `"5"`."""
+        if text.endswith("+"):
+            return cls(int(text[:-1]), None)
+        first, dash, last = text.partition("-")
+        return cls(int(first), int(last if dash else first))
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version and (self.last is None or version <= self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct, for all versions.
+
+    `kind` is a key of `FIXED_CODES`, or one of `string`, `bytes`, `records`, `array`, `nested`.
+    `element` is what an array holds (a kind, or a struct class) and the struct class of a nested field.
+    """
+
+    kind: str
+    versions: Versions
+    nullable: Versions | None
+    default: object
+    tag: int | None
+    element: str | type | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A field under the name that its class gives it."""
+
+    name: str
+    field: Field
+
+
+def element_field(kind: str) -> Field:
+    """The field that each element of an array of strings or numbers is like."""
+    return Field(kind, Versions(0, None), None, "", None)
+
+
+def members(struct_class: type) -> list[Member]:
+    """The declared fields of a struct or message class, in wire order."""
+    return [Member(declared.name, declared.metadata[FIELD]) for declared in fields(struct_class)]
+
+
+def untagged_members(struct_class: type, version: int) -> list[Member]:
+    """The fields that every struct of this version carries."""
+    return [
+        member
+        for member in members(struct_class)
+        if member.field.tag is None and version in member.field.versions
+    ]
+
+
+def tagged_members(struct_class: type, version: int) -> list[Member]:
+    """The optional fields of this version, in the order of their tags."""
+    tagged = [
+        member
+        for member in members(struct_class)
+        if member.field.tag is not None and version in member.field.versions
+    ]
+    return sorted(tagged, key=lambda member: member.field.tag or 0)
+
+
+def has_records(struct_class: type, version: int) -> bool:
+    """Whether a message carries record batches in this version."""
+    return any(
+        member.field.kind == "records"
+        or (isinstance(member.field.element, type) and has_records(member.field.element, version))
+        for member in members(struct_class)
+        if version in member.field.versions
+    )
+
+
+def least_size(element: str | type, version: int, flexible: bool) -> int:
+    """The least number of bytes that an element of an array takes; never zero."""
+    if isinstance(element, str):
+        return FIXED_SIZES.get(element) or (1 if flexible else 2 if element == "string" else 4)
+    size = 1 if flexible else 0
+    for member in untagged_members(element, version):
+        field = member.field
+        if field.kind != "nested":
+            size += least_size(field.kind, version, flexible)
+        elif field.nullable is not None and version in field.nullable:
+            size += 1
+        else:
+            assert isinstance(field.element, type)
+            size += least_size(field.element, version, flexible)
+    return max(size, 1)

@@ -1,0 +1,57 @@
+"""The signed numbers of variable size inside records: zigzag, then seven bits to a byte.
+
+Zigzag folds the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3), so that small numbers of either
+sign are one byte. The reader and the writer of records handle that one byte themselves, because a call is
+dear there, and come here for the rest.
+"""
+
+from semel.wire.errors import ProtocolError
+from semel.wire.schema import Buffer
+
+__all__ = ["decode_rest", "encode", "encode_zigzag", "read"]
+
+_MAX_BYTES = 10  # of a 64 bit number
+_TABLE_SIZE = 2048
+
+
+def encode_zigzag(folded: int) -> bytes:
+    """Return the bytes of a number that is folded already."""
+    output = bytearray()
+    while folded > 0x7F:
+        output.append(folded & 0x7F | 0x80)
+        folded >>= 7
+    output.append(folded)
+    return bytes(output)
+
+
+_TABLE = tuple(encode_zigzag(folded) for folded in range(_TABLE_SIZE))
+
+
+def encode(value: int) -> bytes:
+    """Return the bytes of a signed number that fits 64 bits."""
+    folded = (value << 1) ^ (value >> 63)
+    return _TABLE[folded] if folded < _TABLE_SIZE else encode_zigzag(folded)
+
+
+def decode_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
+    """Read on behind a first byte that announced more; return the folded number and the position behind it.
+
+    Bytes that end too early are an `IndexError`, which the caller has to expect anyway.
+    """
+    folded = first & 0x7F
+    for shift in range(7, 7 * _MAX_BYTES, 7):
+        byte = data[at]
+        at += 1
+        folded |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if folded >> 64:
+                break
+            return folded, at
+    raise ProtocolError("a variable size number is longer than 64 bits")
+
+
+def read(data: Buffer, at: int) -> tuple[int, int]:
+    """Read a signed number; return it and the position behind it."""
+    first = data[at]
+    folded, at = decode_rest(data, at + 1, first) if first > 0x7F else (first, at + 1)
+    return (folded >> 1) ^ -(folded & 1), at

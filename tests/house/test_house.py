@@ -1,0 +1,81 @@
+"""The rules of the house that a machine can check."""
+
+import ast
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from semel.core.facts import DURABLE, SessionChanged
+from semel.core.state import APPLY
+from semel.handlers import HANDLERS, produce
+from semel.wire.messages import APIS
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+# Declarations and tables are as long as what they declare.
+DECLARATIONS = ROOT / "src/semel/wire/messages"
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_a_file_can_be_read_top_to_bottom(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "a module says what it is for"
+    if DECLARATIONS not in path.parents:
+        assert text.count("\n") <= LINES_MAX
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, f"{node.name} is too long"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_nothing_is_left_for_later(path: Path) -> None:
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", token.string), f"line {token.start[0]}"
+
+
+@pytest.mark.parametrize("key", sorted({*HANDLERS, 0}))
+def test_a_handler_says_which_versions_it_serves(key: int) -> None:
+    api = APIS[key]
+    handler = produce.submit if key == 0 else HANDLERS[key]
+    served = f"v{api.min_version}" if api.min_version == api.max_version else f"v{api.min_version}–v{api.max_version}"
+    first_line = (handler.__doc__ or "").splitlines()[0]
+    assert first_line.startswith(f"{api.name} {served}:"), first_line
+
+
+def test_every_fact_can_be_applied() -> None:
+    assert set(APPLY) == {*DURABLE, SessionChanged}
+
+
+def test_adr_numbers_are_consecutive() -> None:
+    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs/adr").glob("*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+def test_paths_in_documents_exist(document: str) -> None:
+    text = (ROOT / document).read_text()
+    for path in re.findall(r"`((?:wire|core|store|broker|handlers|server|client|cli)/[\w/]+\.(?:py|sql))", text):
+        assert (ROOT / "src/semel" / path).exists(), path
+    for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_code_words_of_the_glossary_are_in_the_code() -> None:
+    code = "\n".join(path.read_text() for path in SOURCES)
+    for row in (ROOT / "docs/glossary.md").read_text().splitlines():
+        cells = [cell.strip() for cell in row.split("|")]
+        if len(cells) == 6:
+            for word in re.findall(r"`(\w+)`", cells[3]):
+                assert re.search(rf"\b{word}\b", code), f"{word} is in the glossary and not in the code"

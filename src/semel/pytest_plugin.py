@@ -1,1 +1,45 @@
-"""Pytest plugin."""
+"""Fixtures for pytest: a broker for a test.
+
+    def test_orders(semel_broker):
+        producer = confluent_kafka.Producer({"bootstrap.servers": semel_broker.bootstrap_servers})
+        ...
+
+`semel_broker` is a broker in memory for this test alone; it starts in some ten milliseconds, so tests need
+not share one. `semel_session_broker` is one for the whole run, for those who measure in milliseconds; tests
+that share it have to use topics and groups of their own. Settings for one test are given by a marker:
+
+    @pytest.mark.semel_settings({"auto.create.topics.enable": False})
+
+The plugin is found by its entry point, in every pytest run of an environment that has Semel. So it imports
+nothing until a fixture is used.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from semel.embedded import Embedded, embedded
+
+__all__ = ["semel_broker", "semel_session_broker"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known, also to those who are strict about markers."""
+    config.addinivalue_line("markers", "semel_settings(settings): settings of the broker of semel_broker")
+
+
+@pytest.fixture
+def semel_broker(request: pytest.FixtureRequest) -> Iterator[Embedded]:
+    """A broker in memory for this test alone: `semel_broker.bootstrap_servers`."""
+    settings: dict[str, object] = {}
+    for marker in reversed(list(request.node.iter_markers("semel_settings"))):
+        settings.update(marker.args[0])
+    with embedded(settings=settings) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def semel_session_broker() -> Iterator[Embedded]:
+    """A broker in memory for the whole run. Use topics and groups of your own."""
+    with embedded() as broker:
+        yield broker

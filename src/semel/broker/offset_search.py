@@ -1,14 +1,17 @@
 """Which offset belongs to a point in time: ListOffsets.
 
-Latest, earliest and the ones for tiered storage are answered from the partition's value. A real timestamp, and the
-largest one, need the first batch that reaches it, which the ledger finds by bisection; that one batch is opened
-to find the record. It is the only read that opens batches, so it runs on a thread and unpacks a bounded size.
+Latest, earliest and the ones for tiered storage are answered from the partition's value. A real timestamp,
+and the largest one, need the first batch that reaches it, which the ledger finds by bisection; that one
+batch is opened to find the record. It is the only read that opens batches, so it runs on a thread and
+unpacks a bounded size.
 
-The broker did not look inside batches when they were produced. One that is damaged inside, or whose header claims a
-time that no record has, is answered by its first offset: a reader then begins early and misses nothing.
+The broker did not look inside batches when they were produced. One that is damaged inside, or whose header
+claims a time that no record has, is answered by its first offset: a reader then begins early and misses
+nothing.
 """
 
 import asyncio
+import logging
 from typing import Final, NamedTuple
 
 from semel.broker.views import Isolation, Views, last_fetchable_offset
@@ -16,6 +19,8 @@ from semel.core.types import ErrorCode, Partition, PartitionKey
 from semel.store.interface import Store, StoredBatch
 from semel.wire.errors import ProtocolError
 from semel.wire.records import first_at_or_after, read_header, stamp
+
+log = logging.getLogger("semel.reads")
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -54,7 +59,6 @@ class OffsetSearch:
             listed = await self._find_in(key, partition, timestamp, isolation)
             if listed is not None:
                 return listed
-        # Rows and bytes disagree although nothing was deleted since.
         return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def _find_in(
@@ -78,7 +82,7 @@ class OffsetSearch:
         # The lookup does not see transactions: a hit that may not be read yet is no hit.
         if batch is None or batch.base_offset >= bound:
             return NOTHING
-        listed = await self._open(partition, batch, timestamp)
+        listed = await self._open(key, partition, batch, timestamp)
         if listed is not None and listed.offset >= bound:
             return NOTHING
         return listed
@@ -102,15 +106,19 @@ class OffsetSearch:
                 latest, reached = batch, max(middle, batch.max_timestamp)
         return latest if latest is None else await ledger.first_batch_since(key, reached)
 
-    async def _open(self, partition: Partition, batch: StoredBatch, timestamp: int) -> ListedOffset | None:
+    async def _open(
+        self, key: PartitionKey, partition: Partition, batch: StoredBatch, timestamp: int
+    ) -> ListedOffset | None:
         try:
             (data,) = await self._store.chunks.read([batch.place])
-        except LookupError:
+        except (LookupError, OSError) as error:
+            log.warning("the batch at offset %d of %s cannot be read: %s", batch.base_offset, key, error)
             return None
-        start = partition.log_start_offset
+        newest = self._views.get(key) or partition
+        if newest.log_start_offset > batch.last_offset or read_header(data).length != batch.place.length:
+            return None
+        start = newest.log_start_offset
         early = ListedOffset(ErrorCode.NONE, batch.max_timestamp, max(batch.base_offset, start))
-        if read_header(data).length != batch.place.length:
-            return None
         stamp(data, 0, batch.base_offset, 0)
         try:
             record = await asyncio.to_thread(first_at_or_after, data, timestamp, from_offset=start)

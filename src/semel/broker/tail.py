@@ -1,15 +1,16 @@
 """The newest batches of the partitions that somebody follows, in memory and ready to be sent.
 
-Most consumers read at the end of the log. What they want was in memory a moment ago, so it is kept for them, stamped,
-and neither the ledger nor the disk is asked. A partition is followed from the moment a fetch has reached its high
-watermark; a partition that nobody reads costs nothing.
+Most consumers read at the end of the log. What they want was in memory a moment ago, so it is kept for
+them, stamped, and neither the ledger nor the disk is asked. A partition is followed from the moment a fetch
+has reached its high watermark; a partition that nobody reads costs nothing.
 
-What must stay true: the batches of a partition are kept without a gap up to its high watermark, and nothing below its
-log start is kept. A batch that does not continue what is here, or is too large to be worth its copy, starts the
-memory of its partition anew behind it.
+What must stay true: the batches of a partition are kept without a gap up to its high watermark, and nothing
+below its log start is kept. A batch that does not continue what is here, or is too large to be worth its
+copy, starts the memory of its partition anew behind it.
 
-Batches are copied: what a commit publishes are views of request frames, and a small view would pin a large frame.
-Memory is bounded in bytes. The partition that was followed longest ago gives way first, oldest batch first.
+Batches are copied: what a commit publishes are views of request frames, and a small view would pin a large
+frame. Memory is bounded in bytes. The partition that was followed longest ago gives way first, oldest batch
+first.
 """
 
 from bisect import bisect_left
@@ -22,7 +23,7 @@ from semel.wire.records import stamp
 
 TAIL_BYTES_MAX: Final = 32 * 1024 * 1024
 BATCH_BYTES_MAX: Final = 256 * 1024
-"""Larger batches are read from disk: their copy would hold up the commit loop, and the page cache has them."""
+"""Larger ones are read from disk: their copy would hold up the event loop, and the page cache has them."""
 PARTITIONS_MAX: Final = 10_000
 ENTRY_OVERHEAD_BYTES: Final = 128
 """What a kept batch costs beside its bytes."""
@@ -93,7 +94,7 @@ class Tail:
             return
         if fact.base_offset != log.next_offset or len(buffer) > self._batch_bytes_max:
             self._empty(log)
-            self._logs[fact.partition] = log = _Log(fact.last_offset + 1)
+            self._logs[fact.partition] = _Log(fact.last_offset + 1)
             return
         batch = bytearray(buffer)
         stamp(batch, 0, fact.base_offset, LEADER_EPOCH)
@@ -107,7 +108,7 @@ class Tail:
     def find(
         self, key: PartitionKey, offset: int, *, before: int, bytes_max: int, at_least_one: bool
     ) -> Found | None:
-        """Batches from the one that holds ``offset`` up to offset ``before``; None if they are not all here."""
+        """Batches from the one that holds ``offset`` up to offset ``before``; None if not all are here."""
         log = self._logs.get(key)
         if log is None or offset < log.first_offset or before > log.next_offset:
             return None

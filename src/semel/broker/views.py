@@ -1,11 +1,12 @@
 """What readers may know of partitions: the values that were committed and published, and nothing newer.
 
-The commit loop publishes every partition that a commit touched, in the same step in which it answers. A partition
-that nobody touched lately is loaded from the ledger. A load waits, and a commit may overtake it; then what was
-published wins over what the load brings, also when it was deleted meanwhile. So a view never goes back in time.
+The commit loop publishes every partition that a commit touched, in the same step in which it answers. A
+partition that nobody touched lately is loaded from the ledger. A load waits, and a commit may overtake it;
+then what was published wins over what the load brings, also when it was deleted meanwhile. So a view never
+goes back in time.
 
-Values are immutable. A reader takes one and draws all its bounds from that one, because a high watermark that is
-read twice is how readers come to see what they must not.
+Values are immutable. A reader takes one and draws all its bounds from that one, because a high watermark
+that is read twice is how readers come to see what they must not.
 
 Next: ``waiting`` (who is woken by a publication), ``reads`` (what is read below the bounds).
 """

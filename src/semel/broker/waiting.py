@@ -1,11 +1,12 @@
 """Fetches that wait for records.
 
-A fetch that found too little says how many bytes it misses, and sleeps. A publication wakes only those who wait for
-that partition, and only when they may have gained enough: ``gained`` compares the two values of the partition, so a
-fetch that wants a megabyte is not woken by every small batch. When only a look can tell, it says ``ENOUGH``.
+A fetch that found too little says how many bytes it misses, and sleeps. A publication wakes only those who
+wait for that partition, and only when they may have gained enough: ``gained`` compares the two values of
+the partition, so a fetch that wants a megabyte is not woken by every small batch. When only a look can
+tell, it says ``ENOUGH``.
 
-No publication is missed, because between a look and the sleep nothing is awaited except here: whoever waits counts
-what was published since its look and goes to sleep in one step.
+No publication is missed, because between a look and the sleep nothing is awaited except here: whoever waits
+counts what was published since its look and goes to sleep in one step.
 """
 
 import asyncio

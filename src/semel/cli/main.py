@@ -1,6 +1,80 @@
-"""Entry point of the ``semel`` command."""
+"""Entry point of the ``semel`` command: the commands, and how errors end.
+
+Exit codes: 0 done; 1 the broker refused, could not be reached, or the input was wrong; 2 the command line
+was wrong; 130 interrupted. `semel serve` has three more, which tell a supervisor what to do: 69 an address
+is taken, 70 the store or the broker failed, 75 another process owns the data directory.
+
+An error that a user can meet is one or two sentences on standard error. A traceback means a mistake of ours.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from semel.cli import consume, groups, offsets, produce, serve, topics
+from semel.cli.output import say_error
+
+INTERRUPTED = 130
+FAILED = 1
+
+app = typer.Typer(
+    name="semel",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted; for 'semel serve' see its help.",
+)
+app.command("serve")(serve.serve)
+app.add_typer(topics.app, name="topics")
+app.add_typer(groups.app, name="groups")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("offsets")(offsets.offsets)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from semel import __version__
+
+        typer.echo(f"semel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """A transactional message log that speaks Kafka's protocol.
+
+    Start a broker with 'semel serve'. All other commands work with Semel and with every other Kafka broker:
+    name it by --bootstrap HOST:PORT or by the environment variable SEMEL_BOOTSTRAP. With --json they print
+    data for programs.
+    """
 
 
 def run() -> None:
-    """Run the command line."""
-    raise SystemExit("not built yet")
+    """Run the command line, and end the process with its exit code."""
+    try:
+        app(prog_name="semel")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output had enough, like `head`. Python would complain again when it flushes at
+        # the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # What a user can meet is told in a sentence, the rest is raised again.
+        if not _is_expected(error):
+            raise
+        say_error(str(error))
+        sys.exit(FAILED)
+
+
+def _is_expected(error: Exception) -> bool:
+    from semel.client.errors import ClientError, KafkaError, ProtocolError
+
+    return isinstance(error, KafkaError | ClientError | ProtocolError | OSError)

@@ -2,9 +2,9 @@
 
     send() -> Outgoing.open -> Outgoing.full -> encoded head -> settled Deliveries
 
-A partition's batches form a queue and only its head is ever on the way, so they arrive in order. A batch gets its
-sequence numbers when it becomes the head for the first time, and is then encoded once: every retry sends the
-same bytes, which is what lets a broker recognise a batch that it already has.
+A partition's batches form a queue and only its head is ever on the way, so they arrive in order. A batch
+gets its sequence numbers when it becomes the head for the first time, and is then encoded once: every retry
+sends the same bytes, which is what lets a broker recognise a batch that it already has.
 """
 
 import time

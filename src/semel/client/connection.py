@@ -10,12 +10,12 @@ another question. What a request means, and whether it may be sent again, is kno
 
 import socket
 import ssl
+import sys
 import time
 from collections import deque
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from semel import __version__
 from semel.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut, UnsupportedRequest
 from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.frames import FrameParser, decode_response_header, encode_request
@@ -25,6 +25,8 @@ from semel.wire.schema import Request
 RESPONSE_BYTES_MAX = 1 << 28  # no honest answer is larger: brokers cut fetches long before
 RECEIVE_BYTES = 1 << 18
 SOFTWARE_NAME = "semel"
+# The package's root is loaded by now. It is not imported, because it also offers what the client must not need.
+SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
 class Range(NamedTuple):
@@ -220,7 +222,9 @@ class Connection:
 
     def _negotiate(self) -> dict[int, Range]:
         version = ApiVersionsRequest.max_version
-        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+        request = ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+        )
         response: ApiVersionsResponse = self.send(request, version)
         served = {each.api_key: Range(each.min_version, each.max_version) for each in response.api_keys}
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:

@@ -1,15 +1,15 @@
 """Fetching: asks leaders for records, and opens what comes back.
 
-A response is whole batches, from the one that holds the wanted offset on. `visible` turns them into the records that a
-reader may see:
+A response is whole batches, from the one that holds the wanted offset on. `visible` turns them into the
+records that a reader may see:
 
 - records before the wanted offset are left out, because a batch is never cut;
 - control batches (markers) are never shown, but they are passed by;
-- with read_committed, so are the batches of transactions that were aborted. The broker sends the list of them; a
-  transaction is skipped from its first offset to its abort marker.
+- with read_committed, so are the batches of transactions that were aborted. The broker sends the list of
+  them; a transaction is skipped from its first offset to its abort marker.
 
-In every case the reader goes on behind the last whole batch, whatever of it was visible. Fetches carry no session
-(KIP-227): a client with few partitions gains nothing from one.
+In every case the reader goes on behind the last whole batch, whatever of it was visible. Fetches carry no
+session (KIP-227): a client with few partitions gains nothing from one.
 """
 
 import heapq
@@ -75,8 +75,8 @@ def fetch(
 ) -> list[Fetched]:
     """Ask all leaders at once for records from these offsets on.
 
-    Answers of brokers that could not be reached are missing; the caller asks again. If no broker could be reached, the
-    error of the first is raised.
+    Answers of brokers that could not be reached are missing; the caller asks again. If no broker could be
+    reached, the error of the first is raised.
     """
     problems: list[Exception] = []
     found: list[Fetched] = []
@@ -85,7 +85,9 @@ def fetch(
         request = _request(client, {key: positions[key] for key in keys}, isolation, limits)
         has_ids = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
         try:
-            posted.append(client.post(request, node=node, max_version=None if has_ids else LAST_VERSION_WITH_NAMES))
+            posted.append(
+                client.post(request, node=node, max_version=None if has_ids else LAST_VERSION_WITH_NAMES)
+            )
         except ClientError as error:
             problems.append(error)
             _forget(client, keys)
@@ -134,7 +136,8 @@ class _AbortedRanges:
     """Which producers' batches are part of an aborted transaction, while a reader moves through a log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        # Brokers list them in the order in which they ended; they are needed in the order in which they began.
+        # Brokers list them in the order in which they ended; they are needed in the order in which they
+        # began.
         self._to_come = [(each.first_offset, each.producer_id) for each in aborted]
         heapq.heapify(self._to_come)
         self._producers: set[int] = set()
@@ -144,7 +147,8 @@ class _AbortedRanges:
         while self._to_come and self._to_come[0][0] <= header.last_offset:
             self._producers.add(heapq.heappop(self._to_come)[1])
         if header.is_control:
-            if header.producer_id in self._producers and not read_marker(data, at).commit:
+            marker = read_marker(data, at)
+            if marker is not None and not marker.commit:
                 self._producers.discard(header.producer_id)
             return True
         return header.is_transactional and header.producer_id in self._producers
@@ -171,7 +175,10 @@ def _request(
 
 
 def _take(
-    response: FetchResponse, names: Mapping[bytes, str], positions: Mapping[Partition, int], isolation: Isolation
+    response: FetchResponse,
+    names: Mapping[bytes, str],
+    positions: Mapping[Partition, int],
+    isolation: Isolation,
 ) -> list[Fetched]:
     found = []
     for topic in response.responses:

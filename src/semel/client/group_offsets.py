@@ -34,7 +34,7 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int = -1
 
 
-class Membership(NamedTuple):
+class CommitAs(NamedTuple):
     """As whom offsets are written: a member of a group, or nobody in particular."""
 
     member_id: str = ""
@@ -42,7 +42,7 @@ class Membership(NamedTuple):
     instance_id: str | None = None
 
 
-NOBODY = Membership()
+NOBODY = CommitAs()
 
 
 def fetch_offsets(
@@ -86,7 +86,7 @@ def commit_offsets(
     client: Client,
     group_id: str,
     offsets: Mapping[Partition, int | CommittedOffset],
-    member: Membership = NOBODY,
+    member: CommitAs = NOBODY,
 ) -> None:
     """Write offsets. From outside (`NOBODY`) that works only while the group has no members."""
     if not offsets:

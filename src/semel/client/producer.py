@@ -5,13 +5,14 @@
         producer.flush()
         print(delivery.result().offset)
 
-There is no thread. Records are collected in batches; a batch is sent, in the caller's thread, when it is full, when
-a later `send` finds that it is older than `linger_s`, and at `flush`, `close` and `Delivery.result`. So call
-`flush` when you are about to wait for something else.
+There is no thread. Records are collected in batches; a batch is sent, in the caller's thread, when it is
+full, when a later `send` finds that it is older than `linger_s`, and at `flush`, `close` and
+`Delivery.result`. So call `flush` when you are about to wait for something else.
 
-An idempotent producer (the default) numbers its batches, and sends a batch whose answer was lost again with the
-same numbers, until the broker has it once. If a batch is refused for good, its deliveries fail, `flush` raises the
-error, and the producer goes on under a new identity, because the numbers of the old one have a gap.
+An idempotent producer (the default) numbers its batches, and sends a batch whose answer was lost again with
+the same numbers, until the broker has it once. If a batch is refused for good, its deliveries fail, `flush`
+raises the error, and the producer goes on under a new identity, because the numbers of the old one have a
+gap.
 
 How records wait and how batches are made is in `batches`.
 """
@@ -133,7 +134,7 @@ class Producer:
         return delivery
 
     def flush(self) -> None:
-        """Send everything and wait until it is answered for. Raises the first failure since the last flush."""
+        """Send everything and wait for the answers. Raises the first failure since the last flush."""
         self._drain(everything=True)
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -248,9 +249,7 @@ class Producer:
                 self._retry_or_fail(key, heads, error)
         return grouped
 
-    def _post(
-        self, node: int, keys: Sequence[Partition], heads: Heads
-    ) -> Pending | None:
+    def _post(self, node: int, keys: Sequence[Partition], heads: Heads) -> Pending | None:
         topics: dict[str, TopicProduceData] = {}
         for name, partition in keys:
             topic_id = self._client.topic(name).topic_id
@@ -322,17 +321,13 @@ class Producer:
         queue.settle_head()
         self._buffered_bytes -= batch.size_bytes
 
-    def _lost(
-        self, keys: Sequence[Partition], heads: Heads, error: Exception
-    ) -> bool:
+    def _lost(self, keys: Sequence[Partition], heads: Heads, error: Exception) -> bool:
         for key in keys:
             if not heads[key][1].deliveries[0].done:
                 self._retry_or_fail(key, heads, error)
         return False
 
-    def _retry_or_fail(
-        self, key: Partition, heads: Heads, error: Exception
-    ) -> None:
+    def _retry_or_fail(self, key: Partition, heads: Heads, error: Exception) -> None:
         queue, batch = heads[key]
         self._client.forget_topic(key[0])
         batch.error = error
@@ -358,9 +353,7 @@ def _checked(what: str, value: bytes | None) -> bytes | None:
     raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")
 
 
-def _portions(
-    keys: Sequence[Partition], heads: Heads
-) -> list[list[Partition]]:
+def _portions(keys: Sequence[Partition], heads: Heads) -> list[list[Partition]]:
     """Partitions in groups whose batches fit one request."""
     portions: list[list[Partition]] = []
     size_bytes = REQUEST_BYTES_MAX

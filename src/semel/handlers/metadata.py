@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 from semel.broker.broker import Broker
-from semel.broker.features import FEATURES, FEATURES_EPOCH, SERVED
+from semel.broker.features import FEATURES, FEATURES_EPOCH
 from semel.core.topics import CreateTopic, name_problem
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
@@ -68,8 +68,8 @@ async def api_versions(
     Versions:  v3 flexible, name of the client's software, features · v4 features whose lowest level is 0,
         which older Java clients cannot read.
     """
-    if context.version > SERVED[ApiVersionsRequest.api_key].max_version:
-        return unsupported_version()
+    if not request.min_version <= context.version <= request.max_version:
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
     if context.version >= 3:
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(each) for each in names):
@@ -92,15 +92,13 @@ async def api_versions(
     )
 
 
-def unsupported_version() -> ApiVersionsResponse:
-    """What to say, in version 0, to an ApiVersions request of a version that we do not know."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
-
-
 def _api_keys() -> list[ApiVersion]:
+    # Not at the top: the table of handlers is put together from this module too.
+    from semel.handlers import served
+
     return [
-        ApiVersion(api_key=key, min_version=api.advertised_min, max_version=api.advertised_max)
-        for key, api in SERVED.items()
+        ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.advertised_max)
+        for api in served()
     ]
 
 
@@ -162,7 +160,7 @@ async def _find(broker: Broker, wanted: MetadataRequestTopic, version: int) -> M
 async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -> None:
     """Make the topics that were not found, as many as one request may make, and show them instead."""
     settings = broker.settings
-    room = settings.semel_partitions_per_topic_max // settings.num_partitions
+    room = settings.semel_partitions_per_topic_max // max(1, settings.num_partitions)
     missing = [
         (index, each.name)
         for index, each in enumerate(topics)
@@ -242,6 +240,13 @@ async def describe_topic_partitions(
     first_name, first_index = "", 0
     if request.cursor is not None:
         first_name, first_index = request.cursor.topic_name, request.cursor.partition_index
+    if first_index < 0 or (request.cursor is not None and name_problem(first_name)):
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=each.name)
+                for each in request.topics
+            ]
+        )
     found: dict[str, Topic | None]
     if request.topics:
         names = sorted({each.name for each in request.topics})
@@ -252,13 +257,6 @@ async def describe_topic_partitions(
         }
     else:
         found = {each.name: each for each in await broker.catalog.all() if each.name >= first_name}
-    if first_index < 0 or (request.cursor is not None and name_problem(first_name)):
-        return DescribeTopicPartitionsResponse(
-            topics=[
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=each.name)
-                for each in request.topics
-            ]
-        )
     room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_RESPONSE_MAX))
     response = DescribeTopicPartitionsResponse()
     for name, topic in found.items():

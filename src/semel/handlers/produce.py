@@ -80,7 +80,9 @@ class _Produce:
             answers: list[PartitionProduceResponse] = []
             for part in data.partition_data:
                 answer = PartitionProduceResponse(index=part.index, base_offset=-1)
-                answer.error_code, answer.error_message = self._prepare(topic, part.index, part.records, answer)
+                answer.error_code, answer.error_message = self._prepare(
+                    topic, part.index, part.records, answer
+                )
                 answers.append(answer)
             self.response.responses.append(
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
@@ -145,7 +147,9 @@ class _Produce:
             self._done(self.response)
             return
         # Nobody waits for this answer, so closing is the only way to say that something went wrong.
-        failed = any(part.error_code for topic in self.response.responses for part in topic.partition_responses)
+        failed = any(
+            part.error_code for topic in self.response.responses for part in topic.partition_responses
+        )
         self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
 
 

@@ -1,5 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions: requests to one command per topic.
 
+What is about the records of topics is next door, in ``logs``.
+
 What a topic may become is decided in ``semel.core.topics``. Here is what needs no state: the same topic twice
 in one request, replication factors, assignments and limits. All commands of a request are decided in one
 tick; each succeeds or fails by itself, as in Kafka.
@@ -15,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from semel.broker.broker import Broker
 from semel.core.topics import AddPartitions, CreateTopic, DeleteTopic, TopicAnswer
 from semel.core.types import Command, ErrorCode, Topic
+from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
 from semel.store.interface import StoreFull
@@ -266,4 +269,4 @@ def _growth_refused(broker: Broker, wanted: CreatePartitionsTopic, *, twice: boo
     return _nodes_refused(broker, [each.broker_ids for each in wanted.assignments])
 
 
-HANDLERS: dict[int, Handler] = {19: create_topics, 20: delete_topics, 37: create_partitions}
+HANDLERS: dict[int, Handler] = {19: create_topics, 20: delete_topics, 37: create_partitions, **logs.HANDLERS}

@@ -25,11 +25,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.handlers.context import CloseConnection, Handler, RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
 from semel.server.dispatch import PRODUCE
+from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
 from semel.server.sockets import address_of, keep_alive
 from semel.server.under_way import UnderWay
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from semel.server.edge import Edge
 
 log = logging.getLogger("semel.server")
-
-JOIN_BYTES_MAX: Final = 65_536
-"""Below this, copying responses together is cheaper than handing the kernel a list."""
 
 FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
 
@@ -63,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._requests_max = edge.settings.semel_requests_in_flight_max
         self._parser = FrameParser(edge.settings.socket_request_max_bytes)
         self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
         self._context = RequestContext(-1, None, "", listener, 0)
         self._waiting: deque[memoryview] = deque()
         self._under_way: deque[UnderWay] = deque()
@@ -71,11 +70,9 @@ class Connection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._received = 0
         self._receive_pace = Pace()
-        self._handed_over = 0
         self._unsent = 0
         self._send_pace = Pace()
         self._active_at = time.monotonic()
-        self._is_writing_paused = False
         self._is_over_budget = False
         self._is_turn_due = False
         self._is_reading = True
@@ -86,8 +83,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet nobody; in Kafka the client speaks first."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio's, but are not of their class.
+        transport = self._transport = cast(asyncio.Transport, transport)
         host = address_of(transport)
         connection_id = self._edge.admit(self)
         self._context = RequestContext(-1, None, host, self._listener, connection_id)
@@ -95,8 +92,7 @@ class Connection(asyncio.Protocol):
             self._close("too many connections", f"at most {self._edge.settings.max_connections}")
             return
         keep_alive(transport)
-        # With a mark of zero we are told whenever the kernel did not take everything, and when it has.
-        transport.set_write_buffer_limits(high=0)
+        self._outgoing = Outgoing(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived: begin what is complete, keep the rest."""
@@ -125,14 +121,15 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The kernel did not take all of a response."""
-        self._is_writing_paused = True
-        self._send_pace.restart(self._handed_over, time.monotonic())
+        if self._outgoing is not None:
+            self._outgoing.full()
 
     def resume_writing(self) -> None:
-        """The client has taken everything."""
-        self._is_writing_paused = False
-        self._measure_unsent()
-        self._schedule_turn()
+        """The kernel took what there was."""
+        if self._outgoing is not None:
+            self._outgoing.drained()
+            self._measure_unsent()
+            self._schedule_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Gone, for whatever reason. What was submitted goes on and gives its bytes back when it is done."""
@@ -156,7 +153,10 @@ class Connection(asyncio.Protocol):
     def _advance(self) -> None:
         """Begin what may begin."""
         waiting = self._waiting
-        while waiting and not self._is_doomed and not self._is_writing_paused and self._task is None:
+        outgoing = self._outgoing
+        if outgoing is None or outgoing.is_blocked:
+            return
+        while waiting and not self._is_doomed and self._task is None:
             frame = waiting[0]
             if len(frame) >= 2 and frame[0] == 0 and frame[1] == PRODUCE:
                 if len(self._under_way) >= self._requests_max:
@@ -256,8 +256,8 @@ class Connection(asyncio.Protocol):
         self._is_turn_due = False
         if self._is_lost:
             return
-        if self._out:
-            self._send()
+        if self._out and self._outgoing is not None:
+            self._send(self._outgoing)
         if self._is_doomed:
             self._close_when_answered()
             return
@@ -265,27 +265,19 @@ class Connection(asyncio.Protocol):
             self._advance()
         self._read_or_not()
 
-    def _send(self) -> None:
-        transport = self._transport
-        assert transport is not None
+    def _send(self, outgoing: Outgoing) -> None:
         parts, self._out = self._out, []
-        size = sum(map(len, parts))
-        self._handed_over += size
-        self._edge.metrics.bytes_out += size
-        if len(parts) == 1:
-            transport.write(parts[0])
-        elif size <= JOIN_BYTES_MAX:
-            transport.write(b"".join(parts))
-        else:
-            transport.writelines(parts)
+        was_blocked = outgoing.is_blocked
+        self._edge.metrics.bytes_out += outgoing.send(parts)
         self._active_at = time.monotonic()
-        if self._is_writing_paused:
+        if outgoing.is_blocked:
+            if not was_blocked:
+                self._send_pace.restart(outgoing.taken, self._active_at)
             self._measure_unsent()
 
     def _measure_unsent(self) -> int:
-        """Charge what the kernel did not take; the difference to last time is the client's progress."""
-        transport = self._transport
-        unsent = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
+        """Charge what the kernel did not take."""
+        unsent = 0 if self._outgoing is None or self._is_lost else self._outgoing.unsent()
         self._edge.responses.change(unsent - self._unsent)
         self._unsent = unsent
         return unsent
@@ -337,7 +329,8 @@ class Connection(asyncio.Protocol):
         self._schedule_turn()
 
     def _close_when_answered(self) -> None:
-        if not self._under_way and not self._out and self._transport is not None:
+        is_sent = not self._out and (self._outgoing is None or not self._outgoing.is_blocked)
+        if is_sent and not self._under_way and self._transport is not None:
             self._transport.close()
 
     def _close(self, reason: str, error: object) -> None:
@@ -356,8 +349,9 @@ class Connection(asyncio.Protocol):
         """Close a client that has been silent, or slow, for too long. Called about once a second."""
         edge = self._edge
         patience = edge.settings.semel_write_timeout_ms / 1000
-        if self._unsent and self._measure_unsent():
-            stalled = self._send_pace.stalled_seconds(self._handed_over - self._unsent, now)
+        outgoing = self._outgoing
+        if outgoing is not None and outgoing.is_blocked and self._measure_unsent():
+            stalled = self._send_pace.stalled_seconds(outgoing.taken, now)
             if stalled > (SHORT_OF_MEMORY_SECONDS if edge.responses.is_waited_for else patience):
                 self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
         elif self._under_way or self._waiting or self._is_doomed or not self._is_reading:

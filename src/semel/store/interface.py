@@ -16,7 +16,17 @@ work on a thread of their own.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from semel.core.types import Buffer, CommittedOffset, Fact, Key, OffsetKey, PartitionKey, ProducerState, Topic, Value
+from semel.core.types import (
+    Buffer,
+    CommittedOffset,
+    Fact,
+    Key,
+    OffsetKey,
+    PartitionKey,
+    ProducerState,
+    Topic,
+    Value,
+)
 
 
 class StoreBroken(Exception):

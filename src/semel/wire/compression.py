@@ -7,7 +7,7 @@ batch. Two codecs have a framing of Kafka's own choice:
   Both are read, the frame is written, because every client understands it.
 - lz4: the standard frame, but Java refuses blocks that depend on the block before. So blocks are independent.
 
-What `decompress` promises: it raises `ProtocolError` and nothing else, and it never holds more than
+What `decompress` promises: it raises `ProtocolError` and nothing else, and it never produces more than
 `limit_bytes` of output, however much a few hostile bytes would unpack to. The limit is enforced where the
 bytes are produced, not by a size that the input declares.
 """
@@ -61,7 +61,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
             return _compress_snappy(data)
         case Codec.LZ4:
             frame = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
-            frame.compress(data)
+            frame.compress(bytes(data))  # takes nothing else
             return bytes(frame.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
@@ -127,8 +127,7 @@ def _decompress_into(unpack: Callable[[Buffer, bytearray], int], data: Buffer, l
                 raise ProtocolError(message) from None
             size = min(size * _GROWTH, limit_bytes)
             continue
-        del output[written:]
-        return bytes(output)
+        return bytes(memoryview(output)[:written])
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -173,4 +172,4 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
         written = cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:
         raise ProtocolError(f"damaged snappy data: {error}") from None
-    return bytes(output) if written == size else bytes(output[:written])
+    return bytes(memoryview(output)[:written])

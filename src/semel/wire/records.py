@@ -5,9 +5,8 @@ same rule as every decoder of this layer: `ProtocolError` and nothing else, and 
 bytes given, or to the limit when they are compressed. Nothing that a length or a count declares is
 allocated before it is found.
 
-A batch that was checked when it was produced can still be damaged inside, because the broker did not look. So
-reading checks what Kafka's broker would have: the count of records, ascending offsets within the range of the
-header, every record exactly as long as it says.
+A batch that was checked when it was produced can still be damaged inside, because the broker did not look.
+So reading checks the count of records, their lengths and their offsets (see `payload`).
 """
 
 import struct

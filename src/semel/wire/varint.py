@@ -1,8 +1,8 @@
 """The signed numbers of variable size inside records: zigzag, then seven bits to a byte.
 
 Zigzag folds the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3), so that small numbers of either
-sign are one byte. The reader and the writer of records handle that one byte themselves, because a call is
-dear there, and come here for the rest.
+sign are one byte. The reader of records handles that one byte itself, because a call is dear there, and
+comes here for the rest; the writer looks small numbers up.
 """
 
 from semel.wire.errors import ProtocolError
@@ -38,6 +38,9 @@ def decode_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
 
     Bytes that end too early are an `IndexError`, which the caller has to expect anyway.
     """
+    byte = data[at]
+    if byte < 0x80:  # two bytes, the usual case
+        return first & 0x7F | byte << 7, at + 1
     folded = first & 0x7F
     for shift in range(7, 7 * _MAX_BYTES, 7):
         byte = data[at]

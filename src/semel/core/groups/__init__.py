@@ -1,10 +1,51 @@
-"""Consumer groups: classic groups and consumer (KIP-848) groups. The way in for the rest of the core."""
+"""Consumer groups: classic groups and consumer (KIP-848) groups. The way in for the rest of the core.
 
+Where things are: ``model`` is what a group is (durable), ``session`` what may be lost, ``commands`` what
+may be asked. ``classic_join``, ``classic_members`` and ``classic_rebalance`` are the classic protocol;
+``consumer``, ``reconcile`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle``
+is the rest.
+
+A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``GroupChanged``.
+
+Housekeeping asks ``GroupTick()`` every ``GROUP_TICK_MS``; once after a start it asks
+``GroupTick(group_ids)`` for the groups that the ledger lists with members. ``ExpireOffsets`` (decided in
+``semel.core.offsets``) is asked for each group about as often as producers are expired.
+"""
+
+from semel.core.facts import GroupChanged, GroupDeleted, SessionChanged
+from semel.core.groups import classic_join, classic_members, commands, consumer, lifecycle
+from semel.core.groups.commands import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, unpack_group
 from semel.core.groups.session import Session
 from semel.core.types import Apply, Decide
 
-DECIDE: dict[type, Decide] = {}
-APPLY: dict[type, Apply] = {}
+DECIDE: dict[type, Decide] = {
+    commands.JoinGroup: classic_join.decide_join,
+    commands.SyncGroup: classic_members.decide_sync,
+    commands.Heartbeat: classic_members.decide_heartbeat,
+    commands.LeaveGroup: classic_members.decide_leave,
+    commands.ConsumerHeartbeat: consumer.decide_consumer_heartbeat,
+    commands.ReadSubscriptions: consumer.decide_read_subscriptions,
+    commands.DescribeGroup: lifecycle.decide_describe,
+    commands.DeleteGroup: lifecycle.decide_delete,
+    commands.GroupTick: lifecycle.decide_tick,
+}
 
-__all__ = ["APPLY", "DECIDE", "ClassicGroup", "ConsumerGroup", "Group", "Session", "unpack_group"]
+APPLY: dict[type, Apply] = {
+    GroupChanged: lifecycle.apply_changed,
+    GroupDeleted: lifecycle.apply_deleted,
+    SessionChanged: lifecycle.apply_session,
+}
+
+__all__ = [
+    "APPLY",
+    "DECIDE",
+    "GROUP_TICK_MS",
+    "ClassicGroup",
+    "ConsumerGroup",
+    "ExpireOffsets",
+    "Group",
+    "GroupTick",
+    "Session",
+    "unpack_group",
+]

@@ -62,7 +62,9 @@ def pack_consumer(group: "ConsumerGroup") -> bytes:
     fields = group._asdict()
     fields["members"] = [_pack_consumer_member(member) for member in group.members.values()]
     fields["target"] = {member_id: _pack_assignment(target) for member_id, target in group.target.items()}
-    fields["topics"] = {name: [_text(shape.topic_id), shape.partitions] for name, shape in group.topics.items()}
+    fields["topics"] = {
+        name: [_text(shape.topic_id), shape.partitions] for name, shape in group.topics.items()
+    }
     fields["regex_matches"] = {regex: list(names) for regex, names in group.regex_matches.items()}
     return _dump(fields)
 
@@ -92,7 +94,8 @@ def unpack_consumer(data: bytes) -> "ConsumerGroup":
     fields["members"] = members
     fields["target"] = {name: _unpack_assignment(target) for name, target in fields["target"].items()}
     fields["topics"] = {
-        name: TopicShape(_bytes(topic_id), partitions) for name, (topic_id, partitions) in fields["topics"].items()
+        name: TopicShape(_bytes(topic_id), partitions)
+        for name, (topic_id, partitions) in fields["topics"].items()
     }
     fields["regex_matches"] = {regex: tuple(names) for regex, names in fields["regex_matches"].items()}
     return ConsumerGroup(**fields)

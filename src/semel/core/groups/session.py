@@ -8,7 +8,7 @@ live go on as if nothing had happened, members that do not are lost one timeout 
 deadline and does not look for the new earliest, so that it stays cheap; the tick that comes for nothing does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState, ConsumerGroup, Group, MemberState
@@ -18,7 +18,7 @@ Held = TypeVar("Held")
 
 NEVER: Final = 2**63 - 1
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
-"""A member that waits for its first answer cannot heartbeat; it is given up after five minutes, as in Kafka."""
+"""A member that waits for its first answer cannot heartbeat; Kafka too gives it up after five minutes."""
 
 
 class Session(NamedTuple):
@@ -38,6 +38,7 @@ class Session(NamedTuple):
     newcomers: frozenset[str] = frozenset()
     """Members that wait for their first answer."""
     rebalance_deadline_ms: int = NEVER
+    initial_delay_ms: int = 0
     initial_remaining_ms: int = -1
     """How much longer the initial delay may be extended; -1 when this is no initial delay."""
     grew: bool = False
@@ -49,6 +50,8 @@ class Session(NamedTuple):
     # Consumer groups.
     revocations: Mapping[str, int] = NOTHING
     """When a member that was told to give partitions up is lost unless it did (its rebalance timeout)."""
+    regexes_checked_ms: int = -1
+    """When the group's regular expressions were last held against all topics."""
 
     def heard(self, member_id: str, deadline_ms: int) -> "Session":
         """A member is alive; it has time until then."""
@@ -68,29 +71,30 @@ class Session(NamedTuple):
         )
         return self if earliest == self.next_deadline_ms else self._replace(next_deadline_ms=earliest)
 
-    def without(self, member_id: str) -> "Session":
-        """Forget everything about a member."""
+    def without(self, member_ids: Collection[str]) -> "Session":
+        """Forget everything about these members."""
         return self._replace(
-            deadlines=drop(self.deadlines, member_id),
-            joins=drop(self.joins, member_id),
-            syncs=drop(self.syncs, member_id),
-            promised=drop(self.promised, member_id),
-            newcomers=self.newcomers - {member_id},
-            unsynced=self.unsynced - {member_id},
-            revocations=drop(self.revocations, member_id),
-        )
+            deadlines=drop(self.deadlines, member_ids),
+            joins=drop(self.joins, member_ids),
+            syncs=drop(self.syncs, member_ids),
+            promised=drop(self.promised, member_ids),
+            newcomers=self.newcomers.difference(member_ids),
+            unsynced=self.unsynced.difference(member_ids),
+            revocations=drop(self.revocations, member_ids),
+        ).settled()
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to remember, so that the group may leave memory."""
-        return not self.deadlines and not self.joins and not self.syncs and not self.promised
+        return not (self.deadlines or self.joins or self.syncs or self.promised)
 
 
-def drop(mapping: Mapping[str, Held], key: str) -> Mapping[str, Held]:
-    """The mapping without this key."""
-    if key not in mapping:
+def drop(mapping: Mapping[str, Held], keys: Collection[str]) -> Mapping[str, Held]:
+    """The mapping without these keys."""
+    if not any(key in mapping for key in keys):
         return mapping
-    return {each: value for each, value in mapping.items() if each != key}
+    gone = set(keys)
+    return {key: value for key, value in mapping.items() if key not in gone}
 
 
 def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Session:
@@ -99,7 +103,7 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Se
         return Session()
     if isinstance(group, ConsumerGroup):
         return Session(
-            deadlines={member_id: now + consumer_session_timeout_ms for member_id in group.members},
+            deadlines=dict.fromkeys(group.members, now + consumer_session_timeout_ms),
             revocations={
                 member.member_id: now + member.rebalance_timeout_ms
                 for member in group.members.values()

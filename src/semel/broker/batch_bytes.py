@@ -1,0 +1,114 @@
+"""From rows to bytes: reading batches with few calls, and stamping them.
+
+Batches of one partition lie one behind another when it is written alone, and far apart between those of
+others when it is not. So places are taken together twice: neighbours of one partition as a *run*, and the
+runs of a whole fetch, where only a small gap is between them, as one read. Reading a gap costs less than
+another call, and a reader of many partitions wants what lies in it anyway.
+
+The bytes in a chunk are as the producer sent them. Base offset and leader epoch stand outside of the
+checksum and are written into the reader's own buffer, so a chunk is never changed and its bytes may be
+served to anyone.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from semel.broker.tail import LEADER_EPOCH
+from semel.store.interface import ChunkStore, Place, StoredBatch
+from semel.wire.records import stamp
+
+Piece: TypeAlias = bytearray | memoryview
+"""Bytes of a run: a buffer of its own, or a part of one that others share."""
+
+GAP_BYTES_MAX: Final = 32 * 1024
+"""Copying this much from the page cache takes about as long as a call of its own."""
+SPAN_BYTES_MAX: Final = 1024 * 1024
+"""Larger reads gain nothing: their buffers are fresh memory each time, which costs more than the calls."""
+WASTE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What one fetch may read in gaps; it is let go when the runs are copied out."""
+
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
+_LENGTH_EXCLUDES: Final = 12
+
+
+def runs_of(batches: Sequence[StoredBatch]) -> list[Place]:
+    """Where batches lie, with those that lie one behind another taken together."""
+    runs: list[Place] = []
+    chunk_id = position = -1
+    length = 0
+    for batch in batches:
+        place = batch.place
+        if place.chunk_id == chunk_id and place.position == position + length:
+            length += place.length
+            continue
+        if length:
+            runs.append(Place(chunk_id, position, length))
+        chunk_id, position, length = place
+    if length:
+        runs.append(Place(chunk_id, position, length))
+    return runs
+
+
+def spans_of(runs: Iterable[Place]) -> tuple[list[Place], dict[Place, int]]:
+    """What to read for these runs, and in which of the reads each of them lies."""
+    spans: list[Place] = []
+    lies_in: dict[Place, int] = {}
+    chunk_id = start = end = -1
+    waste_left = WASTE_BYTES_MAX
+    for run in sorted(runs):
+        gap = run.position - end
+        is_far = run.chunk_id != chunk_id or gap > min(GAP_BYTES_MAX, waste_left)
+        if is_far or run.position + run.length - start > SPAN_BYTES_MAX:
+            if end > start:
+                spans.append(Place(chunk_id, start, end - start))
+            chunk_id, start, end = run.chunk_id, run.position, run.position
+        elif gap > 0:
+            waste_left -= gap
+        # Two ranges of one partition may overlap.
+        end = max(end, run.position + run.length)
+        lies_in[run] = len(spans)
+    if end > start:
+        spans.append(Place(chunk_id, start, end - start))
+    return spans, lies_in
+
+
+async def read_runs(chunks: ChunkStore, runs: Sequence[Sequence[Place]]) -> list[list[Piece]]:
+    """The bytes of the runs of several partitions. LookupError or OSError if one of them cannot be had."""
+    spans, lies_in = spans_of(run for each in runs for run in each)
+    if not spans:
+        return [[] for _ in runs]
+    buffers = await chunks.read(spans)
+    return [[_piece(run, spans[lies_in[run]], buffers[lies_in[run]]) for run in each] for each in runs]
+
+
+def _piece(run: Place, span: Place, buffer: bytearray) -> Piece:
+    if run == span:
+        return buffer
+    at = run.position - span.position
+    return memoryview(buffer)[at : at + run.length]
+
+
+def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
+    """Stamp batches in the pieces of their runs; False if the bytes are not those batches any more."""
+    index, at = 0, 0
+    for batch in batches:
+        if index < len(pieces) and at == len(pieces[index]):
+            index, at = index + 1, 0
+        length = batch.place.length
+        if index == len(pieces) or at + length > len(pieces[index]):
+            return False
+        piece = pieces[index]
+        if _LENGTH.unpack_from(piece, at + _LENGTH_AT)[0] + _LENGTH_EXCLUDES != length:
+            return False
+        stamp(piece, at, batch.base_offset, LEADER_EPOCH)
+        at += length
+    return True
+
+
+def together(pieces: Sequence[Piece]) -> bytes | bytearray:
+    """One buffer that holds these and pins nothing else; a buffer of its own is passed on as it is."""
+    if len(pieces) == 1 and isinstance(pieces[0], bytearray):
+        return pieces[0]
+    return b"".join(pieces)

@@ -1,0 +1,115 @@
+"""`semel consume`: records become lines on standard output."""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel.cli.formats import OutputFormat, write_record
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Isolation, IsolationName, Json, connected
+
+if TYPE_CHECKING:
+    from semel.client import Client, ConsumedRecord, Consumer
+
+
+def consume(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")],
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start at the earliest record instead of the end.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-F", help="Go on at the end and wait for new records.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit."),
+    ] = None,
+    maximum: Annotated[
+        int | None, typer.Option("--max", "-n", min=1, metavar="N", help="Stop after N records.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", help="Start here; -N is N records before the end.")
+    ] = None,
+    form: Annotated[
+        OutputFormat, typer.Option("--format", "-f", help="How records are printed.")
+    ] = OutputFormat.text,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, and this behind them."),
+    ] = None,
+    isolation: Isolation = IsolationName.committed,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Print records, one on each line.
+
+    It stops at the end of the topic, as that was when the command started, unless --follow is given. Where
+    reading starts at the end (without --from-beginning, --offset and --group), it follows in any case.
+
+    Formats: 'text' is the value, with the key in front if there is a --key-separator; 'full' has offset,
+    time, key and headers too; 'json' is one object per line, which 'semel produce --format json' reads;
+    'hex' and 'base64' are for values that are no text.
+
+    Try:  semel consume orders --from-beginning --format full
+    """
+    if group is not None and (partition or offset is not None):
+        raise typer.BadParameter("a group chooses partitions and offsets itself", param_hint="--group")
+    starts_at_end = not from_beginning and offset is None and group is None
+    form = OutputFormat.json if as_json else form
+    separator = key_separator.encode() if key_separator else None
+    with connected(bootstrap) as client:
+        consumer = _consumer(client, topics, group, partition, isolation, from_beginning)
+        if offset is not None:
+            _seek(client, consumer, offset)
+        records: Iterator[ConsumedRecord] = (
+            iter(consumer) if follow or starts_at_end else consumer.read_to_end()
+        )
+        with consumer:
+            out = sys.stdout.buffer
+            for record in islice(records, maximum):
+                out.write(write_record(record, form, separator))
+                if follow or starts_at_end:
+                    out.flush()
+            out.flush()
+
+
+def _consumer(
+    client: "Client",
+    topics: list[str],
+    group: str | None,
+    partitions: list[int] | None,
+    isolation: IsolationName,
+    from_beginning: bool,
+) -> "Consumer":
+    from semel.client import Consumer, Start
+
+    start = Start.EARLIEST if from_beginning else Start.LATEST
+    if not partitions:
+        return Consumer(client, topics, group_id=group, isolation=isolation.wire, start=start)
+    for topic in topics:
+        count = len(client.topic(topic).partitions)
+        for number in partitions:
+            if number >= count:
+                message = f"{topic} has no partition {number}, only 0 to {count - 1}"
+                raise typer.BadParameter(message, param_hint="--partition")
+    consumer = Consumer(client, isolation=isolation.wire, start=start)
+    consumer.assign((topic, number) for topic in topics for number in partitions)
+    return consumer
+
+
+def _seek(client: "Client", consumer: "Consumer", offset: int) -> None:
+    """Start all partitions at an offset, or so many before their end; within what the log has."""
+    from semel.client import EARLIEST, LATEST, Admin
+
+    topics = Admin(client).topics
+    first = topics.offsets(dict.fromkeys(consumer.assignment, EARLIEST))
+    last = topics.offsets(dict.fromkeys(consumer.assignment, LATEST))
+    for key in consumer.assignment:
+        wanted = offset if offset >= 0 else last[key].offset + offset
+        consumer.seek(key, min(max(wanted, first[key].offset), last[key].offset))

@@ -1,0 +1,85 @@
+"""Options that several commands have, so that they have the same name, default and help everywhere."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from semel.client import Client
+    from semel.client.offsets import Isolation as WireIsolation
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+COMMAND_TIMEOUT_S = 15.0
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="SEMEL_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster; several are separated by commas.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class IsolationName(StrEnum):
+    """What a reader may see."""
+
+    committed = "read_committed"
+    uncommitted = "read_uncommitted"
+
+    @property
+    def wire(self) -> "WireIsolation":
+        """The same as the protocol says it."""
+        from semel.client import Isolation
+
+        return Isolation[self.value.upper()]
+
+
+Isolation = Annotated[
+    IsolationName,
+    typer.Option("--isolation", help="Whether records of open and aborted transactions are seen."),
+]
+
+
+@contextmanager
+def connected(bootstrap: str) -> "Iterator[Client]":
+    """A client for the time of a command."""
+    from semel.client import Client
+
+    try:
+        client = Client(bootstrap, client_id="semel-cli", timeout_s=COMMAND_TIMEOUT_S)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--bootstrap") from None
+    with client:
+        yield client
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Read `name=value` as it was given to an option that may be repeated."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def moment_ms(text: str, option: str) -> int:
+    """Read a point in time: ISO 8601, local unless it has a zone, or milliseconds since 1970."""
+    from datetime import datetime
+
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write it like 2026-01-31T18:00:00, with +01:00 or Z behind it if it is not local time"
+        raise typer.BadParameter(f"{text!r} is not a time; {hint}", param_hint=option) from None
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,110 @@
+"""What commands print: data to standard output, everything else to standard error.
+
+For a terminal, tables are drawn by rich, which is imported only then. Into a pipe or a file, a table is
+plain columns, so that nothing is cut or coloured. With `--json`, data is one JSON value.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+PROGRESS_EVERY_S = 0.5
+
+
+def say(text: str) -> None:
+    """A remark for the person at the terminal."""
+    sys.stderr.write(text + "\n")
+
+
+def say_error(text: str) -> None:
+    """What went wrong, as the first line of the end."""
+    sys.stderr.write(f"Error: {text[:1].upper()}{text[1:]}\n")
+
+
+def show_json(value: Any) -> None:
+    """Print a value for programs."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | None = None) -> None:
+    """Print rows with the same columns as a table; `empty` is said if there are none."""
+    if not rows:
+        say(empty)
+        return
+    names = [name.replace("_", " ") for name in rows[0]]
+    cells = [[_cell(value) for value in row.values()] for row in rows]
+    if sys.stdout.isatty():
+        _draw(names, cells, rows[0], title)
+        return
+    if title:
+        sys.stdout.write(title + "\n")
+    lines = [[name.upper() for name in names], *cells]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
+    for line in lines:
+        padded = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write(padded.rstrip() + "\n")
+
+
+def _draw(
+    names: Sequence[str], cells: Sequence[Sequence[str]], first: Mapping[str, Any], title: str | None
+) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, value in zip(names, first.values(), strict=True):
+        table.add_column(name, justify="right" if isinstance(value, int) else "left", overflow="fold")
+    for line in cells:
+        table.add_row(*(Text(cell) for cell in line))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)
+
+
+def time_text(timestamp_ms: int) -> str | None:
+    """A timestamp of the log as ISO 8601 in UTC; None if there is none."""
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)  # Anything that fits 64 bits may stand in a log.
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+class Progress:
+    """A count on standard error that moves, where someone is looking."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._count = 0
+        self._shown_at = time.monotonic()
+        self._is_shown = False
+        self._is_seen = sys.stderr.isatty()
+
+    def step(self) -> None:
+        """One more."""
+        self._count += 1
+        if self._is_seen and self._count % 64 == 0 and time.monotonic() - self._shown_at >= PROGRESS_EVERY_S:
+            self._shown_at = time.monotonic()
+            self._is_shown = True
+            sys.stderr.write(f"\r{self._count:,} {self._what}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Wipe the line."""
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")

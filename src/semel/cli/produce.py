@@ -1,0 +1,177 @@
+"""`semel produce`: lines of files or of standard input become records."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from semel.cli.formats import InputFormat, LineError, read_line
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected
+from semel.cli.output import Progress, say, show_json
+
+if TYPE_CHECKING:
+    from semel.client import Delivery, Producer
+
+INTERACTIVE_LINGER_S = 0.0
+#: Deliveries are looked at this often, so that a long input is not remembered line by line.
+SETTLE_EVERY = 10_000
+
+
+class CodecName(StrEnum):
+    """How batches are compressed."""
+
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+class Acks(StrEnum):
+    """Who has to have a record before it counts as written."""
+
+    all = "all"
+    leader = "1"
+    none = "0"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Files to read; standard input if left out, or '-'."),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated."
+        ),
+    ] = None,
+    form: Annotated[InputFormat, typer.Option("--format", "-f", help="What a line is.")] = InputFormat.text,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="The partition; else the key decides.")
+    ] = None,
+    codec: Annotated[
+        CodecName, typer.Option("--codec", "-z", help="How batches are compressed.")
+    ] = CodecName.none,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="What has to be true before a record counts.")
+    ] = Acks.all,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Write records, one for each line of the input.
+
+    Lines of text may have a key in front (--key-separator). Lines of JSON are objects with "value", and
+    perhaps "key", "headers", "partition" and "timestamp", as 'semel consume --json' prints them; bytes that
+    are no text are written as {"base64": "..."}. With --acks all, the default, every record is written
+    exactly once.
+
+    Try:  echo 'customer-7:three apples' | semel produce orders --key-separator :
+    """
+    from semel.client import Codec, Producer
+
+    headers = [_header(text) for text in header or ()]
+    separator = key_separator.encode() if key_separator else None
+    lines = _lines(files or [Path("-")])
+    started = time.monotonic()
+    with connected(bootstrap) as client:
+        options = {"linger_s": INTERACTIVE_LINGER_S} if _is_typed(files) else {}
+        producer = Producer(
+            client,
+            codec=Codec[codec.name.upper()],
+            acks=-1 if acks is Acks.all else int(acks.value),
+            idempotent=acks is Acks.all,
+            **options,
+        )
+        with producer:
+            counts = _send(producer, topic, lines, form, separator, headers, partition)
+    total = sum(counts.values())
+    if as_json:
+        show_json(
+            {"topic": topic, "records": total, "partitions": {str(k): v for k, v in sorted(counts.items())}}
+        )
+    else:
+        say(
+            f"Produced {total:,} {'record' if total == 1 else 'records'} in {time.monotonic() - started:.2f} s."
+        )
+
+
+def _send(
+    producer: "Producer",
+    topic: str,
+    lines: Iterable[tuple[str, bytes]],
+    form: InputFormat,
+    separator: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+    partition: int | None,
+) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    waiting: list[Delivery] = []
+    progress = Progress("records")
+    for where, line in lines:
+        try:
+            read = read_line(line, form, separator)
+        except LineError as error:
+            producer.flush()
+            _count(waiting, counts)
+            sent = sum(counts.values())
+            raise LineError(f"{where} is no record: {error}. The {sent} before it were written.") from None
+        delivery = producer.send(
+            topic,
+            read.value,
+            key=read.key,
+            headers=[*headers, *read.headers],
+            partition=partition if partition is not None else read.partition,
+            timestamp_ms=read.timestamp_ms,
+        )
+        waiting.append(delivery)
+        progress.step()
+        if len(waiting) >= SETTLE_EVERY:
+            producer.flush()
+            _count(waiting, counts)
+    producer.flush()
+    _count(waiting, counts)
+    progress.end()
+    return counts
+
+
+def _count(waiting: "list[Delivery]", counts: dict[int, int]) -> None:
+    for delivery in waiting:
+        counts[delivery.partition] = counts.get(delivery.partition, 0) + 1
+    waiting.clear()
+
+
+def _lines(files: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+    """Every line without its end, and where it stands."""
+    for path in files:
+        if str(path) == "-":
+            yield from _lines_of("standard input", sys.stdin.buffer)
+        else:
+            with path.open("rb") as file:
+                yield from _lines_of(str(path), file)
+
+
+def _lines_of(name: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(file, 1):
+        yield f"line {number} of {name}", line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
+    return name, value.encode()
+
+
+def _is_typed(files: list[Path] | None) -> bool:
+    """Whether someone types the lines, who wants to see each of them arrive."""
+    return not files and sys.stdin.isatty()

@@ -1,0 +1,241 @@
+"""`semel serve`: a broker in the foreground.
+
+Every option can stand in a TOML file under the same name, and the command line wins over the file. Settings
+of the broker have Kafka's dotted names, in the table `[settings]` or by `--set`. What is not known is
+refused by name, with the nearest name that is.
+"""
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semel.cli.options import pairs
+from semel.cli.output import say_error
+
+if TYPE_CHECKING:
+    from semel.config import Settings
+    from semel.server.listener import ListenerConfig
+    from semel.server.server import Server
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_DATA = "semel-data"
+DEFAULT_NAME = "PLAINTEXT"
+FILE_NAMES = ("data", "memory", "listen", "advertise", "metrics", "log-level", "log-format", "settings")
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+class LogFormat(StrEnum):
+    """How it is logged."""
+
+    text = "text"
+    json = "json"
+
+
+def serve(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help=f"Where the data is kept; made if missing. [default: ./{DEFAULT_DATA}]",
+        ),
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--listen",
+            metavar="[NAME=]HOST:PORT",
+            help=f"Where clients connect; may be repeated. Port 0 takes a free one. [default: {DEFAULT_LISTEN}]",
+        ),
+    ] = None,
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--advertise",
+            metavar="[NAME=]HOST:PORT",
+            help="The address that clients of a listener are told, if it is not the one it listens on.",
+        ),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Keep everything in memory, and nothing at the end.")
+    ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics over HTTP here."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="A TOML file with these options, and [settings]."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name; may be repeated."),
+    ] = None,
+    log_level: Annotated[LogLevel | None, typer.Option("--log-level", help="How much is logged.")] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option("--log-format", help="Lines for people or JSON.")
+    ] = None,
+) -> None:
+    """Run a broker until it is told to stop.
+
+    Prints one line, 'Semel is ready on HOST:PORT', when clients can connect; the log goes to standard error.
+    Stop it with Ctrl-C or SIGTERM. What was acknowledged is on disk, so it may as well be killed.
+
+    Try:  semel serve --memory --listen 127.0.0.1:0 --set auto.create.topics.enable=true
+
+    Exit codes: 0 stopped, 2 wrong usage, 69 an address is taken, 70 the store or the broker failed (start it
+    again), 75 another process owns the data directory.
+    """
+    given: dict[str, Any] = {
+        "data": data,
+        "memory": memory or None,
+        "listen": listen or None,
+        "advertise": advertise or None,
+        "metrics": metrics,
+        "log-level": log_level.value if log_level else None,
+        "log-format": log_format.value if log_format else None,
+    }
+    options = _from_file(config) if config is not None else {}
+    if data is not None:
+        options.pop("memory", None)
+    if memory:
+        options.pop("data", None)
+    options.update({name: value for name, value in given.items() if value is not None})
+    settings = _settings({**options.get("settings", {}), **pairs(setting or (), "--set")})
+    listeners = _listeners(options)
+    if options.get("memory") and options.get("data") is not None:
+        raise typer.BadParameter(
+            "choose one: --memory keeps nothing, --data keeps everything", param_hint="--memory"
+        )
+    directory = None if options.get("memory") else Path(options.get("data") or DEFAULT_DATA)
+    page = _address(options["metrics"], "--metrics") if options.get("metrics") else None
+    level, layout = options.get("log-level", "info"), options.get("log-format", "text")
+    raise typer.Exit(_serve(settings, listeners, directory, page, LogLevel(level), LogFormat(layout)))
+
+
+def _serve(
+    settings: "Settings",
+    listeners: "Sequence[ListenerConfig]",
+    directory: Path | None,
+    page: tuple[str, int] | None,
+    level: LogLevel,
+    layout: LogFormat,
+) -> int:
+    from semel.server.logs import configure
+    from semel.server.run import run, serve
+
+    def ready(server: "Server") -> None:
+        first = listeners[0]
+        sys.stdout.write(f"Semel is ready on {_written(first.host)}:{server.ports[first.name]}\n")
+        sys.stdout.flush()
+
+    def failed(code: int, text: str) -> None:
+        say_error(f"{text.rstrip('.')}.{_ADVICE.get(code, '')}")
+
+    configure(level.value, layout.value)
+    return run(serve(settings, listeners, directory, page, ready, failed))
+
+
+_ADVICE: Mapping[int, str] = {
+    69: " Choose another --listen or --metrics address, or stop what listens there.",
+    70: " See the log above; nothing that was acknowledged is lost.",
+    75: " Stop the other broker, or choose another --data directory.",
+}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        options = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error}", param_hint="--config") from None
+    except tomllib.TOMLDecodeError as error:
+        raise typer.BadParameter(f"{path} is not TOML: {error}", param_hint="--config") from None
+    for name in options:
+        if name not in FILE_NAMES:
+            near = difflib.get_close_matches(name, FILE_NAMES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "settings of the broker belong under [settings]"
+            raise typer.BadParameter(f"{path} has an unknown option {name!r}; {hint}", param_hint="--config")
+    for name in ("listen", "advertise"):
+        if isinstance(options.get(name), str):
+            options[name] = [options[name]]
+    for name, allowed in (("log-level", LogLevel), ("log-format", LogFormat)):
+        known = [each.value for each in allowed]
+        if name in options and options[name] not in known:
+            raise typer.BadParameter(f"{name} in {path} is one of {', '.join(known)}", param_hint="--config")
+    options["settings"] = _flat(options.get("settings", {}))
+    return options
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names: TOML reads `num.partitions = 4` as a table within a table."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _settings(options: Mapping[str, Any]) -> "Settings":
+    from semel.config import Settings
+
+    try:
+        return Settings.of(options)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from None
+
+
+def _listeners(options: Mapping[str, Any]) -> "list[ListenerConfig]":
+    from semel.server.listener import ListenerConfig
+
+    listeners: list[ListenerConfig] = []
+    for text in options.get("listen") or [DEFAULT_LISTEN]:
+        name, (host, port) = _named(text, "--listen")
+        name = name or (DEFAULT_NAME if not listeners else f"{DEFAULT_NAME}_{len(listeners) + 1}")
+        if any(each.name == name for each in listeners):
+            raise typer.BadParameter(f"there are two listeners named {name}", param_hint="--listen")
+        listeners.append(ListenerConfig(name, host, port))
+    for text in options.get("advertise") or ():
+        name, (host, port) = _named(text, "--advertise")
+        at = next((at for at, each in enumerate(listeners) if each.name == (name or listeners[0].name)), None)
+        if at is None:
+            known = ", ".join(each.name for each in listeners)
+            raise typer.BadParameter(f"there is no listener {name}, only {known}", param_hint="--advertise")
+        listeners[at] = listeners[at]._replace(advertised_host=host, advertised_port=port)
+    return listeners
+
+
+def _named(text: str, option: str) -> tuple[str, tuple[str, int]]:
+    name, equals, address = text.rpartition("=")
+    if equals and not name:
+        raise typer.BadParameter(f"{text!r} has no name before the '='", param_hint=option)
+    return name, _address(address, option)
+
+
+def _address(text: str, option: str) -> tuple[str, int]:
+    from semel.client.cluster import parse_address
+
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,341 @@
+"""`Consumer`: reads records in order, alone or as a member of a group.
+
+    with Client("127.0.0.1:9092") as client, Consumer(client, "orders", group_id="billing") as consumer:
+        for record in consumer:
+            handle(record.key, record.value)
+
+Without a group it reads all partitions of its topics, or those it is assigned, from `start` on. In a group
+it reads what the group gives it, from the committed offsets on, and from `start` where there is none.
+
+There is no thread: everything happens inside `poll` and the iteration, also the heartbeats of the group and
+the automatic commits. Positions count what was handed to the caller, not what was fetched ahead, and an
+automatic commit happens before the next records are handed out, so a record is committed only after the
+caller came back for more: at least once. Set `auto_commit=False` and call `commit` to choose the moment
+yourself.
+
+Fetching and isolation are in `fetching`, membership in `membership`.
+"""
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.fetching import ConsumedRecord, Fetched, FetchLimits, fetch
+from semel.client.group_offsets import NOBODY, CommitAs, CommittedOffset, commit_offsets, fetch_offsets
+from semel.client.membership import LOST_MEMBERSHIP, Member, join
+from semel.client.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
+
+IDLE_PAUSE_S = 0.02
+
+
+class Start(Enum):
+    """Where to begin where there is no committed offset, or it is no longer in the log."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    ERROR = "error"
+
+
+class Consumer:
+    """Reads records through a client, which it does not close."""
+
+    def __init__(
+        self,
+        client: Client,
+        topics: str | Iterable[str] = (),
+        *,
+        group_id: str | None = None,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        start: Start | str = Start.EARLIEST,
+        auto_commit: bool = True,
+        commit_interval_s: float = 5.0,
+        limits: FetchLimits | None = None,
+    ) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._isolation = isolation
+        self._start = Start(start)
+        self._auto_commit = auto_commit and group_id is not None
+        self._commit_interval_s = commit_interval_s
+        self._limits = limits or FetchLimits()
+        self._member: Member | None = None
+        self._assigned: frozenset[Partition] = frozenset()
+        self._positions: dict[Partition, int] = {}  # behind the last record that was handed out
+        self._fetch_from: dict[Partition, int] = {}  # behind the last record that was fetched
+        self._committed: dict[Partition, int] = {}
+        self._ready: deque[Fetched] = deque()
+        self._commit_at = time.monotonic() + commit_interval_s
+        self._failing_since: float | None = None
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if names:
+            self.subscribe(names)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # What failed was perhaps the last record, so it is not committed; the group is left all the same.
+        self._auto_commit = False
+        with suppress(KafkaError, ClientError):
+            self.close()
+
+    def close(self) -> None:
+        """Commit if that is automatic, and leave the group. May be called again."""
+        if self._auto_commit:
+            self._commit_automatically()
+        if self._member is not None:
+            member, self._member = self._member, None
+            member.leave()
+        self._take_assignment(())
+
+    # ---- what is read
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics: through the group if there is one, else all their partitions."""
+        names = list(topics)
+        for name in names:
+            self._client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        if self._group_id is not None:
+            self._member = join(self._client, self._group_id, names)
+        else:
+            self.assign(
+                (name, each.partition) for name in names for each in self._client.topic(name).partitions
+            )
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions, as (topic, number). No group gives or takes them."""
+        if self._member is not None:
+            raise ClientError("the group assigns the partitions of this consumer, so it cannot be told to.")
+        self._take_assignment(partitions)
+
+    @property
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions that are read."""
+        return self._assigned
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Go on at this offset of an assigned partition; `EARLIEST` and `LATEST` may stand for one."""
+        if partition not in self._assigned:
+            raise ValueError(f"{partition[0]}/{partition[1]} is not assigned to this consumer")
+        if offset < 0:
+            found = list_offsets(self._client, {partition: offset}, isolation=self._isolation)
+            offset = found[partition].offset
+        self._positions[partition] = self._fetch_from[partition] = offset
+        self._ready = deque(fetched for fetched in self._ready if fetched.partition != partition)
+
+    def position(self, partition: Partition) -> int:
+        """The offset of the next record of a partition that will be handed out."""
+        self._find_positions()
+        return self._positions[partition]
+
+    # ---- reading
+
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        while True:
+            yield from self.poll(1.0, max_records=1)
+
+    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
+        """The next records, at most this many; an empty list if there are none within the time."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._look_after_group()
+            if records := self._hand_out(max_records):
+                return records
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 and timeout_s > 0:
+                return []
+            self._fetch(max(0.0, left_s))
+            if timeout_s <= 0:
+                return self._hand_out(max_records)
+
+    def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
+        """The records up to where the partitions end now; stops there, or when none comes in time."""
+        deadline = time.monotonic() + timeout_s
+        while not self._assigned and time.monotonic() < deadline:
+            self._look_after_group()
+            if not self._assigned:
+                time.sleep(IDLE_PAUSE_S)
+        wanted = dict.fromkeys(self._assigned, LATEST)
+        ends = list_offsets(self._client, wanted, isolation=self._isolation)
+        self._find_positions()
+        while any(self._positions[key] < end.offset for key, end in ends.items() if key in self._assigned):
+            for record in self.poll(0.5, max_records=1):
+                deadline = time.monotonic() + timeout_s
+                end = ends.get((record.topic, record.partition))
+                if end is None or record.offset < end.offset:
+                    yield record
+            if time.monotonic() >= deadline:
+                return
+
+    # ---- offsets of the group
+
+    def commit(self, offsets: Mapping[Partition, int | CommittedOffset] | None = None) -> None:
+        """Commit these offsets, or everything that was handed out. KafkaError if the membership was lost."""
+        if self._group_id is None:
+            raise ClientError("a consumer without group_id has nowhere to commit to.")
+        if offsets is None:
+            offsets = {
+                key: position
+                for key, position in self._positions.items()
+                if self._committed.get(key) != position
+            }
+        try:
+            commit_offsets(self._client, self._group_id, offsets, self._commit_as)
+        except KafkaError as error:
+            if error.code is not ErrorCode.STALE_MEMBER_EPOCH or self._member is None:
+                raise
+            # The epoch moved since the last heartbeat. The next one tells, and what is still ours can be
+            # committed.
+            self._follow_group()
+            kept = {key: offset for key, offset in offsets.items() if key in self._assigned}
+            commit_offsets(self._client, self._group_id, kept, self._commit_as)
+        for key, value in offsets.items():
+            self._committed[key] = value.offset if isinstance(value, CommittedOffset) else value
+
+    def committed(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
+        """What the group has committed for these partitions, or for the assigned ones."""
+        if self._group_id is None:
+            raise ClientError("a consumer without group_id has committed nothing.")
+        return fetch_offsets(
+            self._client, self._group_id, self._assigned if partitions is None else partitions
+        )
+
+    @property
+    def _commit_as(self) -> CommitAs:
+        return self._member.commit_as if self._member is not None else NOBODY
+
+    # ---- inside
+
+    def _look_after_group(self) -> None:
+        if self._auto_commit and time.monotonic() >= self._commit_at:
+            self._commit_automatically()
+        self._follow_group()
+
+    def _follow_group(self) -> None:
+        if self._member is None:
+            return
+        changed = self._member.poll(self._revoked)
+        if changed is not None:
+            self._take_assignment(changed)
+
+    def _revoked(self, partitions: Collection[Partition]) -> None:
+        if self._auto_commit:
+            self._commit_automatically()
+        for key in partitions:
+            self._drop(key)
+
+    def _commit_automatically(self) -> None:
+        self._commit_at = time.monotonic() + self._commit_interval_s
+        try:
+            self.commit()
+        except KafkaError as error:
+            # Another member has the partitions by now and will read these records again. That is at least
+            # once.
+            if error.code not in LOST_MEMBERSHIP:
+                raise
+
+    def _take_assignment(self, partitions: Iterable[Partition]) -> None:
+        assigned = frozenset(partitions)
+        for key in self._assigned - assigned:
+            self._drop(key)
+        self._assigned = assigned
+
+    def _drop(self, key: Partition) -> None:
+        self._positions.pop(key, None)
+        self._fetch_from.pop(key, None)
+        self._committed.pop(key, None)
+        self._ready = deque(fetched for fetched in self._ready if fetched.partition != key)
+
+    def _hand_out(self, max_records: int) -> list[ConsumedRecord]:
+        records: list[ConsumedRecord] = []
+        while self._ready and len(records) < max_records:
+            fetched = self._ready[0]
+            while fetched.records and len(records) < max_records:
+                record = fetched.records.popleft()
+                records.append(record)
+                self._positions[fetched.partition] = record.offset + 1
+            if not fetched.records:
+                self._positions[fetched.partition] = fetched.next_offset
+                self._ready.popleft()
+        return records
+
+    def _fetch(self, left_s: float) -> None:
+        wait_s = min(left_s, self._limits.max_wait_ms / 1000)
+        if self._member is not None:
+            wait_s = min(wait_s, self._member.due_in_s)
+        try:
+            self._find_positions()
+            if not self._fetch_from:
+                time.sleep(min(wait_s or IDLE_PAUSE_S, IDLE_PAUSE_S))
+                return
+            limits = replace(self._limits, max_wait_ms=int(wait_s * 1000))
+            found = fetch(self._client, self._fetch_from, self._isolation, limits)
+        except ClientError as error:
+            self._note_failure(error)
+            return
+        problem = self._keep(found)
+        if problem is None:
+            self._failing_since = None
+        else:
+            self._note_failure(problem)
+
+    def _keep(self, found: Iterable[Fetched]) -> KafkaError | None:
+        problem = None
+        for fetched in found:
+            key = fetched.partition
+            if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._start is not Start.ERROR:
+                del self._fetch_from[key], self._positions[key]
+                self._begin({key})
+            elif fetched.error is not ErrorCode.NONE:
+                self._client.forget_topic(key[0])
+                try:
+                    check(fetched.error, f"{key[0]}/{key[1]} cannot be read at offset {fetched.offset}")
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                    problem = error
+            elif fetched.next_offset > fetched.offset:
+                self._fetch_from[key] = fetched.next_offset
+                self._ready.append(fetched)
+        return problem
+
+    def _note_failure(self, error: Exception) -> None:
+        """Go on despite a lost broker or a moving leader, but not for longer than the client's timeout."""
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since > self._client.timeout_s:
+            raise error
+        time.sleep(IDLE_PAUSE_S)
+
+    def _find_positions(self) -> None:
+        """Decide where to begin in partitions that are newly assigned."""
+        fresh = self._assigned - self._positions.keys()
+        if not fresh:
+            return
+        if self._group_id is not None:
+            for key, committed in fetch_offsets(self._client, self._group_id, fresh).items():
+                self._positions[key] = self._fetch_from[key] = self._committed[key] = committed.offset
+        self._begin(fresh - self._positions.keys())
+
+    def _begin(self, keys: Collection[Partition]) -> None:
+        if not keys:
+            return
+        if self._start is Start.ERROR:
+            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(keys))
+            check(ErrorCode.OFFSET_OUT_OF_RANGE, f"there is no committed offset for {names}")
+        where = EARLIEST if self._start is Start.EARLIEST else LATEST
+        found = list_offsets(self._client, dict.fromkeys(keys, where), isolation=self._isolation)
+        for key, at in found.items():
+            self._positions[key] = self._fetch_from[key] = at.offset

@@ -1,0 +1,303 @@
+"""Membership in a group: who reads which partitions, and staying alive in it.
+
+Two protocols, one shape. `ConsumerMember` is the protocol of KIP-848: the broker assigns, and everything
+happens in heartbeats. `ClassicMember` is the older one, in which a member is elected to assign; it is used
+where a broker has no KIP-848. Both are driven by `poll`, in the caller's thread: a consumer that does not
+poll for longer than the session timeout is taken for dead, and its partitions go to others.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from semel.client.classic_protocol import (
+    assign_range,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.group_offsets import NOBODY, CommitAs
+from semel.client.offsets import Partition
+from semel.client.retry import Attempts
+from semel.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+    TopicPartitions,
+)
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+REBALANCE_TIMEOUT_MS = 60_000
+CLASSIC_SESSION_TIMEOUT_MS = 45_000
+CLASSIC_HEARTBEAT_S = 3.0
+RANGE = "range"
+
+#: The group does not know this member as it is, so it starts over.
+LOST_MEMBERSHIP = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+
+
+class Member(Protocol):
+    """One member of a group."""
+
+    def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
+        """Do what is due. The partitions to read from now on if they changed, else None.
+
+        `revoke` is called with partitions that are about to be given up, while they may still be committed.
+        """
+
+    @property
+    def commit_as(self) -> CommitAs:
+        """As whom offsets are committed."""
+
+    @property
+    def due_in_s(self) -> float:
+        """How long the next poll may wait."""
+
+    def leave(self) -> None:
+        """Leave the group, so that others need not wait for the session to end."""
+
+
+def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
+    """A member of the group that reads these topics, in the best protocol that the broker has."""
+    if client.serves(ConsumerGroupHeartbeatRequest.api_key):
+        return ConsumerMember(client, group_id, topics)
+    return ClassicMember(client, group_id, topics)
+
+
+class ConsumerMember:
+    """A member by KIP-848."""
+
+    def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._topics = sorted(topics)
+        self._member_id = str(uuid.uuid4())
+        self._epoch = JOIN_EPOCH
+        self._owned: frozenset[Partition] = frozenset()
+        self._must_report = False
+        self._due_at = time.monotonic()
+
+    @property
+    def commit_as(self) -> CommitAs:
+        """As whom offsets are committed."""
+        return CommitAs(self._member_id, self._epoch) if self._epoch > 0 else NOBODY
+
+    @property
+    def due_in_s(self) -> float:
+        """How long the next poll may wait."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
+        """Send a heartbeat if one is due, and follow what it says."""
+        if time.monotonic() < self._due_at:
+            return None
+        response = self._heartbeat(self._epoch)
+        if response.error_code in LOST_MEMBERSHIP:
+            return self._start_over(revoke)
+        check(response.error_code, f"no membership in group {self._group_id!r}", response.error_message)
+        self._epoch = response.member_epoch
+        self._due_at = time.monotonic() + response.heartbeat_interval_ms / 1000
+        self._must_report = False
+        if response.assignment is None:
+            return None
+        assigned = frozenset(
+            (name, partition)
+            for topic in response.assignment.topic_partitions
+            if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
+            for partition in topic.partitions
+        )
+        if assigned == self._owned:
+            return None
+        if given_up := self._owned - assigned:
+            revoke(given_up)
+        self._owned = assigned
+        # The broker gives partitions to others as soon as it hears that we let go of them.
+        self._must_report, self._due_at = True, time.monotonic()
+        return assigned
+
+    def leave(self) -> None:
+        """Leave the group."""
+        if self._epoch > 0:
+            self._heartbeat(LEAVE_EPOCH)
+            self._epoch = JOIN_EPOCH
+
+    def _start_over(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
+        self._epoch, self._must_report, self._due_at = JOIN_EPOCH, False, time.monotonic()
+        if not self._owned:
+            return None
+        revoke(self._owned)
+        self._owned = frozenset()
+        return self._owned
+
+    def _heartbeat(self, epoch: int) -> ConsumerGroupHeartbeatResponse:
+        joins = epoch == JOIN_EPOCH
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if joins else -1,
+            subscribed_topic_names=self._topics if joins else None,
+            topic_partitions=self._owned_by_id() if joins or self._must_report else None,
+        )
+        response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(
+            self._group_id, request, lambda answer: [answer.error_code]
+        )
+        return response
+
+    def _owned_by_id(self) -> list[TopicPartitions]:
+        grouped: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._owned):
+            grouped.setdefault(topic, []).append(partition)
+        return [
+            TopicPartitions(topic_id=self._client.topic(topic).topic_id, partitions=partitions)
+            for topic, partitions in grouped.items()
+        ]
+
+
+class ClassicMember:
+    """A member by the classic protocol, eager, with the range assignor."""
+
+    def __init__(self, client: Client, group_id: str, topics: Collection[str]) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._topics = sorted(topics)
+        self._member_id = ""
+        self._generation = -1
+        self._owned: frozenset[Partition] = frozenset()
+        self._due_at = time.monotonic()
+
+    @property
+    def commit_as(self) -> CommitAs:
+        """As whom offsets are committed."""
+        return CommitAs(self._member_id, self._generation) if self._generation >= 0 else NOBODY
+
+    @property
+    def due_in_s(self) -> float:
+        """How long the next poll may wait."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
+        """Join if need be, else send a heartbeat if one is due."""
+        if time.monotonic() < self._due_at:
+            return None
+        if self._generation < 0:
+            self._owned = frozenset(self._join())
+            self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
+            return self._owned
+        request = HeartbeatRequest(
+            group_id=self._group_id, generation_id=self._generation, member_id=self._member_id
+        )
+        response: HeartbeatResponse = self._ask(request)
+        self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
+        if response.error_code not in LOST_MEMBERSHIP:
+            check(response.error_code, f"no membership in group {self._group_id!r}")
+            return None
+        if self._owned:
+            revoke(self._owned)
+        if response.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
+            self._member_id = ""
+        self._owned, self._generation, self._due_at = frozenset(), -1, time.monotonic()
+        return self._owned
+
+    def leave(self) -> None:
+        """Leave the group."""
+        if self._member_id:
+            members = [MemberIdentity(member_id=self._member_id)]
+            self._ask(LeaveGroupRequest(group_id=self._group_id, member_id=self._member_id, members=members))
+            self._member_id, self._generation = "", -1
+
+    def _join(self) -> set[Partition]:
+        for attempt in Attempts(self._client.timeout_s, also=_may_join_again):
+            try:
+                timeout_s = self._client.timeout_s + REBALANCE_TIMEOUT_MS / 1000
+                joined: JoinGroupResponse = self._ask(self._join_request(), timeout_s)
+                if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                    self._member_id = joined.member_id
+                    continue
+                check(joined.error_code, f"group {self._group_id!r} cannot be joined")
+                self._member_id = joined.member_id
+                return self._sync(joined)
+            except KafkaError as error:
+                if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                    self._member_id = ""
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+    def _join_request(self) -> JoinGroupRequest:
+        protocol = JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics))
+        return JoinGroupRequest(
+            group_id=self._group_id,
+            session_timeout_ms=CLASSIC_SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            member_id=self._member_id,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+
+    def _sync(self, joined: JoinGroupResponse) -> set[Partition]:
+        assignments = self._assign(joined) if joined.leader == joined.member_id else []
+        request = SyncGroupRequest(
+            group_id=self._group_id,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type="consumer",
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
+        )
+        response: SyncGroupResponse = self._ask(request)
+        check(response.error_code, f"group {self._group_id!r} gave out no partitions")
+        self._generation = joined.generation_id
+        given = decode_assignment(bytes(response.assignment))
+        return {(topic, partition) for topic, partitions in given.items() for partition in partitions}
+
+    def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+        members = {each.member_id: decode_subscription(bytes(each.metadata)) for each in joined.members}
+        wanted = {topic for topics in members.values() for topic in topics}
+        counts = {topic: self._count(topic) for topic in wanted}
+        return [
+            SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions))
+            for member_id, partitions in assign_range(members, counts).items()
+        ]
+
+    def _count(self, topic: str) -> int:
+        try:
+            return len(self._client.topic(topic, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions)
+        except KafkaError:
+            return 0  # Another member's mistake must not keep the rest from reading.
+
+    def _ask(
+        self,
+        request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest,
+        timeout_s: float | None = None,
+    ) -> Any:
+        return self._client.ask_coordinator(
+            self._group_id, request, lambda answer: [answer.error_code], timeout_s=timeout_s
+        )
+
+
+def _may_join_again(error: Exception) -> bool:
+    if isinstance(error, KafkaError):
+        return error.retriable or error.code in LOST_MEMBERSHIP
+    return isinstance(error, ClientError)

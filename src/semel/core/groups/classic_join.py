@@ -1,0 +1,170 @@
+"""JoinGroup: how a member comes into a classic group, and comes back to it.
+
+A member without an id is given one; dynamic members must come back with it before they count (KIP-394), so
+that a client which gave up waiting leaves no ghost behind. A static member (KIP-345) is known by its
+instance id: when it comes back without a member id it takes the place of its older self, and a stable group
+does not rebalance.
+
+A member that is known may send JoinGroup again, because it lost an answer or because it wants a rebalance. If
+nothing changed, it is told the current generation; the leader of a stable group always gets a rebalance,
+since it may have seen more partitions.
+
+There is no online migration: JoinGroup to a consumer group that has members is INCONSISTENT_GROUP_PROTOCOL.
+An empty consumer group becomes a classic one, and keeps its offsets.
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.core.groups.classic_rebalance import (
+    ClassicTurn,
+    as_classic,
+    check_member,
+    common_protocols,
+    select_protocol,
+)
+from semel.core.groups.commands import Joined, JoinGroup
+from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
+from semel.core.groups.session import Session
+from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
+    """Answer at once if nothing has to happen, else wait for the rebalance."""
+    known = state.groups[GroupKey(command.group_id)]
+    error = _check_request(command)
+    if error is ErrorCode.NONE and isinstance(known, ConsumerGroup) and known.members:
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if error is not ErrorCode.NONE:
+        return Decision(Joined(error, command.member_id))
+    group = as_classic(command.group_id, known)
+    turn = ClassicTurn(group, state.sessions.get(command.group_id), now)
+    if not _has_room(group, turn.session, command):
+        # A member that is already in stops counting, as it is told that it is not.
+        if command.member_id in group.members:
+            turn.remove_members((command.member_id,))
+            turn.complete_if_all_joined()
+        return turn.decision(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+    if not _fits(group, command):
+        return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
+    if not command.member_id:
+        return _join_without_id(turn, command)
+    return _join_with_id(turn, command)
+
+
+def _check_request(command: JoinGroup) -> ErrorCode:
+    if not command.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if not command.session_timeout_min_ms <= command.session_timeout_ms <= command.session_timeout_max_ms:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    return ErrorCode.NONE
+
+
+def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
+    # Ids that were handed out are counted too, so that nobody can fill the memory with promises.
+    if not command.member_id and len(session.promised) >= command.members_max:
+        return False
+    if group.state is ClassicState.EMPTY:
+        return True
+    if group.state is ClassicState.PREPARING:
+        return command.member_id in session.joins or len(session.joins) < command.members_max
+    return command.member_id in group.members or len(group.members) < command.members_max
+
+
+def _fits(group: ClassicGroup, command: JoinGroup) -> bool:
+    """Whether the member speaks a protocol that all others speak too."""
+    if not command.protocol_type or not command.protocols:
+        return False
+    if group.state is ClassicState.EMPTY or not group.members:
+        return True
+    common = common_protocols(group)
+    return command.protocol_type == group.protocol_type and any(
+        name in common for name, _ in command.protocols
+    )
+
+
+def _member(command: JoinGroup, member_id: str, assignment: bytes = b"") -> ClassicMember:
+    return ClassicMember(
+        member_id,
+        command.instance_id,
+        command.client_id,
+        command.client_host,
+        command.session_timeout_ms,
+        command.rebalance_timeout_ms,
+        command.protocols,
+        assignment,
+    )
+
+
+def _join_without_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
+    member_id = command.new_member_id
+    if command.instance_id is not None:
+        older = turn.group.static_member(command.instance_id)
+        if older is not None:
+            return _return_static(turn, command, older)
+        return _add(turn, command, member_id)
+    if not command.requires_member_id:
+        return _add(turn, command, member_id)
+    promised = {**turn.session.promised, member_id: turn.now + command.session_timeout_ms}
+    turn.session = turn.session._replace(promised=promised).settled()
+    return turn.decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+
+def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
+    if not turn.group.members:
+        turn.group = turn.group._replace(protocol_type=command.protocol_type)
+    turn.put_member(_member(command, member_id))
+    turn.session = turn.session._replace(
+        newcomers=turn.session.newcomers | {member_id}, grew=turn.session.initial_remaining_ms >= 0
+    )
+    turn.park_join(member_id, command.ticket)
+    turn.rebalance(command.initial_delay_ms)
+    return turn.decision(PARKED, command.ticket)
+
+
+def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) -> Decision:
+    """A static member came back: a stable group goes on as it was, unless the protocol would change."""
+    member_id = command.new_member_id
+    leader_before = turn.group.leader or ""
+    turn.replace_static(older.member_id, _member(command, member_id, older.assignment))
+    group = turn.group
+    if group.state is ClassicState.STABLE and select_protocol(group) == group.protocol_name:
+        turn.session = turn.session.heard(member_id, turn.now + command.session_timeout_ms)
+        joined = turn.joined(member_id)
+        if not command.can_skip_assignment:
+            # A leader that cannot skip the assignment must not learn that it is the leader: it would compute
+            # one, which nobody waits for. It is told the id of its older self, as Kafka does.
+            joined = joined._replace(leader=leader_before, members=())
+        elif member_id == group.leader:
+            joined = joined._replace(skip_assignment=True)
+        return turn.decision(joined)
+    turn.park_join(member_id, command.ticket)
+    turn.rebalance(command.initial_delay_ms)
+    return turn.decision(PARKED, command.ticket)
+
+
+def _join_with_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
+    member_id = command.member_id
+    group = turn.group
+    if member_id in turn.session.promised:
+        if command.instance_id is not None and group.static_member(command.instance_id) is not None:
+            return Decision(Joined(ErrorCode.FENCED_INSTANCE_ID, member_id))
+        return _add(turn, command, member_id)
+    error = check_member(group, member_id, command.instance_id)
+    if error is not ErrorCode.NONE:
+        return Decision(Joined(error, member_id))
+    member = group.members[member_id]
+    is_same = member.protocols == command.protocols
+    if group.state is ClassicState.COMPLETING and is_same:
+        # It did not get the answer to its last JoinGroup: say it again.
+        turn.heard(member_id)
+        return turn.decision(turn.joined(member_id))
+    if group.state is ClassicState.STABLE and is_same and member_id != group.leader:
+        turn.heard(member_id)
+        return turn.decision(turn.joined(member_id))
+    turn.put_member(_member(command, member_id, member.assignment))
+    turn.park_join(member_id, command.ticket)
+    turn.rebalance(command.initial_delay_ms)
+    return turn.decision(PARKED, command.ticket)

@@ -1,0 +1,175 @@
+"""SyncGroup, Heartbeat, LeaveGroup, and what time does to a classic group.
+
+SyncGroup ends a rebalance: the leader's brings everyone's assignment, all others wait for it. Assignments
+are durable before anybody gets one, so a broker that is killed a moment later finds a stable group and its
+members notice nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.core.groups.classic_rebalance import ClassicTurn, check_member
+from semel.core.groups.commands import Heartbeat, LeaveGroup, LeavingMember, Left, Synced, SyncGroup
+from semel.core.groups.model import ClassicGroup, ClassicState
+from semel.core.groups.session import NEVER, drop
+from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def _turn(state: "BrokerState", group_id: str, now: int) -> ClassicTurn | None:
+    group = state.groups[GroupKey(group_id)]
+    session = state.sessions.get(group_id)
+    if isinstance(group, ClassicGroup):
+        return ClassicTurn(group, session, now)
+    if group is None and session is not None:
+        # Nobody has joined yet, but member ids were handed out.
+        return ClassicTurn(ClassicGroup(group_id), session, now)
+    return None
+
+
+def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
+    """Give a member its assignment, or let it wait for the leader."""
+    turn = _turn(state, command.group_id, now)
+    error = _check_sync(turn, command)
+    if error is not ErrorCode.NONE or turn is None:
+        return Decision(Synced(error))
+    member_id = command.member_id
+    if turn.group.state is ClassicState.STABLE:
+        turn.session = turn.session._replace(unsynced=turn.session.unsynced - {member_id})
+        if not turn.session.unsynced:
+            turn.session = turn.session._replace(sync_deadline_ms=NEVER)
+        turn.heard(member_id)
+        return turn.decision(_synced(turn, member_id))
+    session = turn.session
+    if member_id in session.syncs:
+        turn.replies.append((session.syncs[member_id], Synced(ErrorCode.REBALANCE_IN_PROGRESS)))
+    turn.session = session._replace(
+        syncs={**session.syncs, member_id: command.ticket},
+        unsynced=session.unsynced - {member_id},
+        deadlines=drop(session.deadlines, (member_id,)),
+    ).settled()
+    if member_id == turn.group.leader:
+        _assign(turn, command)
+    return turn.decision(PARKED, command.ticket)
+
+
+def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
+    if not command.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if turn is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    group = turn.group
+    error = check_member(group, command.member_id, command.instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if command.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if command.protocol_type not in (None, group.protocol_type):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if command.protocol_name not in (None, group.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is ClassicState.PREPARING else ErrorCode.NONE
+
+
+def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
+    """The leader has spoken: the group is stable, and all who waited are answered."""
+    turn.group = turn.group._replace(
+        state=ClassicState.STABLE,
+        members={
+            member_id: member._replace(assignment=command.assignments.get(member_id, b""))
+            for member_id, member in turn.group.members.items()
+        },
+    )
+    session = turn.session
+    deadlines = dict(session.deadlines)
+    for member_id, ticket in session.syncs.items():
+        turn.replies.append((ticket, _synced(turn, member_id)))
+        deadlines[member_id] = turn.now + turn.group.members[member_id].session_timeout_ms
+    turn.session = session._replace(
+        syncs={},
+        deadlines=deadlines,
+        sync_deadline_ms=session.sync_deadline_ms if session.unsynced else NEVER,
+    ).settled()
+
+
+def _synced(turn: ClassicTurn, member_id: str) -> Synced:
+    group = turn.group
+    return Synced(
+        ErrorCode.NONE, group.protocol_type, group.protocol_name, group.members[member_id].assignment
+    )
+
+
+def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Decision:
+    """A member lives; tell it if it should join again."""
+    if not command.group_id:
+        return Decision(ErrorCode.INVALID_GROUP_ID)
+    turn = _turn(state, command.group_id, now)
+    if turn is None:
+        return Decision(ErrorCode.UNKNOWN_MEMBER_ID)
+    error = check_member(turn.group, command.member_id, command.instance_id)
+    if error is ErrorCode.NONE and command.generation != turn.group.generation:
+        error = ErrorCode.ILLEGAL_GENERATION
+    if error is not ErrorCode.NONE:
+        return Decision(error)
+    turn.heard(command.member_id)
+    is_joining = turn.group.state is ClassicState.PREPARING
+    return turn.decision(ErrorCode.REBALANCE_IN_PROGRESS if is_joining else ErrorCode.NONE)
+
+
+def decide_leave(state: "BrokerState", command: LeaveGroup, now: int) -> Decision:
+    """Members leave; one rebalance for all of them."""
+    if not command.group_id:
+        return Decision(Left(ErrorCode.INVALID_GROUP_ID))
+    turn = _turn(state, command.group_id, now)
+    if turn is None:
+        return Decision(
+            Left(ErrorCode.NONE, tuple((each, ErrorCode.UNKNOWN_MEMBER_ID) for each in command.members))
+        )
+    members_before = turn.group.members
+    left = tuple((each, _remove(turn, each)) for each in command.members)
+    if turn.group.members is not members_before:
+        turn.rebalance()
+    turn.complete_if_all_joined()
+    return turn.decision(Left(ErrorCode.NONE, left))
+
+
+def _remove(turn: ClassicTurn, leaving: LeavingMember) -> ErrorCode:
+    member_id = leaving.member_id
+    if not member_id and leaving.instance_id is not None:
+        member = turn.group.static_member(leaving.instance_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        member_id = member.member_id
+    elif member_id in turn.session.promised:
+        turn.session = turn.session.without((member_id,))
+        return ErrorCode.NONE
+    else:
+        error = check_member(turn.group, member_id, leaving.instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+    turn.remove_members((member_id,))
+    return ErrorCode.NONE
+
+
+def pass_time(turn: ClassicTurn) -> None:
+    """End what is overdue: sessions, promises, and the phases of a rebalance."""
+    session = turn.session
+    overdue = [each for each, deadline in session.promised.items() if deadline <= turn.now]
+    if overdue:
+        turn.session = turn.session.without(overdue)
+    lost = [each for each, deadline in session.deadlines.items() if deadline <= turn.now]
+    if session.sync_deadline_ms <= turn.now:
+        lost = list(dict.fromkeys([*lost, *session.unsynced]))
+        turn.session = turn.session._replace(sync_deadline_ms=NEVER, unsynced=frozenset())
+    if lost:
+        turn.remove_members(lost)
+        turn.rebalance()
+    elif overdue:
+        turn.complete_if_all_joined()
+    if turn.session.rebalance_deadline_ms <= turn.now:
+        if turn.session.initial_remaining_ms >= 0:
+            turn.end_initial_delay()
+        else:
+            turn.complete_join()
+    turn.session = turn.session.settled()

@@ -1,0 +1,298 @@
+"""How a classic group rebalances: the steps that all classic commands share.
+
+How it works. A rebalance has two phases. *Joining*: every member sends JoinGroup and waits; when all have, or
+when the rebalance timeout is over, the next generation begins, a protocol is chosen by vote and everyone is
+answered. *Syncing*: the leader computes assignments and sends them with SyncGroup; the others wait for them.
+An empty group waits a little longer for more members to come (the initial delay).
+
+``ClassicTurn`` holds the group and the session while one command is decided. It replaces values and changes
+none, so that the state which was read stays as it was; ``decision`` compares and says what became true.
+
+A member is always in one of three places: it has a deadline, or it waits in a join, or it waits in a sync
+(newcomers that wait have a deadline too). So every member is either heard of, answered, or lost in time.
+
+Next: ``classic_join`` and ``classic_members`` use these steps.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from semel.core.facts import GroupChanged, SessionChanged
+from semel.core.groups.commands import Joined, JoinedMember, Synced
+from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup, Group
+from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin, drop
+from semel.core.types import PARKED, Decision, ErrorCode, Fact, Ticket
+
+
+def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
+    """The group as a classic one: itself, a new one, or what an empty consumer group becomes.
+
+    Generations go on from the epoch, so that a number which a client has seen never comes again.
+    """
+    if group is None:
+        return ClassicGroup(group_id)
+    if isinstance(group, ConsumerGroup):
+        return ClassicGroup(group_id, generation=group.epoch, idle_since_ms=group.idle_since_ms)
+    return group
+
+
+class ClassicTurn:
+    """One command on a classic group, while it is decided."""
+
+    def __init__(self, group: ClassicGroup, session: Session | None, now: int) -> None:
+        self._group_before = group
+        self._session_before = session
+        self.group = group
+        self.session = begin(group, now, 0) if session is None else session
+        self.now = now
+        self.replies: list[tuple[Ticket, Any]] = []
+
+    def decision(self, answer: Any, ticket: Ticket | None = None) -> Decision:
+        """What follows. A request that parked and was answered in the same step did not have to wait."""
+        replies = tuple(self.replies)
+        if answer is PARKED:
+            for waiting, reply in replies:
+                if waiting == ticket:
+                    answer = reply
+            replies = tuple(each for each in replies if each[0] != ticket)
+        return Decision(answer, self._facts(), replies=replies)
+
+    def _facts(self) -> tuple[Fact, ...]:
+        facts: list[Fact] = []
+        if self.group is not self._group_before and self.group != self._group_before:
+            facts.append(GroupChanged(self.group))
+        group_id = self.group.group_id
+        if self.session.is_idle:
+            if self._session_before is not None:
+                facts.append(SessionChanged(group_id, None))
+        elif self.session is not self._session_before:
+            facts.append(SessionChanged(group_id, self.session))
+        return tuple(facts)
+
+    # Members.
+
+    def heard(self, member_id: str) -> None:
+        """A member is alive."""
+        member = self.group.members[member_id]
+        if member_id in self.session.deadlines:
+            self.session = self.session.heard(member_id, self.now + member.session_timeout_ms)
+
+    def put_member(self, member: ClassicMember) -> None:
+        """Add a member, or replace the one with the same id."""
+        group = self.group
+        self.group = group._replace(
+            members={**group.members, member.member_id: member}, leader=group.leader or member.member_id
+        )
+
+    def park_join(self, member_id: str, ticket: Ticket) -> None:
+        """Let a member wait for the next generation. An older request of it is not waited for any more."""
+        session = self.session
+        self._reply(session.joins.get(member_id), Joined(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
+        session = session._replace(
+            joins={**session.joins, member_id: ticket}, promised=drop(session.promised, (member_id,))
+        )
+        if member_id in session.newcomers:
+            session = session.heard(member_id, self.now + NEW_MEMBER_TIMEOUT_MS)
+        else:
+            session = session._replace(deadlines=drop(session.deadlines, (member_id,)))
+        self.session = session.settled()
+
+    def remove_members(self, member_ids: Collection[str]) -> None:
+        """Members are gone; those that wait are answered with UNKNOWN_MEMBER_ID, and may come anew."""
+        session = self.session
+        for member_id in member_ids:
+            self._reply(session.joins.get(member_id), Joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+            self._reply(session.syncs.get(member_id), Synced(ErrorCode.UNKNOWN_MEMBER_ID))
+        self.session = session.without(member_ids)
+        members = drop(self.group.members, member_ids)
+        leader = self.group.leader
+        if leader not in members:
+            leader = next(iter(members), None)
+        self.group = self.group._replace(members=members, leader=leader)
+
+    def replace_static(self, old_id: str, member: ClassicMember) -> None:
+        """A static member came back under a new id; the old one is fenced (KIP-345)."""
+        session = self.session
+        self._reply(session.joins.get(old_id), Joined(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        self._reply(session.syncs.get(old_id), Synced(ErrorCode.FENCED_INSTANCE_ID))
+        self.session = session.without((old_id,))
+        group = self.group
+        members = {
+            (member.member_id if each == old_id else each): (member if each == old_id else value)
+            for each, value in group.members.items()
+        }
+        leader = member.member_id if group.leader == old_id else group.leader
+        self.group = group._replace(members=members, leader=leader)
+
+    def _reply(self, ticket: Ticket | None, answer: Joined | Synced) -> None:
+        if ticket is not None:
+            self.replies.append((ticket, answer))
+
+    # Phases.
+
+    def rebalance(self, initial_delay_ms: int = 0) -> None:
+        """Begin a rebalance, or go on with the one that is under way."""
+        if self.group.state is ClassicState.PREPARING:
+            self.complete_if_all_joined()
+            return
+        is_initial = self.group.state is ClassicState.EMPTY
+        if self.group.state is ClassicState.COMPLETING:
+            self._call_back_syncs()
+        self.group = self.group._replace(state=ClassicState.PREPARING)
+        self.session = self.session._replace(sync_deadline_ms=NEVER, unsynced=frozenset())
+        if not is_initial:
+            self._await_joins()
+            self.complete_if_all_joined()
+            return
+        self.session = self.session._replace(
+            rebalance_deadline_ms=self.now + initial_delay_ms,
+            initial_delay_ms=initial_delay_ms,
+            initial_remaining_ms=max(rebalance_timeout_ms(self.group) - initial_delay_ms, 0),
+            grew=False,
+        ).settled()
+        if initial_delay_ms <= 0:
+            self.complete_join()
+
+    def _await_joins(self) -> None:
+        self.session = self.session._replace(
+            rebalance_deadline_ms=self.now + rebalance_timeout_ms(self.group), initial_remaining_ms=-1
+        ).settled()
+
+    def _call_back_syncs(self) -> None:
+        """The leader will not assign any more: nobody keeps an assignment, and all join again."""
+        group = self.group
+        members = {member_id: member._replace(assignment=b"") for member_id, member in group.members.items()}
+        self.group = group._replace(members=members)
+        deadlines = dict(self.session.deadlines)
+        for member_id, ticket in self.session.syncs.items():
+            self._reply(ticket, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+            deadlines[member_id] = self.now + group.members[member_id].session_timeout_ms
+        self.session = self.session._replace(syncs={}, deadlines=deadlines)
+
+    def complete_if_all_joined(self) -> None:
+        """End the joining phase early, unless the group still waits for its first members to gather."""
+        session = self.session
+        if self.group.state is not ClassicState.PREPARING:
+            return
+        if not self.group.members:
+            self.complete_join()
+            return
+        if session.initial_remaining_ms >= 0:
+            return
+        # Whoever was promised a member id is about to join; to go on without it would mean one more
+        # rebalance.
+        if not session.promised and all(member_id in session.joins for member_id in self.group.members):
+            self.complete_join()
+
+    def end_initial_delay(self) -> None:
+        """The initial delay is over; it goes on while members keep coming, within the rebalance timeout."""
+        session = self.session
+        if not session.grew or session.initial_remaining_ms <= 0:
+            self.complete_join()
+            return
+        delay = min(session.initial_delay_ms, session.initial_remaining_ms)
+        self.session = session._replace(
+            rebalance_deadline_ms=self.now + delay,
+            initial_remaining_ms=max(session.initial_remaining_ms - session.initial_delay_ms, 0),
+            grew=False,
+        ).settled()
+
+    def complete_join(self) -> None:
+        """Everyone who wanted to has joined: begin the next generation and answer all who wait."""
+        joins = self.session.joins
+        away = [each for each in self.group.members.values() if each.member_id not in joins]
+        self.remove_members([each.member_id for each in away if each.instance_id is None])
+        if self.group.members and self.group.leader not in self.session.joins:
+            joined = next((each for each in self.group.members if each in self.session.joins), None)
+            if joined is None:
+                # Only static members that are away are left. Their sessions end, or they come back.
+                self._await_joins()
+                return
+            self.group = self.group._replace(leader=joined)
+        self.session = self.session._replace(rebalance_deadline_ms=NEVER, initial_remaining_ms=-1, grew=False)
+        if self.group.members:
+            self._begin_generation()
+        else:
+            self._become_empty()
+        self.session = self.session.settled()
+
+    def _become_empty(self) -> None:
+        self.group = self.group._replace(
+            state=ClassicState.EMPTY,
+            generation=self.group.generation + 1,
+            protocol_name=None,
+            leader=None,
+            idle_since_ms=self.now,
+        )
+
+    def _begin_generation(self) -> None:
+        group = self.group = self.group._replace(
+            state=ClassicState.COMPLETING,
+            generation=self.group.generation + 1,
+            protocol_name=select_protocol(self.group),
+        )
+        session = self.session
+        deadlines = dict(session.deadlines)
+        for member_id, ticket in session.joins.items():
+            self.replies.append((ticket, self.joined(member_id)))
+            deadlines[member_id] = self.now + group.members[member_id].session_timeout_ms
+        self.session = session._replace(
+            deadlines=deadlines,
+            joins={},
+            newcomers=frozenset(),
+            unsynced=frozenset(group.members),
+            sync_deadline_ms=self.now + rebalance_timeout_ms(group),
+        )
+
+    def joined(self, member_id: str) -> Joined:
+        """What a member is told of the current generation."""
+        group = self.group
+        members: tuple[JoinedMember, ...] = ()
+        if member_id == group.leader:
+            members = tuple(
+                JoinedMember(each.member_id, each.instance_id, each.metadata(group.protocol_name))
+                for each in group.members.values()
+            )
+        return Joined(
+            ErrorCode.NONE,
+            member_id,
+            group.generation,
+            group.protocol_type,
+            group.protocol_name,
+            group.leader or "",
+            members=members,
+        )
+
+
+def rebalance_timeout_ms(group: ClassicGroup) -> int:
+    """How long a phase may take: as long as the slowest member asked for."""
+    return max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
+
+
+def common_protocols(group: ClassicGroup) -> set[str]:
+    """The protocols that every member knows."""
+    known = [{name for name, _ in member.protocols} for member in group.members.values()]
+    return set.intersection(*known) if known else set()
+
+
+def select_protocol(group: ClassicGroup) -> str | None:
+    """The protocol with most votes; each member votes for the first in its list that all know.
+
+    Among equals the one that the first member prefers wins, so that the choice does not depend on chance.
+    """
+    candidates = common_protocols(group)
+    votes: Counter[str] = Counter()
+    for member in group.members.values():
+        votes.update([name for name, _ in member.protocols if name in candidates][:1])
+    # most_common keeps the order of first votes among equals.
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    """Whether this is a member of the group, and the one that owns its instance id."""
+    member = group.members.get(member_id)
+    if instance_id is not None and (member is None or member.instance_id != instance_id):
+        owner = group.static_member(instance_id)
+        return ErrorCode.UNKNOWN_MEMBER_ID if owner is None else ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member is not None else ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,0 +1,52 @@
+"""One step of a consumer member towards its target assignment (KIP-848).
+
+How it works. A partition is owned by one member at a time, so it is taken from one before another gets it.
+A member that must give partitions up stays in its epoch (UNREVOKED) until its heartbeat no longer names
+them. Then it moves to the target's epoch and gets those of its new partitions that nobody owns; while some
+are still owned by others it is UNRELEASED, and asks again with every heartbeat. With all of them it is
+STABLE.
+
+Invariant: what is ``assigned`` to or being revoked from (``revoking``) one member is never given to another.
+"""
+
+from semel.core.groups.model import NO_ASSIGNMENT, Assignment, ConsumerGroup, ConsumerMember, MemberState
+
+
+def reconcile(group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None) -> ConsumerMember:
+    """The member after this heartbeat; ``owned`` is what it says it owns, None if it did not say."""
+    if member.state is MemberState.STABLE and member.epoch == group.target_epoch:
+        return member
+    if member.state is not MemberState.UNREVOKED:
+        return _step(group, member, member.epoch, owned)
+    if owned is None or owned & member.revoking:
+        return member
+    return _step(group, member, member.epoch + 1, owned)
+
+
+def _step(
+    group: ConsumerGroup, member: ConsumerMember, epoch: int, owned: Assignment | None
+) -> ConsumerMember:
+    target = group.target.get(member.member_id, NO_ASSIGNMENT)
+    kept = member.assigned & target
+    revoking = member.assigned - target
+    # A member that does not name a partition has no need to be asked for it. One that says nothing has.
+    if revoking and (owned is None or owned & revoking):
+        return _at(member, epoch)._replace(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
+    wanted = target - kept
+    available = wanted - owned_by_others(group, member.member_id) if wanted else wanted
+    state = MemberState.STABLE if available == wanted else MemberState.UNRELEASED
+    return _at(member, group.target_epoch)._replace(
+        state=state, assigned=kept | available, revoking=NO_ASSIGNMENT
+    )
+
+
+def _at(member: ConsumerMember, epoch: int) -> ConsumerMember:
+    if epoch == member.epoch:
+        return member
+    return member._replace(epoch=epoch, previous_epoch=member.epoch)
+
+
+def owned_by_others(group: ConsumerGroup, member_id: str) -> Assignment:
+    """Every partition that some other member owns or has not given up."""
+    others = [member for member in group.members.values() if member.member_id != member_id]
+    return NO_ASSIGNMENT.union(*(each.assigned for each in others), *(each.revoking for each in others))

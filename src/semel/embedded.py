@@ -1,0 +1,180 @@
+"""A broker inside this process: for tests, for notebooks, for programs that want a log of their own.
+
+    with semel.embedded() as broker:
+        client = SomeKafkaClient(broker.bootstrap_servers)
+
+It is the same broker that `semel serve` runs, on a thread with an event loop of its own, and any Kafka
+client reaches it over a real socket on 127.0.0.1. Without a directory everything is in memory and gone at
+the end; with one, the data is as durable as that of a service, and the directory may be given to `semel
+serve` later.
+
+After `close` there is no thread, no socket and no file left that was not asked for. What goes wrong in the
+thread is not lost: `start` raises it, and so do `bootstrap_servers` and `close` if the broker had to stop in
+between.
+
+This module is imported with the package, so it loads the broker only when one is started.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from semel.server.server import Server
+
+__all__ = ["DEFAULTS", "Embedded", "EmbeddedError", "embedded"]
+
+#: What differs from a broker that `semel serve` starts, because tests expect it; settings that are given win.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    # Tests write to a topic without ado, as they do with a Kafka that has Kafka's defaults.
+    "auto.create.topics.enable": True,
+    # A group starts at once instead of waiting three seconds for more members.
+    "group.initial.rebalance.delay.ms": 0,
+    # Sessions may be as short as a test has patience, and members hear of each other quickly.
+    "group.min.session.timeout.ms": 10,
+    "group.consumer.heartbeat.interval.ms": 100,
+}
+
+STOP_SECONDS: Final = 60.0
+
+
+class EmbeddedError(RuntimeError):
+    """The embedded broker could not start, or had to stop; the text says why."""
+
+
+class Embedded:
+    """A broker on a background thread. Use it in a `with`, or call `start` and `close`."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        port: int = 0,
+    ) -> None:
+        self.directory = None if directory is None else Path(directory)
+        self.host = "127.0.0.1"
+        self._settings = {**DEFAULTS, **(settings or {})}
+        self._wanted_port = port
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._port = 0
+        self._failure: str | None = None
+        self._cause: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except EmbeddedError:
+            # Nobody is served by hiding an error of the caller's behind one of ours.
+            if error is None:
+                raise
+
+    def start(self) -> Self:
+        """Start the broker and wait until it serves. EmbeddedError if it cannot."""
+        if self._thread is not None:
+            raise EmbeddedError("the embedded broker is already running")
+        # Unknown settings are the caller's mistake, so they are told here and not in the thread.
+        from semel.config import Settings
+
+        settings = Settings.of(self._settings)
+        self._failure = self._cause = None
+        self._changed.clear()
+        self._thread = threading.Thread(target=self._run, args=(settings,), name="semel broker", daemon=True)
+        self._thread.start()
+        self._changed.wait()
+        if self._server is None:
+            self._thread.join(STOP_SECONDS)
+            self._thread = None
+            raise EmbeddedError(f"the embedded broker did not start: {self._failure}") from self._cause
+        return self
+
+    def close(self) -> None:
+        """Stop the broker and wait until nothing of it is left. EmbeddedError if it had stopped by itself."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        loop, server = self._loop, self._server
+        if loop is not None and server is not None and thread.is_alive():
+            # The loop may close between the question and the call: then the broker has stopped by itself.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(server.request_stop)
+        thread.join(STOP_SECONDS)
+        if thread.is_alive():
+            raise EmbeddedError(f"the embedded broker did not stop within {STOP_SECONDS:g} s")
+        self._loop = self._server = None
+        if self._failure is not None:
+            raise EmbeddedError(f"the embedded broker had to stop: {self._failure}") from self._cause
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        if self._thread is None or self._server is None:
+            raise EmbeddedError("the embedded broker is not running")
+        if self._server.failure is not None:
+            raise EmbeddedError("the embedded broker had to stop") from self._server.failure
+        return self._port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What to give to a client, as `bootstrap.servers` or whatever it calls it."""
+        return f"{self.host}:{self.port}"
+
+    def _run(self, settings: Any) -> None:
+        """The thread: a whole life of a broker."""
+        try:
+            from semel.server.listener import ListenerConfig
+            from semel.server.run import run, serve
+
+            listener = ListenerConfig("PLAINTEXT", self.host, self._wanted_port)
+            code = run(serve(settings, [listener], self.directory, None, self._ready, self._failed))
+            if code and self._failure is None:
+                self._cause = self._server.failure if self._server is not None else None
+                self._failure = str(self._cause or f"exit code {code}")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the one who waits has to hear of it
+            self._failure, self._cause = str(error), error
+        finally:
+            self._changed.set()
+
+    def _ready(self, server: "Server") -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._port = next(iter(server.ports.values()))
+        self._server = server
+        self._changed.set()
+
+    def _failed(self, code: int, text: str) -> None:
+        self._failure = text
+
+
+def embedded(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    port: int = 0,
+) -> Embedded:
+    """A broker inside this process, in memory or over a directory, on a free port of 127.0.0.1.
+
+    Settings have Kafka's dotted names, for example `{"num.partitions": 4}`. Those in `DEFAULTS` suit tests:
+    topics are created when they are first used, and groups start at once.
+
+        with semel.embedded() as broker:
+            print(broker.bootstrap_servers)
+
+    Or without `with`: `broker = semel.embedded().start()`, and `broker.close()` at the end.
+    """
+    return Embedded(directory, settings=settings, port=port)

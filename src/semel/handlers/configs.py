@@ -1,0 +1,215 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+
+Topics have configs that can be changed; what is valid is decided in ``semel.core.topics``. The broker's
+settings are shown and read-only: they are given at the start. Other resources of Kafka (loggers, client
+metrics, groups) have no configs here, and asking for them is INVALID_REQUEST. Each resource succeeds or fails
+by itself.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from semel.broker.broker import Broker
+from semel.core.topics import DELETE, SET, SUBTRACT, AlterTopic, ConfigOperation, TopicAnswer, name_problem
+from semel.core.types import ErrorCode
+from semel.handlers.config_entries import ConfigEntry, broker_entries, topic_entries
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.topics import ask_topics
+from semel.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsAlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+
+class Resource(NamedTuple):
+    """What has configs: a kind and a name."""
+
+    kind: int
+    name: str
+
+
+Operations = dict[Resource, tuple[ConfigOperation, ...]]
+
+
+async def describe_configs(
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """DescribeConfigs v1–v4: the configs of topics and the settings of the broker.
+
+    Behaviour: all configs, or those that are named; each with its source, and on request with its synonyms.
+    Versions:  v1 sources and synonyms · v3 types and documentation · v4 flexible.
+    """
+    response = DescribeConfigsResponse()
+    for resource in request.resources:
+        result = DescribeConfigsResult(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        found = await _entries(broker, resource)
+        if isinstance(found, TopicAnswer):
+            result.error_code, result.error_message = found.error, found.message
+        else:
+            wanted = frozenset(resource.configuration_keys or ())
+            result.configs = [_shown(each, request) for each in found if not wanted or each.name in wanted]
+        response.results.append(result)
+    return response
+
+
+async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry] | TopicAnswer:
+    name = resource.resource_name
+    if resource.resource_type == BROKER:
+        if not name:
+            # The defaults of all brokers that can be changed while they run. There are none.
+            return []
+        if name != str(broker.node_id):
+            message = f"Unexpected broker id {name!r}: this is {broker.node_id}, the only one there is."
+            return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
+        return broker_entries(broker.settings)
+    if resource.resource_type != TOPIC:
+        return _unsupported(resource.resource_type)
+    wrong_name = name_problem(name)
+    if wrong_name:
+        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
+    topic = await broker.catalog.topic(name)
+    if topic is None:
+        return TopicAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
+    return topic_entries(topic, broker.settings)
+
+
+def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
+        ],
+        config_type=entry.kind,
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+async def alter_configs(
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
+    """AlterConfigs v0–v2: set a topic's configs to exactly these; what is not given goes back to its default.
+
+    Behaviour: deprecated in Kafka for IncrementalAlterConfigs, and served because clients still send it.
+    Versions:  v2 flexible.
+    """
+    wanted: Operations = {}
+    times: Counter[Resource] = Counter()
+    for each in request.resources:
+        resource = Resource(each.resource_type, each.resource_name)
+        times[resource] += 1
+        wanted[resource] = tuple((one.name, SET, one.value) for one in each.configs)
+    answers = await _alter(broker, wanted, times, replace=True, validate_only=request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=answer.error,
+                error_message=answer.message,
+                resource_type=resource.kind,
+                resource_name=resource.name,
+            )
+            for resource, answer in answers.items()
+        ]
+    )
+
+
+async def incremental_alter_configs(
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
+) -> IncrementalAlterConfigsResponse:
+    """IncrementalAlterConfigs v0–v1: set, delete, append to or subtract from a topic's configs.
+
+    Behaviour: the operations on one topic happen together or not at all. A config that does not exist is
+        refused by name, with the nearest one that does.
+    Versions:  v1 flexible.
+    Differs:   deleting a config that does not exist is refused too; the broker's settings are read-only.
+    """
+    wanted: Operations = {}
+    times: Counter[Resource] = Counter()
+    for each in request.resources:
+        resource = Resource(each.resource_type, each.resource_name)
+        times[resource] += 1
+        wanted[resource] = tuple((one.name, one.config_operation, one.value) for one in each.configs)
+    answers = await _alter(broker, wanted, times, replace=False, validate_only=request.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsAlterConfigsResourceResponse(
+                error_code=answer.error,
+                error_message=answer.message,
+                resource_type=resource.kind,
+                resource_name=resource.name,
+            )
+            for resource, answer in answers.items()
+        ]
+    )
+
+
+async def _alter(
+    broker: Broker, wanted: Operations, times: Counter[Resource], *, replace: bool, validate_only: bool
+) -> dict[Resource, TopicAnswer]:
+    """Have each resource altered or refused; the answers in the order of the request."""
+    refused: dict[Resource, TopicAnswer] = {}
+    commands: dict[Resource, AlterTopic] = {}
+    for resource, operations in wanted.items():
+        answer = _refused(resource, operations, twice=times[resource] > 1)
+        if answer is not None:
+            refused[resource] = answer
+        else:
+            commands[resource] = AlterTopic(resource.name, operations, replace, validate_only)
+    decided = await ask_topics(broker, list(commands.values())) if commands else []
+    answers = {**refused, **dict(zip(commands, decided, strict=True))}
+    return {resource: answers[resource] for resource in wanted}
+
+
+def _refused(
+    resource: Resource, operations: tuple[ConfigOperation, ...], *, twice: bool
+) -> TopicAnswer | None:
+    """What is wrong with an alteration whatever the topic is."""
+    if twice:
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    if resource.kind == BROKER:
+        message = "The broker's settings are read-only: change them where it is started."
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
+    if resource.kind != TOPIC:
+        return _unsupported(resource.kind)
+    if not resource.name:
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    wrong_name = name_problem(resource.name)
+    if wrong_name:
+        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
+    names = Counter(name for name, _, _ in operations)
+    if any(count > 1 for count in names.values()):
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
+    for name, operation, value in operations:
+        if not SET <= operation <= SUBTRACT:
+            return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Unknown config operation {operation} on {name}.")
+        if value is None and operation != DELETE:
+            return TopicAnswer(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
+    return None
+
+
+def _unsupported(kind: int) -> TopicAnswer:
+    return TopicAnswer(
+        ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no configs here; topics ({TOPIC}) have."
+    )
+
+
+HANDLERS: dict[int, Handler] = {32: describe_configs, 33: alter_configs, 44: incremental_alter_configs}

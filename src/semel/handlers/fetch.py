@@ -1,0 +1,168 @@
+"""Fetch: records to whoever asks, in bytes that nobody opens.
+
+The handler resolves topics, keeps the session (``fetch_sessions``) and shapes the answer; what may be read,
+and when a fetch has waited long enough, is decided in ``broker/reads.py``. Lookups of offsets are in
+``list_offsets``.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from semel.broker.broker import Broker
+from semel.broker.reads import FetchRange, FetchResult, Isolation
+from semel.core.types import Buffer, ErrorCode, PartitionKey, Topic
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.fetch_sessions import FetchSessions, SessionPartition, TopicReference, Turn
+from semel.handlers.list_offsets import (
+    check_leader_epoch,
+    isolation_of,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from semel.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+FIRST_BY_ID: Final = 13
+FIRST_WITH_STORAGE_ERROR: Final = 6
+
+# Sessions belong to a broker, and only this handler knows of them. They go when the broker goes.
+_SESSIONS: WeakKeyDictionary[Broker, FetchSessions] = WeakKeyDictionary()
+
+
+async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Fetch v4–v18: batches from given offsets, at once or when there are enough.
+
+    Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
+        min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, however large.
+    Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible · v13 topic ids.
+    Differs:   never sends part of a batch. Every client is a consumer: replica ids are not looked at.
+    """
+    isolation = isolation_of(request.isolation_level)
+    sessions = _SESSIONS.get(broker)
+    if sessions is None:
+        settings = broker.settings
+        sessions = _SESSIONS[broker] = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots, settings.semel_entities_max
+        )
+    turn = sessions.begin(request, by_id=context.version >= FIRST_BY_ID, now=broker.now())
+    if turn.error:
+        return FetchResponse(error_code=turn.error)
+    topics = await _topics(broker, turn.partitions)
+    answers = await _fetch_all(broker, request, turn.partitions, topics, isolation)
+    if context.version < FIRST_WITH_STORAGE_ERROR:
+        for data in answers:
+            if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return FetchResponse(session_id=turn.session_id, responses=_by_topic(turn, answers))
+
+
+async def _topics(
+    broker: Broker, partitions: Iterable[SessionPartition]
+) -> dict[TopicReference, Topic | None]:
+    """Every topic that is named, looked up once."""
+    catalog = broker.catalog
+    topics: dict[TopicReference, Topic | None] = {}
+    for partition in partitions:
+        reference = partition.topic
+        if reference in topics:
+            continue
+        if isinstance(reference, str):
+            topics[reference] = catalog.cached(reference) or await catalog.topic(reference)
+        else:
+            topics[reference] = catalog.cached_by_id(reference) or await catalog.topic_by_id(reference)
+    return topics
+
+
+async def _fetch_all(
+    broker: Broker,
+    request: FetchRequest,
+    partitions: Sequence[SessionPartition],
+    topics: dict[TopicReference, Topic | None],
+    isolation: Isolation,
+) -> list[PartitionData]:
+    """One answer for each partition, in their order."""
+    refused: dict[int, ErrorCode] = {}
+    ranges: list[FetchRange] = []
+    for at, partition in enumerate(partitions):
+        topic = topics[partition.topic]
+        asked = partition.asked
+        error = _check(topic, partition)
+        if error or topic is None:
+            refused[at] = error
+            continue
+        key = PartitionKey(topic.topic_id, partition.index)
+        ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
+    # An error is told at once; it is not kept until there are records.
+    wait_ms = 0 if refused else request.max_wait_ms
+    results = iter(await broker.reads.fetch(ranges, request.min_bytes, request.max_bytes, wait_ms))
+    return [
+        _data(partition.index, FetchResult(refused[at]) if at in refused else next(results))
+        for at, partition in enumerate(partitions)
+    ]
+
+
+def _check(topic: Topic | None, partition: SessionPartition) -> ErrorCode:
+    if topic is None:
+        by_id = isinstance(partition.topic, bytes)
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not 0 <= partition.index < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return check_leader_epoch(partition.asked.current_leader_epoch)
+
+
+def _data(index: int, result: FetchResult) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=result.error,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        aborted_transactions=(
+            None
+            if result.aborted is None
+            else [
+                AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                for producer_id, first_offset in result.aborted
+            ]
+        ),
+        records=_records(result.buffers),
+    )
+
+
+def _records(buffers: Sequence[Buffer]) -> Buffer:
+    """One buffer, because the message has one field. What lay in one piece is passed on as it is."""
+    if len(buffers) == 1:
+        return buffers[0]
+    return b"".join(buffers)
+
+
+def _by_topic(turn: Turn, answers: Sequence[PartitionData]) -> list[FetchableTopicResponse]:
+    """The answers in the shape of the message; of an incremental session only those with something new."""
+    topics: dict[TopicReference, FetchableTopicResponse] = {}
+    for partition, data in zip(turn.partitions, answers, strict=True):
+        if turn.session is not None:
+            is_news = partition.is_news(data)
+            if data.records:
+                turn.session.move_to_end(partition)
+            if turn.is_incremental and not is_news:
+                continue
+        reference = partition.topic
+        answer = topics.get(reference)
+        if answer is None:
+            answer = FetchableTopicResponse()
+            if isinstance(reference, str):
+                answer.topic = reference
+            else:
+                answer.topic_id = reference
+            topics[reference] = answer
+        answer.partitions.append(data)
+    return list(topics.values())
+
+
+HANDLERS: dict[int, Handler] = {1: fetch, 2: list_offsets, 23: offset_for_leader_epoch}

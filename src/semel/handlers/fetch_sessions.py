@@ -1,0 +1,186 @@
+"""Fetch sessions (KIP-227): a client names its partitions once and then sends only what changed.
+
+A session is a list of partitions with what the client last asked and what it was last told. A request is
+*full* (epoch 0 begins a session, -1 wants none) or *incremental* (it carries the session's next epoch, and
+changes the list). The answer to an incremental request leaves out partitions of which there is nothing new.
+
+Sessions live in memory and may be lost at any time: the client is told FETCH_SESSION_ID_NOT_FOUND and
+begins again. They are bounded in number and in the partitions they remember together. When all slots are
+taken, a session that was idle for two minutes gives way; else the client gets none, which only costs it
+longer requests.
+
+A step of a session never waits: ``begin`` checks the epoch and moves it at once.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from semel.core.types import ErrorCode
+from semel.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
+
+NO_SESSION: Final = 0
+BEGIN_EPOCH: Final = 0
+NO_SESSION_EPOCH: Final = -1
+EPOCH_MAX: Final = 2**31 - 1
+IDLE_MS: Final = 120_000
+
+TopicReference: TypeAlias = str | bytes
+"""A topic as the request names it: by name up to version 12, by id from version 13 on."""
+
+
+class SessionPartition:
+    """A partition that a client fetches: what it last asked, and what it was last told."""
+
+    __slots__ = ("asked", "high_watermark", "index", "log_start_offset", "topic")
+
+    def __init__(self, topic: TopicReference, asked: FetchPartition) -> None:
+        self.topic = topic
+        self.index = asked.partition
+        self.asked = asked
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def is_news(self, data: PartitionData) -> bool:
+        """Whether an incremental answer must hold this; remembers that the client was told."""
+        news = (
+            bool(data.records)
+            or data.high_watermark != self.high_watermark
+            or data.log_start_offset != self.log_start_offset
+        )
+        self.log_start_offset = data.log_start_offset
+        self.high_watermark = data.high_watermark
+        if data.error_code:
+            # The end of an error is news too, whatever the high watermark is then.
+            self.high_watermark = -1
+            return True
+        return news
+
+
+PartitionReference: TypeAlias = tuple[TopicReference, int]
+
+
+class FetchSession:
+    """One session. ``epoch`` is the one that the next request must carry."""
+
+    __slots__ = ("by_id", "epoch", "partitions", "session_id", "used_ms")
+
+    def __init__(
+        self, session_id: int, by_id: bool, partitions: dict[PartitionReference, SessionPartition]
+    ) -> None:
+        self.session_id = session_id
+        self.by_id = by_id
+        self.partitions = partitions
+        self.epoch = 1
+        self.used_ms = 0
+
+    def move_to_end(self, partition: SessionPartition) -> None:
+        """Next time the others come first, so that one busy partition cannot starve them."""
+        reference = (partition.topic, partition.index)
+        if self.partitions.get(reference) is partition:
+            del self.partitions[reference]
+            self.partitions[reference] = partition
+
+
+class Turn(NamedTuple):
+    """What one request is about."""
+
+    error: ErrorCode
+    partitions: list[SessionPartition]
+    session: FetchSession | None = None
+    is_incremental: bool = False
+
+    @property
+    def session_id(self) -> int:
+        """What the answer carries."""
+        return self.session.session_id if self.session else NO_SESSION
+
+
+class FetchSessions:
+    """All sessions of a broker, the one that was used longest ago first."""
+
+    def __init__(self, sessions_max: int, partitions_max: int) -> None:
+        self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, request: FetchRequest, *, by_id: bool, now: int) -> Turn:
+        """Find out which partitions a request is about, and move its session on."""
+        if request.session_epoch in (BEGIN_EPOCH, NO_SESSION_EPOCH):
+            self._remove(request.session_id)
+            partitions = {(each.topic, each.index): each for each in _asked(request, by_id)}
+            session = None
+            if request.session_epoch == BEGIN_EPOCH:
+                session = self._create(by_id, partitions, now)
+            return Turn(ErrorCode.NONE, list(partitions.values()), session)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return Turn(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+        if session.epoch != request.session_epoch:
+            return Turn(ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+        if session.by_id != by_id:
+            return Turn(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, [])
+        return self._go_on(session, request, now)
+
+    def _go_on(self, session: FetchSession, request: FetchRequest, now: int) -> Turn:
+        known = session.partitions
+        self._partitions -= len(known)
+        for each in _asked(request, session.by_id):
+            cached = known.setdefault((each.topic, each.index), each)
+            cached.asked = each.asked
+        for forgotten in request.forgotten_topics_data:
+            topic: TopicReference = forgotten.topic_id if session.by_id else forgotten.topic
+            for index in forgotten.partitions:
+                known.pop((topic, index), None)
+        self._partitions += len(known)
+        if self._partitions > self._partitions_max:
+            self._remove(session.session_id)
+            return Turn(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+        if not known:
+            self._remove(session.session_id)
+            return Turn(ErrorCode.NONE, [])
+        session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
+        session.used_ms = now
+        self._sessions.move_to_end(session.session_id)
+        return Turn(ErrorCode.NONE, list(known.values()), session, is_incremental=True)
+
+    def _create(
+        self, by_id: bool, partitions: dict[PartitionReference, SessionPartition], now: int
+    ) -> FetchSession | None:
+        if not partitions or not self._has_room(len(partitions), now):
+            return None
+        session_id = random.randint(1, EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = random.randint(1, EPOCH_MAX)
+        session = FetchSession(session_id, by_id, partitions)
+        session.used_ms = now
+        self._sessions[session_id] = session
+        self._partitions += len(partitions)
+        return session
+
+    def _has_room(self, partitions: int, now: int) -> bool:
+        while (
+            len(self._sessions) >= self._sessions_max or self._partitions + partitions > self._partitions_max
+        ):
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.used_ms < IDLE_MS:
+                return False
+            self._remove(oldest.session_id)
+        return True
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+
+
+def _asked(request: FetchRequest, by_id: bool) -> Iterator[SessionPartition]:
+    for topic in request.topics:
+        reference: TopicReference = topic.topic_id if by_id else topic.topic
+        for partition in topic.partitions:
+            yield SessionPartition(reference, partition)

@@ -1,0 +1,148 @@
+"""ListOffsets and OffsetForLeaderEpoch: which offset belongs to a time, or ends an epoch.
+
+Leadership decides nothing here, so there is one leader epoch, 0, for ever. A client that knows a larger one
+talks to a cluster that is not this one; a smaller one does not exist.
+"""
+
+from collections import Counter
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.broker.offset_search import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
+from semel.broker.reads import Isolation
+from semel.broker.tail import LEADER_EPOCH
+from semel.core.types import ErrorCode, PartitionKey, Topic
+from semel.handlers.context import CloseConnection, RequestContext
+from semel.wire.messages.fetch import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+NO_EPOCH: Final = -1
+
+FIRST_VERSION: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version of ListOffsets from which a client may ask for each special timestamp."""
+
+
+def isolation_of(level: int) -> Isolation:
+    """The isolation that a request names; one that does not exist closes the connection."""
+    if level == Isolation.READ_COMMITTED:
+        return Isolation.READ_COMMITTED
+    if level == Isolation.READ_UNCOMMITTED:
+        return Isolation.READ_UNCOMMITTED
+    raise CloseConnection(f"there is no isolation level {level}")
+
+
+def check_leader_epoch(epoch: int) -> ErrorCode:
+    """Hold the leader epoch that a client believes in against the only one there is."""
+    if epoch in (NO_EPOCH, LEADER_EPOCH):
+        return ErrorCode.NONE
+    return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch > LEADER_EPOCH else ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    """ListOffsets v1–v11: the offset at a time, at the start or at the end of partitions.
+
+    Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a hit at or after
+        it is none.
+    Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
+        v9 latest tiered · v11 earliest pending upload.
+    Differs:   nothing is tiered: earliest local is the earliest, the other two find nothing.
+    """
+    isolation = isolation_of(request.isolation_level)
+    times_named = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
+    response = ListOffsetsResponse()
+    for asked in request.topics:
+        topic = broker.catalog.cached(asked.name) or await broker.catalog.topic(asked.name)
+        answers: list[ListOffsetsPartitionResponse] = []
+        for partition in asked.partitions:
+            if times_named[asked.name, partition.partition_index] > 1:
+                answers.append(_refused(partition.partition_index, ErrorCode.INVALID_REQUEST))
+            else:
+                answers.append(await _list_partition(broker, topic, partition, isolation, context.version))
+        response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=answers))
+    return response
+
+
+def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
+
+
+async def _list_partition(
+    broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, isolation: Isolation, version: int
+) -> ListOffsetsPartitionResponse:
+    index, timestamp = asked.partition_index, asked.timestamp
+    if timestamp < 0 and version < FIRST_VERSION.get(timestamp, version + 1):
+        return _refused(index, ErrorCode.UNSUPPORTED_VERSION)
+    if topic is None or not 0 <= index < topic.partitions:
+        return _refused(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = check_leader_epoch(asked.current_leader_epoch)
+    if error:
+        return _refused(index, error)
+    listed = await broker.reads.list_offsets(PartitionKey(topic.topic_id, index), timestamp, isolation)
+    return ListOffsetsPartitionResponse(
+        partition_index=index,
+        error_code=listed.error,
+        timestamp=listed.timestamp,
+        offset=listed.offset,
+        leader_epoch=LEADER_EPOCH if listed.offset >= 0 else NO_EPOCH,
+    )
+
+
+async def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """OffsetForLeaderEpoch v2–v4: where an epoch ends, for a client that checks for truncation (KIP-320).
+
+    Behaviour: epoch 0 ends at the high watermark; nothing is ever truncated. Other epochs are unknown: -1.
+    Versions:  v3 replica id · v4 flexible.
+    """
+    response = OffsetForLeaderEpochResponse()
+    for asked in request.topics:
+        topic = broker.catalog.cached(asked.topic) or await broker.catalog.topic(asked.topic)
+        answers = [await _end_of_epoch(broker, topic, partition) for partition in asked.partitions]
+        response.topics.append(OffsetForLeaderTopicResult(topic=asked.topic, partitions=answers))
+    return response
+
+
+async def _end_of_epoch(
+    broker: Broker, topic: Topic | None, asked: OffsetForLeaderPartition
+) -> OffsetForLeaderEpochEpochEndOffset:
+    answer = OffsetForLeaderEpochEpochEndOffset(partition=asked.partition)
+    partition = None
+    if topic is not None and 0 <= asked.partition < topic.partitions:
+        partition = await broker.reads.partition(PartitionKey(topic.topic_id, asked.partition))
+    if partition is None:
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+    answer.error_code = check_leader_epoch(asked.current_leader_epoch)
+    if not answer.error_code and asked.leader_epoch == LEADER_EPOCH:
+        answer.leader_epoch = LEADER_EPOCH
+        answer.end_offset = partition.high_watermark
+    return answer

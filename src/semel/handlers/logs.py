@@ -1,0 +1,138 @@
+"""DeleteRecords, DescribeLogDirs, ListPartitionReassignments: what lies on disk.
+
+A log directory of Kafka is the data directory here. Records of all partitions share chunks, so the size of a
+partition is the bytes of its batches, not of its files.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from semel.broker.broker import Broker
+from semel.core.partition import RecordsDeleted
+from semel.core.types import ErrorCode, PartitionKey, Topic
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreFull
+from semel.wire.messages.topics import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+UNKNOWN_BYTES = -1
+
+
+async def delete_records(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """DeleteRecords v0–v2: delete everything below an offset; -1 is the high watermark.
+
+    Behaviour: bounded by the high watermark, not by open transactions. A topic that is only compacted is
+        POLICY_VIOLATION. The low watermark in the answer is the new log start offset.
+    Versions:  v2 flexible.
+    """
+    response = DeleteRecordsResponse()
+    wanted: dict[tuple[PartitionKey, int], list[DeleteRecordsPartitionResult]] = {}
+    for each in request.topics:
+        topic = await broker.catalog.topic(each.name)
+        result = DeleteRecordsTopicResult(name=each.name)
+        response.topics.append(result)
+        for part in each.partitions:
+            error = _deletion_error(broker, topic, part.partition_index)
+            answer = DeleteRecordsPartitionResult(
+                partition_index=part.partition_index, low_watermark=-1, error_code=error
+            )
+            result.partitions.append(answer)
+            if topic is not None and not error:
+                key = PartitionKey(topic.topic_id, part.partition_index)
+                wanted.setdefault((key, part.offset), []).append(answer)
+    # Together, so that they share a commit.
+    answers = await asyncio.gather(*(_delete(broker, key, offset) for key, offset in wanted))
+    for waiting, deleted in zip(wanted.values(), answers, strict=True):
+        for answer in waiting:
+            answer.error_code, answer.low_watermark = deleted.error, deleted.low_watermark
+    return response
+
+
+def _deletion_error(broker: Broker, topic: Topic | None, index: int) -> ErrorCode:
+    if topic is None or not 0 <= index < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if broker.catalog.limits(topic).deletes else ErrorCode.POLICY_VIOLATION
+
+
+async def _delete(broker: Broker, partition: PartitionKey, offset: int) -> RecordsDeleted:
+    if offset < -1:
+        return RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE)
+    try:
+        return await broker.delete_records(partition, offset)
+    except StoreFull:
+        return RecordsDeleted(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+async def describe_log_dirs(
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
+) -> DescribeLogDirsResponse:
+    """DescribeLogDirs v1–v5: the data directory, and how many bytes each partition has in it.
+
+    Behaviour: one directory. A broker in memory calls it "memory" and knows no size of it. Topics and
+        partitions that do not exist are left out.
+    Versions:  v2 flexible · v3 error code · v4 bytes of the volume · v5 cordoned directories (there are
+        none).
+    """
+    wanted: list[tuple[Topic, list[int]]] = []
+    if request.topics is None:
+        wanted = [(topic, list(range(topic.partitions))) for topic in await broker.catalog.all()]
+    else:
+        for each in request.topics:
+            topic = await broker.catalog.topic(each.topic)
+            if topic is not None:
+                named = dict.fromkeys(each.partitions)
+                wanted.append((topic, [index for index in named if 0 <= index < topic.partitions]))
+    total_bytes, usable_bytes = _volume(broker.directory)
+    result = DescribeLogDirsResult(
+        log_dir=broker.directory, total_bytes=total_bytes, usable_bytes=usable_bytes
+    )
+    for topic, indexes in wanted:
+        sizes = [
+            DescribeLogDirsPartition(partition_index=index, partition_size=size)
+            for index in indexes
+            if (size := await _size(broker, PartitionKey(topic.topic_id, index))) is not None
+        ]
+        if sizes:
+            result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=sizes))
+    return DescribeLogDirsResponse(results=[result])
+
+
+async def _size(broker: Broker, key: PartitionKey) -> int | None:
+    partition = await broker.reads.partition(key)
+    return None if partition is None else partition.size_bytes
+
+
+def _volume(directory: str) -> tuple[int, int]:
+    """Bytes of the volume and bytes free on it; unknown where there is no directory."""
+    if not Path(directory).is_dir():
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    usage = shutil.disk_usage(directory)
+    return usage.total, usage.free
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """ListPartitionReassignments v0: nothing is ever under way, because no partition moves between nodes.
+
+    Behaviour: an empty list, whatever is asked for.
+    Versions:  v0.
+    """
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+HANDLERS: dict[int, Handler] = {21: delete_records, 35: describe_log_dirs, 46: list_partition_reassignments}

@@ -1,0 +1,87 @@
+"""The way out: hands responses to the transport, and knows how much the client has not taken.
+
+A plain transport is given everything at once; it keeps references and says exactly what is left. A TLS
+transport encrypts whatever it is given into a buffer that we cannot see, so it is given slices, and the
+rest stays here until it asks for more. Either way `unsent` is true to within a slice, which is what
+budgets and timeouts need.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from semel.wire.schema import Buffer
+
+JOIN_BYTES_MAX: Final = 65_536
+"""Below this, copying responses together is cheaper than handing the kernel a list."""
+
+SLICE_BYTES: Final = 65_536
+
+
+class Outgoing:
+    """What one connection sends."""
+
+    __slots__ = ("_held", "_is_full", "_is_tls", "_slices", "_transport", "handed_over")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        self._slices: deque[memoryview] = deque()
+        self._held = 0
+        self._is_full = False
+        self.handed_over = 0
+        """Bytes of all responses so far."""
+        # We want to be told whenever something is left in the transport, and when nothing is. A plain
+        # transport says so above the mark, one with TLS at the mark.
+        transport.set_write_buffer_limits(high=1 if self._is_tls else 0, low=0)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has to take something before it may ask for more."""
+        return self._is_full or self._held > 0
+
+    @property
+    def taken(self) -> int:
+        """Bytes that left this process."""
+        return self.handed_over - self.unsent()
+
+    def unsent(self) -> int:
+        """Bytes that did not leave this process."""
+        return self._held + self._transport.get_write_buffer_size()
+
+    def send(self, parts: list[Buffer]) -> int:
+        """Send these one after another; their size."""
+        size = sum(map(len, parts))
+        self.handed_over += size
+        if self._is_tls:
+            self._send_slices(parts, size)
+        elif len(parts) == 1:
+            self._transport.write(parts[0])
+        elif size <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+        return size
+
+    def full(self) -> None:
+        """The transport has more than it can send."""
+        self._is_full = True
+
+    def drained(self) -> None:
+        """The transport has sent what it had."""
+        self._is_full = False
+        self._pump()
+
+    def _send_slices(self, parts: list[Buffer], size: int) -> None:
+        views = [memoryview(b"".join(parts))] if size <= SLICE_BYTES else [memoryview(part) for part in parts]
+        for view in views:
+            for at in range(0, len(view), SLICE_BYTES):
+                self._slices.append(view[at : at + SLICE_BYTES])
+        self._held += size
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._slices and not self._is_full:
+            piece = self._slices.popleft()
+            self._held -= len(piece)
+            self._transport.write(piece)

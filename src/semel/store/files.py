@@ -1,0 +1,142 @@
+"""What the chunk store asks of the operating system: a few calls, in one place, so that a test can fail each.
+
+``Files`` is the only door to the disk for chunks. ``OpenFiles`` keeps a bounded number of files open for
+reading and never closes one while somebody reads it: a file descriptor that is closed under a reader may
+already be another file.
+"""
+
+import ctypes
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from semel.core.types import Buffer
+
+IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
+_KEEP_SIZE: Final = 0x01
+_PUNCH_HOLE: Final = 0x02
+_UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class Files:
+    """The calls, each as thin as it can be."""
+
+    def create(self, path: Path) -> int:
+        """A new file, open for writing. It must not exist."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def allocate(self, descriptor: int, position: int, length: int) -> None:
+        """Give a file room, so that writing there cannot fill the disk and flushing it is cheap."""
+        try:
+            os.posix_fallocate(descriptor, position, length)
+        except OSError as error:
+            # Without it the file grows as it is written: slower to flush, and no less safe.
+            if error.errno not in _UNSUPPORTED:
+                raise
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write buffers one after another; how many bytes were taken."""
+        return os.pwritev(descriptor, buffers, position)
+
+    def flush(self, descriptor: int) -> None:
+        """What was written is on the disk when this returns."""
+        os.fdatasync(descriptor)
+
+    def flush_directory(self, path: Path) -> None:
+        """The names in a directory are on the disk when this returns."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: Path) -> int:
+        """How much may still be written to the disk that holds this."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def punch(self, descriptor: int, position: int, length: int) -> None:
+        """Give the space of a range back to the disk, where the file system can do that."""
+        if _fallocate is None:
+            return
+        if _fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, position, length) != 0:
+            code = ctypes.get_errno()
+            if code not in _UNSUPPORTED:
+                raise OSError(code, os.strerror(code))
+
+
+def _find_fallocate() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).fallocate
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.restype = ctypes.c_int
+    return function
+
+
+_fallocate = _find_fallocate()
+
+
+class _OpenFile:
+    __slots__ = ("descriptor", "forgotten", "readers")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.readers = 0
+        self.forgotten = False
+
+
+class OpenFiles:
+    """Files open for reading, at most ``files_max`` beside those in use; the one not used for longest goes."""
+
+    def __init__(self, files_max: int = 64) -> None:
+        self._files_max = files_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
+
+    def take(self, path: Path, *, if_open: bool = False) -> _OpenFile | None:
+        """A file to read until it is given back; None if only open ones are wanted. FileNotFoundError."""
+        with self._lock:
+            file = self._open.get(path)
+            if file is None:
+                if if_open:
+                    return None
+                file = self._open[path] = _OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            else:
+                self._open.move_to_end(path)
+            file.readers += 1
+            self._shrink(self._files_max)
+            return file
+
+    def give_back(self, file: _OpenFile) -> None:
+        """The reader is done."""
+        with self._lock:
+            file.readers -= 1
+            if file.forgotten and not file.readers:
+                os.close(file.descriptor)
+
+    def forget(self, path: Path) -> None:
+        """Close a file, now or when its last reader is done."""
+        with self._lock:
+            file = self._open.pop(path, None)
+            if file is not None:
+                self._close(file)
+
+    def close(self) -> None:
+        """Close all of them."""
+        with self._lock:
+            self._shrink(0)
+
+    def _shrink(self, files_max: int) -> None:
+        while len(self._open) > files_max:
+            self._close(self._open.popitem(last=False)[1])
+
+    def _close(self, file: _OpenFile) -> None:
+        file.forgotten = True
+        if not file.readers:
+            os.close(file.descriptor)

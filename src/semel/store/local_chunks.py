@@ -1,0 +1,369 @@
+"""Chunks as files in a local directory.
+
+A chunk is one file, named by its number. It only grows, is given room in steps before it is written, and is
+sealed when the next append would make it larger than ``chunk_bytes_max``. Bytes that were written are never
+overwritten and a file is never made shorter: after a restart or a failed write a new chunk is begun, so that
+bytes which no row points to do no harm and need no repair.
+
+The room is what makes a flush cheap (the file's size does not change), and it is where a full disk shows: if
+there is no room, or less than the reserve would be left, ``StoreFull`` is raised before anything is written.
+What goes wrong after that, in the write or in the flush, has an unknown outcome and is ``StoreBroken``.
+
+Appending happens on the writer's thread. Reading happens on threads of its own, except when the bytes are in
+the page cache, as those that were just written are: then they are copied without leaving the event loop.
+
+Space that was released is punched out of the file after a while, not at once. A reader that learned of a place
+a moment ago may be about to read it, and a hole reads as zeros.
+"""
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from semel.core.types import Buffer
+from semel.store.files import IOV_MAX, Files, OpenFiles
+from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.worker import Fuse, Worker
+
+ROOM_BYTES: Final = 16 * 1024 * 1024
+"""How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""Up to this much is copied from the page cache on the event loop: less than the cost of going to a thread."""
+RELEASE_AFTER_SECONDS: Final = 10.0
+WAITING_RANGES_MAX: Final = 100_000
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
+
+class _Writing:
+    """The chunk that grows now."""
+
+    __slots__ = ("chunk_id", "descriptor", "position", "room_end")
+
+    def __init__(self, chunk_id: int, descriptor: int) -> None:
+        self.chunk_id = chunk_id
+        self.descriptor = descriptor
+        self.position = 0
+        self.room_end = 0
+
+
+class _Range(NamedTuple):
+    chunk_id: int
+    start: int
+    end: int
+    released_at: float
+
+
+class LocalChunks:
+    """A chunk store in a directory that this process alone writes to."""
+
+    def __init__(
+        self,
+        directory: Path,
+        chunk_bytes_max: int,
+        reserve_bytes: int,
+        *,
+        files: Files | None = None,
+        writer: Worker | None = None,
+        fuse: Fuse | None = None,
+        release_after_seconds: float = RELEASE_AFTER_SECONDS,
+    ) -> None:
+        self.directory = directory
+        self._chunk_bytes_max = chunk_bytes_max
+        self._reserve_bytes = reserve_bytes
+        self._files = files or Files()
+        self._fuse = fuse or Fuse()
+        self._own_writer = writer is None
+        self._writer = writer or Worker("chunk-writer")
+        self._readers = Worker("chunk-reader", threads=2)
+        self._open_files = OpenFiles()
+        self._writing: _Writing | None = None
+        self._release_after_seconds = release_after_seconds
+        self._released: deque[_Range] = deque(maxlen=WAITING_RANGES_MAX)
+        self._released_lock = threading.Lock()
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            self._files.flush_directory(directory.parent)
+        self._next_id = max(self._ids(), default=0) + 1
+
+    # -- the contract -------------------------------------------------------------------------------------
+
+    async def append(self, batches: Sequence[Buffer]) -> list[Place]:
+        """Write these one after another and make them durable. StoreFull, StoreBroken."""
+        return await self._writer.run(self._fuse.guard, self.append_now, batches)
+
+    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
+
+        An OSError of the disk passes through: the bytes are there and cannot be had, which is not "gone".
+        """
+        self._fuse.check()
+        if _NOWAIT and sum(place.length for place in places) <= INLINE_BYTES_MAX:
+            found = self._read_cached(places)
+            if found is not None:
+                return found
+        return await self._readers.run(self.read_now, places)
+
+    async def release(self, places: Sequence[Place]) -> None:
+        """Nobody points at these ranges any more: give their space back, a little later."""
+        self._fuse.check()
+        await self._readers.run(self._release_now, places)
+
+    async def delete(self, chunk_id: int) -> None:
+        """Remove a chunk. Not an error if it is gone."""
+        self._fuse.check()
+        await self._writer.run(self._seal_if, chunk_id)
+        await self._readers.run(self._unlink, chunk_id)
+
+    async def list_chunks(self) -> list[tuple[int, int]]:
+        """Every chunk with the space it takes on the disk."""
+        self._fuse.check()
+        return await self._readers.run(self._list_now)
+
+    async def close(self) -> None:
+        """Let go of files and threads."""
+        if self._own_writer:
+            self._writer.stop()
+        self._readers.stop()
+        self.close_now()
+
+    # -- on the writer's thread ---------------------------------------------------------------------------
+
+    @property
+    def writing_id(self) -> int:
+        """The chunk that grows now, or the next one if none does. Those before it are sealed."""
+        return self._writing.chunk_id if self._writing else self._next_id
+
+    def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
+        """Append on the calling thread, which must be the writer's."""
+        if not batches:
+            return []
+        lengths = [len(batch) for batch in batches]
+        writing = self._make_room(sum(lengths))
+        chunk_id, position = writing.chunk_id, writing.position
+        places: list[Place] = []
+        for length in lengths:
+            places.append(Place(chunk_id, position, length))
+            position += length
+        try:
+            self._write_all(writing.descriptor, batches, writing.position, position)
+            self._files.flush(writing.descriptor)
+        except OSError as error:
+            self._writing = None
+            raise StoreBroken(f"writing {self._path(chunk_id)} failed: {error}") from error
+        writing.position = position
+        return places
+
+    def close_now(self) -> None:
+        """Close every file. The threads must have ended."""
+        self._seal()
+        self._open_files.close()
+
+    def _make_room(self, length: int) -> _Writing:
+        """The chunk to append to, with room for this many bytes. StoreFull, and then nothing has changed."""
+        writing = self._writing
+        if writing is not None and writing.position and writing.position + length > self._chunk_bytes_max:
+            self._seal()
+            writing = None
+        if writing is not None and writing.position + length <= writing.room_end:
+            return writing
+        missing = length if writing is None else writing.position + length - writing.room_end
+        step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max))
+        if self._files.free_bytes(self.directory) - step < self._reserve_bytes:
+            raise StoreFull(f"less than {self._reserve_bytes} bytes would be left free in {self.directory}")
+        if writing is None:
+            writing = self._writing = self._begin()
+        try:
+            self._files.allocate(writing.descriptor, writing.room_end, step)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StoreFull(f"there is no room in {self.directory}: {error}") from error
+            raise
+        writing.room_end += step
+        return writing
+
+    def _begin(self) -> _Writing:
+        chunk_id = self._next_id
+        try:
+            descriptor = self._files.create(self._path(chunk_id))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StoreFull(f"there is no room in {self.directory}: {error}") from error
+            raise
+        self._next_id += 1
+        self._files.flush_directory(self.directory)
+        return _Writing(chunk_id, descriptor)
+
+    def _write_all(self, descriptor: int, batches: Sequence[Buffer], position: int, end: int) -> None:
+        for start in range(0, len(batches), IOV_MAX):
+            group = batches[start : start + IOV_MAX]
+            size = sum(map(len, group))
+            written = self._files.write(descriptor, group, position)
+            while written < size:
+                # A short write is legal for large ones; the rest follows from where it stopped.
+                rest = memoryview(b"".join(group))[written:]
+                more = self._files.write(descriptor, [rest], position + written)
+                if more <= 0:
+                    raise OSError(errno.EIO, "the disk took no bytes")
+                written += more
+            position += size
+        assert position == end
+
+    def _seal(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        # The room that was never written goes back. The file keeps its length: nothing is cut off. If that
+        # fails, space is lost until the chunk is deleted, and nothing else.
+        with contextlib.suppress(OSError):
+            self._punch(writing.descriptor, writing.position, writing.room_end)
+        os.close(writing.descriptor)
+
+    def _seal_if(self, chunk_id: int) -> None:
+        if self._writing is not None and self._writing.chunk_id == chunk_id:
+            self._seal()
+
+    # -- on any thread ------------------------------------------------------------------------------------
+
+    def read_now(self, places: Sequence[Place]) -> list[bytearray]:
+        """Read on the calling thread."""
+        buffers = [bytearray(place.length) for place in places]
+        for chunk_id, position, run in _runs(places, buffers):
+            try:
+                file = self._open_files.take(self._path(chunk_id))
+            except FileNotFoundError:
+                raise LookupError(f"chunk {chunk_id} is gone") from None
+            assert file is not None
+            try:
+                self._read_run(file.descriptor, chunk_id, position, run)
+            finally:
+                self._open_files.give_back(file)
+        return buffers
+
+    def _read_run(self, descriptor: int, chunk_id: int, position: int, run: Sequence[Buffer]) -> None:
+        wanted = sum(map(len, run))
+        views = run
+        while wanted:
+            taken = os.preadv(descriptor, views, position)
+            if taken == 0:
+                raise LookupError(f"chunk {chunk_id} ends at {position}, {wanted} bytes too early")
+            wanted -= taken
+            position += taken
+            if wanted:
+                views = _rest(views, taken)
+
+    def _read_cached(self, places: Sequence[Place]) -> list[bytearray] | None:
+        """The bytes if all of them are in memory; None if a disk would have to be waited for."""
+        buffers = [bytearray(place.length) for place in places]
+        for chunk_id, position, run in _runs(places, buffers):
+            file = self._open_files.take(self._path(chunk_id), if_open=True)
+            if file is None:
+                return None
+            try:
+                if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
+                    return None
+            except OSError:
+                # Not in memory, or a file system that cannot tell: the thread finds out what it is.
+                return None
+            finally:
+                self._open_files.give_back(file)
+        return buffers
+
+    def _release_now(self, places: Sequence[Place]) -> None:
+        now = time.monotonic()
+        due: list[_Range] = []
+        with self._released_lock:
+            # When too many wait, the oldest are forgotten; their space comes back with the whole chunk.
+            self._released.extend(_merged(places, now))
+            while self._released and self._released[0].released_at <= now - self._release_after_seconds:
+                due.append(self._released.popleft())
+        for chunk_id, start, end, _ in due:
+            # A chunk that was deleted meanwhile has no space left to give.
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    self._punch(descriptor, start, end)
+                finally:
+                    os.close(descriptor)
+
+    def _punch(self, descriptor: int, start: int, end: int) -> None:
+        block = os.fstat(descriptor).st_blksize
+        first = -(-start // block) * block
+        last = end // block * block
+        if last > first:
+            self._files.punch(descriptor, first, last - first)
+
+    def delete_now(self, chunk_id: int) -> None:
+        """Remove a sealed chunk on the calling thread."""
+        self._unlink(chunk_id)
+
+    def _unlink(self, chunk_id: int) -> None:
+        path = self._path(chunk_id)
+        path.unlink(missing_ok=True)
+        self._open_files.forget(path)
+
+    def _list_now(self) -> list[tuple[int, int]]:
+        chunks: list[tuple[int, int]] = []
+        for chunk_id in sorted(self._ids()):
+            with contextlib.suppress(FileNotFoundError):
+                chunks.append((chunk_id, self._path(chunk_id).stat().st_blocks * 512))
+        return chunks
+
+    def _ids(self) -> Iterator[int]:
+        for path in self.directory.glob("*.chunk"):
+            if path.stem.isdecimal():
+                yield int(path.stem)
+
+    def _path(self, chunk_id: int) -> Path:
+        return self.directory / f"{chunk_id:016d}.chunk"
+
+
+def _runs(
+    places: Sequence[Place], buffers: Sequence[bytearray]
+) -> Iterator[tuple[int, int, list[bytearray]]]:
+    """Neighbours in a file together, so that one call reads them: chunk, position, buffers to fill."""
+    run: list[bytearray] = []
+    chunk_id = start = end = -1
+    for place, buffer in zip(places, buffers, strict=True):
+        if place.chunk_id != chunk_id or place.position != end or len(run) == IOV_MAX:
+            if run:
+                yield chunk_id, start, run
+            run = []
+            chunk_id = place.chunk_id
+            start = end = place.position
+        run.append(buffer)
+        end += place.length
+    if run:
+        yield chunk_id, start, run
+
+
+def _rest(views: Sequence[Buffer], taken: int) -> list[Buffer]:
+    """What is still to be filled after this many bytes came."""
+    rest: list[Buffer] = []
+    for view in views:
+        if taken >= len(view):
+            taken -= len(view)
+        else:
+            rest.append(memoryview(view)[taken:])
+            taken = 0
+    return rest
+
+
+def _merged(places: Sequence[Place], now: float) -> Iterator[_Range]:
+    """Ranges that touch as one: only whole blocks can be given back, so larger ranges give more."""
+    current: _Range | None = None
+    for chunk_id, position, length in sorted(places):
+        if current is not None and current.chunk_id == chunk_id and current.end == position:
+            current = current._replace(end=position + length)
+            continue
+        if current is not None:
+            yield current
+        current = _Range(chunk_id, position, position + length, now)
+    if current is not None:
+        yield current

@@ -1,0 +1,68 @@
+"""The statements of the embedded ledger, by name. All SQL is in ``schema.sql`` and ``queries.sql``.
+
+``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite gives up Python's lock, and getting
+it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is nothing. So a
+row of question marks is repeated to a power of two, which keeps the number of different statements (each is
+compiled once) small, and the rows that are too many are NULLs, which the statement leaves out.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+_HERE: Final = Path(__file__).parent
+_NAME: Final = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
+_ROW: Final = re.compile(r"\((?:\?, )*\?\)")
+ROWS_MAX: Final = 256
+"""Rows in one step: enough that steps do not count, few enough that the statement's text stays cached."""
+
+
+def parse(text: str) -> dict[str, str]:
+    """The statements in a file, each under its name and below at least one sentence."""
+    parts = _NAME.split(text)
+    statements: dict[str, str] = {}
+    for name, _sentence, statement in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        if name in statements:
+            raise ValueError(f"there are two queries named {name!r}")
+        statements[name] = statement.strip()
+    return statements
+
+
+SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
+QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
+
+
+class ManyRows:
+    """A statement that takes any number of rows."""
+
+    def __init__(self, name: str) -> None:
+        self._text = QUERIES[name]
+        row = _ROW.search(self._text)
+        if row is None:
+            raise ValueError(f"query {name!r} has no row of question marks")
+        self._before = self._text[: row.start()]
+        self._row = row.group()
+        self._after = self._text[row.end() :]
+        self._width = self._row.count("?")
+        self._statements: dict[int, str] = {}
+
+    def run(self, connection: apsw.Connection, values: Sequence[Any]) -> None:
+        """Run it for all rows, whose values come one after another."""
+        width = self._width
+        for start in range(0, len(values), ROWS_MAX * width):
+            part = list(values[start : start + ROWS_MAX * width])
+            rows = len(part) // width
+            assert rows * width == len(part)
+            size = 1 << (rows - 1).bit_length()
+            part += (None,) * ((size - rows) * width)
+            connection.execute(self._statement(size), part)
+
+    def _statement(self, rows: int) -> str:
+        statement = self._statements.get(rows)
+        if statement is None:
+            statement = self._before + ", ".join([self._row] * rows) + self._after
+            self._statements[rows] = statement
+        return statement

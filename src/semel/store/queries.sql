@@ -1,0 +1,314 @@
+-- Every statement of the embedded ledger, by name. A statement with one row of question marks in parentheses
+-- after VALUES takes any number of rows: semel.store.queries repeats the row, and fills up with NULLs, which
+-- the condition on column1 leaves out.
+
+-- name: settings
+-- How every connection is set. FULL, because in WAL mode anything less loses commits with the power. Memory maps
+-- are off: a disk error under one is a signal and not an error. The cache is in KiB.
+PRAGMA synchronous = FULL;
+PRAGMA mmap_size = 0;
+PRAGMA temp_store = MEMORY;
+PRAGMA cache_size = -16384;
+
+-- name: use_wal
+-- Readers and the writer do not wait for each other.
+PRAGMA journal_mode = WAL;
+
+-- name: read_synchronous
+-- Whether commits are flushed: 2 is FULL.
+PRAGMA synchronous;
+
+-- name: begin
+-- Starts a commit. Immediate, so that it cannot fail later for want of the write lock.
+BEGIN IMMEDIATE;
+
+-- name: end
+-- Makes everything since begin durable, together.
+COMMIT;
+
+-- name: undo
+-- Forgets everything since begin.
+ROLLBACK;
+
+-- name: read_meta
+-- Everything the ledger says of itself.
+SELECT name, value FROM meta;
+
+-- name: write_meta
+-- Says something of the ledger.
+INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: has_schema
+-- Whether the tables were made.
+SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'meta';
+
+-- name: first_counters
+-- The counters of a cluster in which nothing has happened.
+INSERT INTO cluster (only_one, commit_number, next_producer_id, next_partition_id) VALUES (1, 0, 0, 1);
+
+-- name: read_counters
+-- The counters as they are.
+SELECT commit_number, next_producer_id, next_partition_id FROM cluster;
+
+-- name: write_counters
+-- The counters as they have become; a part of every commit.
+UPDATE cluster SET commit_number = ?, next_producer_id = ?, next_partition_id = ? WHERE only_one = 1;
+
+-- name: add_topic
+-- A topic that did not exist.
+INSERT INTO topics (name, topic_id, partitions, configs) VALUES (?, ?, ?, ?);
+
+-- name: change_topic
+-- A topic as it has become.
+UPDATE topics SET partitions = ?, configs = ? WHERE topic_id = ?;
+
+-- name: delete_topic
+-- Removes a topic.
+DELETE FROM topics WHERE topic_id = ?;
+
+-- name: topic_by_name
+-- One topic.
+SELECT name, topic_id, partitions, configs FROM topics WHERE name = ?;
+
+-- name: topic_by_id
+-- One topic, by its id.
+SELECT name, topic_id, partitions, configs FROM topics WHERE topic_id = ?;
+
+-- name: topics_from
+-- Topics in the order of their names, beginning at one.
+SELECT name, topic_id, partitions, configs FROM topics WHERE name >= ? ORDER BY name LIMIT ?;
+
+-- name: partition_row
+-- One partition as it is.
+SELECT partition_id, log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions
+FROM partitions WHERE topic_id = ? AND partition_index = ?;
+
+-- name: count_partitions
+-- How many partitions of a topic have rows.
+SELECT count(*) FROM partitions WHERE topic_id = ?;
+
+-- name: put_partitions
+-- Partitions as they have become.
+INSERT INTO partitions (
+    partition_id, topic_id, partition_index,
+    log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions
+)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+ON CONFLICT (partition_id) DO UPDATE SET
+    log_start_offset = excluded.log_start_offset, high_watermark = excluded.high_watermark,
+    peak_timestamp = excluded.peak_timestamp, size_bytes = excluded.size_bytes,
+    open_transactions = excluded.open_transactions;
+
+-- name: delete_partitions
+-- Removes the partitions of a topic. Their batches and producers stay until they are swept.
+DELETE FROM partitions WHERE topic_id = ?;
+
+-- name: leave_partitions
+-- Notes that everything of a topic's partitions is to be swept.
+INSERT INTO leftovers (partition_id, below_offset)
+SELECT partition_id, 9223372036854775807 FROM partitions WHERE topic_id = ?
+ON CONFLICT (partition_id) DO UPDATE SET below_offset = excluded.below_offset;
+
+-- name: leave_batches
+-- Notes that batches below a log start are to be swept.
+INSERT INTO leftovers (partition_id, below_offset)
+SELECT * FROM (VALUES (?, ?)) WHERE column1 IS NOT NULL
+ON CONFLICT (partition_id) DO UPDATE SET below_offset = max(below_offset, excluded.below_offset);
+
+-- name: add_batches
+-- Appends batches.
+INSERT INTO batches (
+    partition_id, base_offset, last_offset, max_timestamp, peak_timestamp, chunk_id, position, length
+)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: add_to_chunks
+-- Counts bytes that rows now point at.
+INSERT INTO chunks (chunk_id, live_bytes) VALUES (?, ?)
+ON CONFLICT (chunk_id) DO UPDATE SET live_bytes = live_bytes + excluded.live_bytes;
+
+-- name: take_from_chunk
+-- Counts bytes that no row points at any more.
+UPDATE chunks SET live_bytes = live_bytes - ? WHERE chunk_id = ?;
+
+-- name: drop_empty_chunk
+-- A chunk that no row points at is an orphan.
+DELETE FROM chunks WHERE chunk_id = ? AND live_bytes = 0;
+
+-- name: chunk_references
+-- How many bytes of each chunk are pointed at.
+SELECT chunk_id, live_bytes FROM chunks;
+
+-- name: batches_from
+-- A page of batches as one JSON array (one row is one hop between threads, many rows are many): from the one
+-- that holds an offset, or the next, up to an offset that the page does not reach.
+SELECT json_group_array(json_array(base_offset, last_offset, max_timestamp, chunk_id, position, length))
+FROM (
+    SELECT * FROM batches
+    WHERE partition_id = :partition_id AND base_offset < :before AND base_offset >= coalesce(
+        (
+            SELECT base_offset FROM batches WHERE partition_id = :partition_id AND base_offset <= :offset
+            ORDER BY base_offset DESC LIMIT 1
+        ), 0
+    )
+    ORDER BY base_offset LIMIT :batches_max
+);
+
+-- name: batch_at
+-- The batch that holds an offset, or the last one before it.
+SELECT base_offset, last_offset, peak_timestamp FROM batches
+WHERE partition_id = ? AND base_offset <= ? ORDER BY base_offset DESC LIMIT 1;
+
+-- name: first_batch_since
+-- The first batch from an offset on that has a record at or after a timestamp.
+SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length FROM batches
+WHERE partition_id = ? AND base_offset >= ? AND max_timestamp >= ? ORDER BY base_offset LIMIT 1;
+
+-- name: offset_past_bytes
+-- Where a partition begins when at least so many bytes are taken from its beginning.
+SELECT last_offset + 1 FROM (
+    SELECT last_offset,
+        sum(length) OVER (ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS taken
+    FROM batches WHERE partition_id = :partition_id AND base_offset >= :first
+) WHERE taken >= :excess LIMIT 1;
+
+-- name: size_between
+-- How many bytes lie in the batches that begin at or after one offset and end before another.
+SELECT coalesce(sum(length), 0) FROM batches
+WHERE partition_id = :partition_id AND base_offset < :before AND last_offset < :before AND base_offset >= :first;
+
+-- name: put_producers
+-- Producers as partitions now remember them.
+INSERT INTO producers (
+    partition_id, producer_id, epoch, recent_batches,
+    last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset
+)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+ON CONFLICT (partition_id, producer_id) DO UPDATE SET
+    epoch = excluded.epoch, recent_batches = excluded.recent_batches,
+    last_timestamp = excluded.last_timestamp, seen_ms = excluded.seen_ms,
+    coordinator_epoch = excluded.coordinator_epoch,
+    transaction_first_offset = excluded.transaction_first_offset;
+
+-- name: delete_producers
+-- Producers that partitions have forgotten.
+DELETE FROM producers WHERE (partition_id, producer_id) IN (VALUES (?, ?));
+
+-- name: producer_row
+-- What one partition remembers of one producer.
+SELECT epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset
+FROM producers
+WHERE producer_id = :producer_id AND partition_id = (
+    SELECT partition_id FROM partitions WHERE topic_id = :topic_id AND partition_index = :partition_index
+);
+
+-- name: producers_of
+-- Everything that a partition remembers of producers.
+SELECT producer_id, epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset
+FROM producers
+WHERE partition_id = (SELECT partition_id FROM partitions WHERE topic_id = ? AND partition_index = ?)
+ORDER BY producer_id;
+
+-- name: producers_after
+-- A page of all producers in the order of their keys, as one JSON array. Pages, because there is no index by
+-- time: it would have to be written with every batch, and is wanted every ten minutes.
+SELECT json_group_array(json_array(partition_id, producer_id, seen_ms, transaction_first_offset))
+FROM (
+    SELECT partition_id, producer_id, seen_ms, transaction_first_offset FROM producers
+    WHERE (partition_id, producer_id) > (?, ?) ORDER BY partition_id, producer_id LIMIT ?
+);
+
+-- name: partition_key
+-- Which partition a partition_id stands for.
+SELECT topic_id, partition_index FROM partitions WHERE partition_id = ?;
+
+-- name: put_offsets
+-- What groups have committed.
+INSERT INTO offsets (
+    group_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
+)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+ON CONFLICT (group_id, topic, partition_index) DO UPDATE SET
+    committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,
+    metadata = excluded.metadata, committed_ms = excluded.committed_ms;
+
+-- name: delete_offsets
+-- Positions that groups have given up.
+DELETE FROM offsets WHERE (group_id, topic, partition_index) IN (VALUES (?, ?, ?));
+
+-- name: delete_offsets_of_topic
+-- A topic is gone, and every group's position in it.
+DELETE FROM offsets WHERE topic = ?;
+
+-- name: delete_offsets_of_group
+-- A group is gone, and every position it had.
+DELETE FROM offsets WHERE group_id = ?;
+
+-- name: offset_row
+-- A group's position in one partition.
+SELECT committed_offset, leader_epoch, metadata, committed_ms
+FROM offsets WHERE group_id = ? AND topic = ? AND partition_index = ?;
+
+-- name: offsets_of_group
+-- Everything a group has committed.
+SELECT topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
+FROM offsets WHERE group_id = ? ORDER BY topic, partition_index;
+
+-- name: put_groups
+-- Groups as they have become.
+INSERT INTO groups (group_id, kind, protocol_type, state, member_count, body)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+ON CONFLICT (group_id) DO UPDATE SET
+    kind = excluded.kind, protocol_type = excluded.protocol_type, state = excluded.state,
+    member_count = excluded.member_count, body = excluded.body;
+
+-- name: delete_group
+-- Removes a group.
+DELETE FROM groups WHERE group_id = ?;
+
+-- name: group_row
+-- One group.
+SELECT kind, body FROM groups WHERE group_id = ?;
+
+-- name: groups_from
+-- Groups in the order of their ids, also those that only have offsets. The ids in offsets are found by leaping
+-- from one to the next, not by reading every offset.
+WITH RECURSIVE committed (group_id) AS (
+    SELECT min(group_id) FROM offsets WHERE group_id >= :first
+    UNION ALL
+    SELECT (SELECT min(offsets.group_id) FROM offsets WHERE offsets.group_id > committed.group_id)
+    FROM committed WHERE committed.group_id IS NOT NULL
+    LIMIT :groups_max
+),
+ids (group_id) AS (
+    SELECT * FROM (SELECT group_id FROM groups WHERE group_id >= :first ORDER BY group_id LIMIT :groups_max)
+    UNION
+    SELECT group_id FROM committed WHERE group_id IS NOT NULL
+)
+SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(state, '')
+FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT :groups_max;
+
+-- name: next_leftover
+-- Something to sweep.
+SELECT partition_id, below_offset FROM leftovers LIMIT 1;
+
+-- name: leftover_batches
+-- Batches to sweep, as one JSON array.
+SELECT json_group_array(json_array(base_offset, chunk_id, position, length))
+FROM (
+    SELECT base_offset, chunk_id, position, length FROM batches
+    WHERE partition_id = :partition_id AND base_offset < :below AND last_offset < :below
+    ORDER BY base_offset LIMIT :batches_max
+);
+
+-- name: sweep_batches
+-- Deletes batches up to one of them.
+DELETE FROM batches WHERE partition_id = ? AND base_offset <= ?;
+
+-- name: sweep_producers
+-- Deletes what a partition that is gone remembered.
+DELETE FROM producers WHERE partition_id = ?;
+
+-- name: forget_leftover
+-- There is nothing left to sweep here.
+DELETE FROM leftovers WHERE partition_id = ?;

@@ -1,0 +1,195 @@
+"""The embedded ledger: SQLite in one file, or in memory, behind the contract of ``interface.Ledger``.
+
+One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own; a database
+in memory has one connection, so there the writing thread does the reading too. Here is only what goes where.
+
+A ledger that failed while writing is broken: every later call raises ``StoreBroken``.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from semel.core.types import CommittedOffset, Fact, Key, OffsetKey, PartitionKey, ProducerState, Topic, Value
+from semel.store.interface import GroupSummary, Place, StoreBroken, StoredBatch
+from semel.store.ledger_reader import LedgerReader
+from semel.store.ledger_writer import Identity, LedgerWriter, open_reader
+from semel.store.worker import Fuse, Worker
+
+T = TypeVar("T")
+
+READERS: Final = 2
+PRODUCERS_PAGE: Final = 4_096
+
+
+class SqliteLedger:
+    """Made by ``SqliteLedger.open``."""
+
+    def __init__(self, path: Path | None, writer: LedgerWriter, worker: Worker, fuse: Fuse, vfs: str) -> None:
+        self._path = path
+        self._vfs = vfs
+        self._writer = writer
+        self._worker = worker
+        self._fuse = fuse
+        self._closed = False
+        self._local = threading.local()
+        self._opened: list[LedgerReader] = []
+        self._readers = worker if path is None else Worker("ledger-reader", threads=READERS)
+        self._memory_reader = LedgerReader(writer.connection) if path is None else None
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | None,
+        *,
+        worker: Worker | None = None,
+        fuse: Fuse | None = None,
+        cluster_id: str = "",
+        boot_id: str = "",
+        vfs: str = "",
+    ) -> "SqliteLedger":
+        """Open the ledger in a file, or a new one in memory. ``vfs`` is SQLite's way to the disk, for tests."""
+        worker = worker or Worker("ledger-writer")
+        fuse = fuse or Fuse()
+        try:
+            writer = await worker.run(
+                lambda: LedgerWriter(path, cluster_id=cluster_id, boot_id=boot_id, vfs=vfs)
+            )
+        except BaseException as error:
+            worker.stop()
+            if isinstance(error, apsw.Error):
+                raise StoreBroken(f"{path} cannot be opened: {error}") from error
+            raise
+        ledger = cls(path, writer, worker, fuse, vfs)
+        worker.rest = ledger._rest
+        return ledger
+
+    @property
+    def identity(self) -> Identity:
+        """What the ledger says of itself."""
+        return self._writer.identity
+
+    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The entities with these keys, None for those that do not exist, in the same order."""
+        return await self._read(LedgerReader.load, keys)
+
+    async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
+        """Write the facts together and durably; the i-th BatchAppended lies at places[i]. Its number."""
+        return await self._worker.run(self._fuse.guard, self._writer.commit, facts, places)
+
+    def commit_now(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
+        """Commit on the calling thread, which must be the writer's."""
+        return self._writer.commit(facts, places)
+
+    async def find_batches(
+        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+    ) -> list[StoredBatch]:
+        """Batches from the one that holds ``offset`` up to (not including) offset ``before``."""
+        return await self._read(LedgerReader.find_batches, partition, offset, before, bytes_max, batches_max)
+
+    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+        """The first batch whose largest timestamp is at or after this one."""
+        return await self._read(LedgerReader.first_batch_since, partition, timestamp)
+
+    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+        """The smallest offset from which the rest of the partition is no larger than this; at a batch edge."""
+        return await self._read(LedgerReader.offset_at_size, partition, size_bytes)
+
+    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+        """The log start, and how many bytes lie in the batches from there that end below an offset."""
+        return await self._read(LedgerReader.size_below, partition, offset)
+
+    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id."""
+        return await self._read(LedgerReader.topic_by_id, topic_id)
+
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+        """Topics in the order of their names."""
+        return await self._read(LedgerReader.topics, after, limit)
+
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+        """Groups in the order of their ids, also those that only have offsets (kind "")."""
+        return await self._read(LedgerReader.groups, after, limit)
+
+    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+        """Everything a group has committed."""
+        return await self._read(LedgerReader.group_offsets, group_id)
+
+    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+        """The producers that a partition remembers."""
+        return await self._read(LedgerReader.producers, partition)
+
+    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
+        """Producers without an open transaction that were last seen before this moment."""
+        found: list[Key] = []
+        after: tuple[int, int] | None = (0, -1)
+        while after is not None and len(found) < limit:
+            # A page at a time, so that other readers get their turn between two.
+            unseen, after = await self._read(LedgerReader.unseen_producers, after, before_ms, PRODUCERS_PAGE)
+            found += unseen
+        return found[:limit]
+
+    async def sweep(self, *, limit: int) -> list[Place]:
+        """Delete up to ``limit`` rows that deleted topics and log starts left behind; the places they freed."""
+        while True:
+            places, more = await self._worker.run(self._fuse.guard, self._writer.sweep, limit)
+            if places or not more:
+                return places
+
+    async def chunk_references(self) -> dict[int, int]:
+        """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
+        return await self._worker.run(self._fuse.guard, self._writer.chunk_references)
+
+    def chunk_references_now(self) -> dict[int, int]:
+        """The same on the calling thread, which must be the writer's."""
+        return self._writer.chunk_references()
+
+    async def close(self) -> None:
+        """Let go of files and threads. A stop, if nothing broke, is marked as clean."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._readers is not self._worker:
+            self._readers.stop()
+        for reader in self._opened:
+            reader.close()
+        try:
+            await asyncio.shield(self._worker.run(lambda: self._writer.close(cleanly=not self._fuse.blown)))
+        finally:
+            self._worker.stop()
+
+    async def _read(self, question: Callable[..., T], *args: Any) -> T:
+        return await self._readers.run(self._ask, question, args)
+
+    def _ask(self, question: Callable[..., T], args: tuple[Any, ...]) -> T:
+        self._fuse.check()
+        try:
+            return question(self._reader(), *args)
+        except apsw.Error as error:
+            # The truth cannot be read: there is nothing that this process could still say.
+            self._fuse.blow(f"reading the ledger failed: {error}")
+            raise StoreBroken(f"reading the ledger failed: {error}") from error
+
+    def _reader(self) -> LedgerReader:
+        """The reader of this thread."""
+        if self._memory_reader is not None:
+            return self._memory_reader
+        reader: LedgerReader | None = getattr(self._local, "reader", None)
+        if reader is None:
+            assert self._path is not None
+            reader = self._local.reader = LedgerReader(open_reader(self._path, vfs=self._vfs))
+            self._opened.append(reader)
+        return reader
+
+    def _rest(self, *, quiet: bool) -> None:
+        """Between two jobs of the writing thread. A failure is told to the next who asks."""
+        if self._closed or self._fuse.blown:
+            return
+        try:
+            self._writer.rest(quiet=quiet)
+        except apsw.Error as error:
+            self._fuse.blow(f"moving the write-ahead log failed: {error}")

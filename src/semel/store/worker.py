@@ -1,0 +1,158 @@
+"""Threads of the store, and the fuse that ends its work.
+
+A ``Worker`` runs jobs one after another (or a few at a time) away from the event loop. It is smaller and faster
+than an executor because the hop to the disk and back is on the path of every request: one queue, one future,
+one wake-up of the loop.
+
+- A job that was given is run, also when whoever waits for it is cancelled: a commit cannot be taken back, so a
+  client that goes away only loses its answer.
+- The queue needs no limit of its own: everyone who puts a job waits for it, so it is never longer than the
+  number of waiting tasks, which the server bounds.
+- ``rest`` is called on the thread after every job, when its answer is on its way, and once more (``quiet``) when
+  nothing has come for a moment. The ledger moves its write-ahead log then, when nobody waits.
+
+A ``Fuse`` is what the parts of one store share. After a failure whose outcome is unknown it is blown, and every
+later call is refused: the next success must not hide what happened to the one before.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from semel.store.interface import StoreBroken, StoreFull
+
+T = TypeVar("T")
+
+QUIET_AFTER_SECONDS: Final = 0.02
+"""Longer than the pause between two ticks of a busy broker, shorter than a person notices."""
+
+
+class Fuse:
+    """Says whether the store may still be used. Blown once, blown for good."""
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+
+    @property
+    def blown(self) -> bool:
+        """Whether the store is broken."""
+        return self._reason is not None
+
+    def blow(self, reason: str) -> None:
+        """Refuse everything from now on. The first reason is the one that is told."""
+        if self._reason is None:
+            self._reason = reason
+
+    def check(self) -> None:
+        """Raise StoreBroken if the fuse is blown."""
+        if self._reason is not None:
+            raise StoreBroken(self._reason)
+
+    def guard(self, job: Callable[..., T], *args: Any) -> T:
+        """Do the job; whatever goes wrong in it, other than a full disk, is fatal."""
+        self.check()
+        try:
+            return job(*args)
+        except StoreFull:
+            raise
+        except StoreBroken as error:
+            self.blow(str(error))
+            raise
+        except Exception as error:
+            # Whatever it was, it came in the middle of a write: what reached the disk is not known.
+            reason = f"{type(error).__name__}: {error}"
+            self.blow(reason)
+            raise StoreBroken(reason) from error
+
+
+class Rest(Protocol):
+    """What a thread does between two jobs. It must not raise."""
+
+    def __call__(self, *, quiet: bool) -> None:
+        """``quiet`` says that nobody is waiting."""
+
+
+_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+
+
+class Worker:
+    """Threads that take jobs from one queue, in order."""
+
+    def __init__(self, name: str, *, threads: int = 1) -> None:
+        self.rest: Rest | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._stopped = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"semel-{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def run(self, job: Callable[..., T], *args: Any) -> T:
+        """Do the job on a thread and give what it returns or raises."""
+        if self._stopped:
+            raise StoreBroken("the store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((loop, future, job, args))
+        return await future
+
+    def stop(self) -> None:
+        """Finish what was given, then end the threads. Waits for them."""
+        if not self._stopped:
+            self._stopped = True
+            for _ in self._threads:
+                self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        was_busy = False
+        while True:
+            rest = self.rest
+            try:
+                job = self._jobs.get(timeout=QUIET_AFTER_SECONDS if was_busy and rest else None)
+            except queue.Empty:
+                was_busy = False
+                if rest is not None:
+                    rest(quiet=True)
+                continue
+            if job is None:
+                return
+            was_busy = True
+            self._do(*job)
+            # Nothing of the job may stay alive while the thread waits for the next: it may hold big buffers.
+            del job
+            if rest is not None:
+                rest(quiet=False)
+
+    def _do(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        future: "asyncio.Future[Any]",
+        job: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = job(*args)
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits, whatever it is
+            failure = error
+        try:
+            loop.call_soon_threadsafe(_settle, future, result, failure)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more. The job is done all the same.
+            return
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if failure is None:
+        future.set_result(result)
+    else:
+        future.set_exception(failure)

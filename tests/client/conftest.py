@@ -1,0 +1,57 @@
+"""One broker for each module of client tests, and names that nobody else uses.
+
+Set SEMEL_PEER to a host and port to run the same tests against another broker, for instance Apache Kafka with the
+settings below: what passes there is what the clients may expect here.
+"""
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.raw import RawClient
+
+import semel
+
+SETTINGS = {
+    "auto.create.topics.enable": False,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 500,
+    "group.consumer.heartbeat.interval.ms": 200,
+    "group.consumer.session.timeout.ms": 5_000,
+}
+
+_run = uuid.uuid4().hex[:8]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    peer = os.environ.get("SEMEL_PEER")
+    if peer:
+        yield peer
+        return
+    with semel.embedded(settings=SETTINGS) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def creating_bootstrap() -> Iterator[str]:
+    """A broker that makes topics when they are asked for."""
+    with semel.embedded(
+        settings={**SETTINGS, "auto.create.topics.enable": True, "num.partitions": 2}
+    ) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def raw(bootstrap: str) -> Iterator[RawClient]:
+    with RawClient(bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def fresh() -> Callable[[str], str]:
+    """A name that no other test has, of this run or another."""
+    return lambda word: f"{word}-{_run}-{next(_numbers)}"

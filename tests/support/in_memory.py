@@ -1,0 +1,40 @@
+"""A broker in memory, without a server, for tests of handlers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from semel.broker.broker import Broker, Endpoint
+from semel.config import Settings
+from semel.core.topics import CreateTopic
+from semel.core.types import ErrorCode, Topic
+from semel.handlers.context import RequestContext
+
+LISTENER = "plain"
+HOST, PORT = "broker.example", 9092
+
+
+def context(version: int) -> RequestContext:
+    """A request that came in by the listener that clients know as ``HOST:PORT``."""
+    return RequestContext(version, "test", "127.0.0.1", LISTENER, 1)
+
+
+@asynccontextmanager
+async def broker_in_memory(**settings: Any) -> AsyncIterator[Broker]:
+    """A broker that keeps nothing, with one listener."""
+    broker = await Broker.open(Settings(**settings), None)
+    broker.endpoints[LISTENER] = Endpoint(HOST, PORT)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def make_topic(broker: Broker, name: str, partitions: int = 1, **configs: str) -> Topic:
+    """A topic, with configs in Python's spelling."""
+    topic_id = name.encode().ljust(16, b".")[:16]
+    dotted = {key.replace("_", "."): value for key, value in configs.items()}
+    answer = await broker.ask(CreateTopic(name, topic_id, partitions, dotted))
+    assert answer.error == ErrorCode.NONE, answer.message
+    assert isinstance(answer.topic, Topic)
+    return answer.topic

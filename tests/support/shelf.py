@@ -1,0 +1,213 @@
+"""Words for tests of reading: a store in memory that can be made to wait, and a writer that publishes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from semel.broker.metrics import Metrics
+from semel.broker.reads import FetchRange, FetchResult, Isolation, Reads
+from semel.config import Settings
+from semel.core.facts import BatchAppended
+from semel.core.types import OpenTransaction, Partition, PartitionKey
+from semel.store.interface import Place, StoredBatch
+from semel.wire.records import Codec, Record, decode_batch, encode_batch, iter_batches, read_header
+
+TOPIC_ID = bytes(range(16))
+ZERO = PartitionKey(TOPIC_ID, 0)
+ONE = PartitionKey(TOPIC_ID, 1)
+PLENTY = 1 << 30
+
+
+class Shelf:
+    """Ledger and chunk store in one. Every call is counted; a call that is held waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.ledger = self.chunks = self
+        self.flush_seconds = 0.0
+        self.partitions: dict[PartitionKey, Partition] = {}
+        self.rows: dict[PartitionKey, list[StoredBatch]] = {}
+        self.chunk = bytearray()
+        self.calls: Counter[str] = Counter()
+        self.held: dict[str, asyncio.Event] = {}
+        self.reached: dict[str, asyncio.Event] = {}
+        self.gone: set[Place] = set()
+        self.error: OSError | None = None
+        self.places_read: list[Place] = []
+
+    def hold(self, call: str) -> None:
+        """Make this call wait, after it has looked, until ``let``."""
+        self.held[call] = asyncio.Event()
+        self.reached[call] = asyncio.Event()
+
+    def let(self, call: str) -> None:
+        self.held.pop(call).set()
+
+    async def _called(self, call: str) -> None:
+        self.calls[call] += 1
+        held = self.held.get(call)
+        if held is not None:
+            self.reached[call].set()
+            await held.wait()
+
+    async def load(self, keys: Sequence[Any]) -> list[Any]:
+        found = [self.partitions.get(key) for key in keys]
+        await self._called("load")
+        return found
+
+    async def find_batches(
+        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+    ) -> list[StoredBatch]:
+        found: list[StoredBatch] = []
+        size = 0
+        for row in self.rows.get(partition, []):
+            if row.last_offset < offset or row.base_offset >= before:
+                continue
+            size += row.place.length
+            if found and (size > bytes_max or len(found) == batches_max):
+                break
+            found.append(row)
+        await self._called("find_batches")
+        return found
+
+    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+        await self._called("first_batch_since")
+        start = self.partitions[partition].log_start_offset
+        for row in self.rows.get(partition, []):
+            if row.max_timestamp >= timestamp and row.last_offset >= start:
+                return row
+        return None
+
+    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+        self.places_read = list(places)
+        if self.error is not None:
+            raise self.error
+        for _, start, length in places:
+            if any(start <= lost.position < start + length for lost in self.gone):
+                raise LookupError("gone")
+        found = [self.chunk[position : position + length] for _, position, length in places]
+        await self._called("read")
+        return found
+
+
+class Reading:
+    """A shelf, what reads from it, and a writer."""
+
+    def __init__(self, **settings: int) -> None:
+        self.shelf = Shelf()
+        self.metrics = Metrics()
+        self.reads = Reads(self.shelf, Settings(**settings), self.metrics)  # type: ignore[arg-type]
+        self.shelf.partitions[ZERO] = self.shelf.partitions[ONE] = Partition()
+
+    def commit(
+        self,
+        key: PartitionKey = ZERO,
+        *,
+        timestamps: Sequence[int] = (1_000,),
+        value: bytes = b"v",
+        codec: Codec = Codec.NONE,
+        batch: bytes | None = None,
+        opens_transaction: bool = False,
+        pad: int = 0,
+    ) -> tuple[BatchAppended, memoryview]:
+        """Append one batch to the store, as a commit does. Readers do not know of it yet."""
+        shelf = self.shelf
+        records = [Record(0, timestamp, None, value) for timestamp in timestamps]
+        batch = batch or encode_batch(records, codec=codec)
+        header = read_header(batch)
+        before = shelf.partitions[key]
+        base, last = before.high_watermark, before.high_watermark + header.last_offset_delta
+        opened = before.open_transactions
+        if opens_transaction:
+            opened = (*opened, OpenTransaction(base, 7))
+        peak = max(before.peak_timestamp, header.max_timestamp)
+        shelf.chunk += bytes(pad)
+        row = StoredBatch(base, last, header.max_timestamp, Place(1, len(shelf.chunk), len(batch)))
+        shelf.chunk += batch
+        shelf.rows.setdefault(key, []).append(row)
+        shelf.partitions[key] = Partition(
+            before.log_start_offset, last + 1, peak, before.size_bytes + len(batch), opened
+        )
+        fact = BatchAppended(
+            key, base, last, header.max_timestamp, peak, len(batch), -1, opens_transaction, opens_transaction
+        )
+        return fact, memoryview(batch)
+
+    def publish(self, *appended: tuple[BatchAppended, memoryview], keys: Sequence[PartitionKey] = ()) -> None:
+        touched = {*keys, *(fact.partition for fact, _ in appended)}
+        self.reads.publish({key: self.shelf.partitions[key] for key in touched}, list(appended))
+
+    def append(self, key: PartitionKey = ZERO, **batch: Any) -> int:
+        """Commit and publish; the size of the batch."""
+        fact, buffer = self.commit(key, **batch)
+        self.publish((fact, buffer))
+        return fact.size_bytes
+
+    def end_transactions(self, key: PartitionKey = ZERO) -> None:
+        """What a marker will do to the last stable offset."""
+        self.shelf.partitions[key] = self.shelf.partitions[key]._replace(open_transactions=())
+        self.publish(keys=[key])
+
+    def delete_below(self, offset: int, key: PartitionKey = ZERO, *, publish: bool = True) -> None:
+        """Move the log start, and give back rows and bytes below it."""
+        shelf = self.shelf
+        kept = [row for row in shelf.rows[key] if row.last_offset >= offset]
+        for row in shelf.rows[key]:
+            if row not in kept:
+                at, length = row.place.position, row.place.length
+                shelf.chunk[at : at + length] = bytes(length)
+        shelf.rows[key] = kept
+        shelf.partitions[key] = shelf.partitions[key]._replace(
+            log_start_offset=offset, size_bytes=sum(row.place.length for row in kept)
+        )
+        if publish:
+            self.publish(keys=[key])
+
+    async def fetch(
+        self,
+        offset: int = 0,
+        key: PartitionKey = ZERO,
+        *,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        partition_max_bytes: int = PLENTY,
+        min_bytes: int = 0,
+        max_bytes: int = PLENTY,
+        max_wait_ms: int = 0,
+    ) -> FetchResult:
+        wanted = FetchRange(key, offset, partition_max_bytes, isolation)
+        return (await self.reads.fetch([wanted], min_bytes, max_bytes, max_wait_ms))[0]
+
+    async def park(
+        self, offset: int = 0, key: PartitionKey = ZERO, **how: Any
+    ) -> "asyncio.Task[FetchResult]":
+        """A fetch that is waiting when this returns."""
+        parked = self.reads.parked
+        how = {"min_bytes": 1, "max_wait_ms": 60_000, **how}
+        task = asyncio.create_task(self.fetch(offset, key, **how))
+        await self.until_parked(parked + 1)
+        assert not task.done(), "it should wait"
+        return task
+
+    async def until_parked(self, count: int = 1) -> None:
+        """Let others run until this many fetches wait."""
+        for _ in range(1_000):
+            if self.reads.parked >= count:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("no fetch waits")
+
+
+def offsets(result: FetchResult) -> list[int]:
+    """The offsets of all records in a result, from batches that are stamped and whole."""
+    return offsets_in(b"".join(result.buffers))
+
+
+def offsets_in(data: Any) -> list[int]:
+    found: list[int] = []
+    end = 0
+    for at, header in iter_batches(data):
+        assert header.leader_epoch == 0
+        found += [record.offset for record in decode_batch(data, at)]
+        end = at + header.length
+    assert end == len(data), "a batch is cut off"
+    return found

@@ -102,7 +102,9 @@ def _bodies() -> list[Hostile]:
         Hostile(
             22, "array of 10^8, little body", call(FETCH, 4, bytes(17) + struct.pack(">i", 10**8)), CLOSED
         ),
-        Hostile(23, "array of length -2", call(METADATA, 4, struct.pack(">i", -2) + bytes(20)), CLOSED),
+        # Where null is allowed, Kafka takes any negative length for it.
+        Hostile(23, "array of length -2", call(METADATA, 4, struct.pack(">i", -2) + bytes(20)), EITHER),
+        Hostile(23, "topics of length -2", call(CREATE_TOPICS, 2, struct.pack(">i", -2) + bytes(20)), CLOSED),
         Hostile(
             24, "null where an array is due", call(CREATE_TOPICS, 2, struct.pack(">i", -1) + bytes(5)), CLOSED
         ),

@@ -128,19 +128,14 @@ class Broker:
     async def delete_records(self, partition: PartitionKey, offset: int) -> RecordsDeleted:
         """Move the start of a log. Looks up what that frees, and again if the start moved meanwhile."""
         while True:
-            known = await self.reads.partition(partition)
-            if known is None:
-                return RecordsDeleted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            below = await self.store.ledger.size_below(partition, offset) if offset > 0 else 0
-            answer: RecordsDeleted = await self.ask(
-                DeleteRecords(partition, offset, known.log_start_offset, below)
-            )
+            log_start, size_below = await self.store.ledger.size_below(partition, offset)
+            answer: RecordsDeleted = await self.ask(DeleteRecords(partition, offset, log_start, size_below))
             if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 return answer
 
     def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer]) -> None:
         """Show readers what a commit made true. Runs before anyone is answered."""
-        changed: dict[PartitionKey, Partition] = {}
+        touched: list[PartitionKey] = []
         gone: list[PartitionKey] = []
         appended: list[tuple[BatchAppended, Buffer]] = []
         nth = iter(batches)
@@ -148,18 +143,22 @@ class Broker:
             kind = type(fact)
             if kind is BatchAppended:
                 appended.append((fact, next(nth)))
-                changed[fact.partition] = state.partitions[fact.partition]  # type: ignore[assignment]
+                touched.append(fact.partition)
             elif kind is LogStartAdvanced:
-                changed[fact.partition] = state.partitions[fact.partition]  # type: ignore[assignment]
+                touched.append(fact.partition)
             elif kind in (TopicCreated, TopicChanged, TopicDeleted):
                 keys = [PartitionKey(fact.topic.topic_id, index) for index in range(fact.topic.partitions)]
                 if kind is TopicDeleted:
                     gone.extend(keys)
                 self.catalog.publish([fact])
-        for key in gone:
-            changed.pop(key, None)
+        changed: dict[PartitionKey, Partition] = {}
+        for key in touched:
+            partition = state.partitions[key]
+            # None if the topic was deleted later in the same tick.
+            if partition is not None:
+                changed[key] = partition
         if changed:
-            self.reads.publish({key: value for key, value in changed.items() if value is not None}, appended)
+            self.reads.publish(changed, appended)
         if gone:
             self.reads.forget(gone)
 

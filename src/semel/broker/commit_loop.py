@@ -25,7 +25,7 @@ from typing import Any
 from semel.broker.clock import Clock
 from semel.broker.metrics import Metrics
 from semel.config import Settings
-from semel.core.facts import DURABLE, BatchAppended
+from semel.core.facts import DURABLE
 from semel.core.partition import Append
 from semel.core.state import BrokerState
 from semel.core.types import PARKED, Buffer, Command, Fact, Key, Ticket
@@ -118,7 +118,7 @@ class CommitLoop:
             batch_bytes=sum(len(batch) for batch in batches),
             decide_seconds=decided - started,
             commit_seconds=committed - decided if durable else 0.0,
-            flush_seconds=self._store.flush_seconds if durable else 0.0,
+            flush_seconds=self._store.last_flush_seconds if durable else 0.0,
         )
 
     async def _load(self, asked: list[_Asked]) -> None:
@@ -176,7 +176,4 @@ class CommitLoop:
 
 
 def _size(asked: _Asked) -> int:
-    return sum(command.header.length for command in asked.commands if type(command) is Append)
-
-
-__all__ = ["BatchAppended", "CommitLoop", "Done", "Outcome"]
+    return sum(command.header.length for command in asked.commands if isinstance(command, Append))

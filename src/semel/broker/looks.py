@@ -138,7 +138,10 @@ class Looks:
         rows = await self._ledger.find_batches(
             wanted.partition, wanted.offset, before=bound, bytes_max=limit, batches_max=BATCHES_MAX
         )
-        look.is_gone = not rows
+        if not rows or rows[0].base_offset > wanted.offset:
+            await self._explain_gap(look, is_empty=not rows)
+            if look.must_answer:
+                return look
         batches: list[StoredBatch] = []
         for row in rows:
             if row.last_offset >= bound:
@@ -152,3 +155,14 @@ class Looks:
         if batches and batches[-1].last_offset + 1 < bound:
             look.is_full = True
         return look
+
+    async def _explain_gap(self, look: Look, *, is_empty: bool) -> None:
+        """Ask why the rows do not begin at the offset: it may be deleted in a commit not yet published."""
+        wanted = look.wanted
+        (newest,) = await self._ledger.load([wanted.partition])
+        if newest is None:
+            look.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif newest.log_start_offset > wanted.offset:
+            look.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        else:
+            look.is_gone = is_empty

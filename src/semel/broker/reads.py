@@ -183,6 +183,8 @@ class Reads:
                 return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if newest.log_start_offset > wanted.offset:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if look.error:
+                return _result(look)
             if pieces is not None and not look.is_gone and stamp_all(look.batches, pieces):
                 look.buffers = [together(pieces)]
                 return _result(look)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to read.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics to read.")],
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the earliest record instead of the end.")
     ] = False,

@@ -12,7 +12,9 @@ from semel.cli.output import say, show_json, show_rows
 if TYPE_CHECKING:
     from semel.client import Client, Partition
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, delete and reset consumer groups.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List, describe, delete and reset consumer groups."
+)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The id of a group.")]
 
@@ -86,7 +88,7 @@ def _offsets(client: "Client", group: str) -> list[dict[str, Any]]:
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -131,7 +133,7 @@ def reset(
 
     Offsets outside the log are moved to its nearest end.
 
-    Try:  semel groups reset billing --topic orders --to-datetime 2026-01-31T18:00:00 --dry-run
+    Try:  semel groups reset billing --to-datetime 2026-01-31T18:00 --dry-run
     """
     from semel.client import Admin
 

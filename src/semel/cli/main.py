@@ -23,6 +23,7 @@ app = typer.Typer(
     name="semel",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted; for 'semel serve' see its help.",
 )

@@ -16,6 +16,7 @@ from semel.cli.output import Progress, say, show_json
 if TYPE_CHECKING:
     from semel.client import Delivery, Producer
 
+LINGER_S = 0.05
 INTERACTIVE_LINGER_S = 0.0
 #: Deliveries are looked at this often, so that a long input is not remembered line by line.
 SETTLE_EVERY = 10_000
@@ -43,7 +44,7 @@ def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files to read; standard input if left out, or '-'."),
+        typer.Argument(metavar="FILE", help="Files to read; standard input if left out, or '-'."),
     ] = None,
     key_separator: Annotated[
         str | None,
@@ -75,7 +76,7 @@ def produce(
     are no text are written as {"base64": "..."}. With --acks all, the default, every record is written
     exactly once.
 
-    Try:  echo 'customer-7:three apples' | semel produce orders --key-separator :
+    Try:  echo 'customer-7:three apples' | semel produce orders -k :
     """
     from semel.client import Codec, Producer
 
@@ -84,25 +85,22 @@ def produce(
     lines = _lines(files or [Path("-")])
     started = time.monotonic()
     with connected(bootstrap) as client:
-        options = {"linger_s": INTERACTIVE_LINGER_S} if _is_typed(files) else {}
         producer = Producer(
             client,
             codec=Codec[codec.name.upper()],
             acks=-1 if acks is Acks.all else int(acks.value),
             idempotent=acks is Acks.all,
-            **options,
+            linger_s=INTERACTIVE_LINGER_S if _is_typed(files) else LINGER_S,
         )
         with producer:
             counts = _send(producer, topic, lines, form, separator, headers, partition)
     total = sum(counts.values())
     if as_json:
-        show_json(
-            {"topic": topic, "records": total, "partitions": {str(k): v for k, v in sorted(counts.items())}}
-        )
+        partitions = {str(number): count for number, count in sorted(counts.items())}
+        show_json({"topic": topic, "records": total, "partitions": partitions})
     else:
-        say(
-            f"Produced {total:,} {'record' if total == 1 else 'records'} in {time.monotonic() - started:.2f} s."
-        )
+        took_s = time.monotonic() - started
+        say(f"Produced {total:,} {'record' if total == 1 else 'records'} in {took_s:.2f} s.")
 
 
 def _send(

@@ -58,7 +58,7 @@ def serve(
         typer.Option(
             "--listen",
             metavar="[NAME=]HOST:PORT",
-            help=f"Where clients connect; may be repeated. Port 0 takes a free one. [default: {DEFAULT_LISTEN}]",
+            help=f"Where clients connect; may be repeated; port 0 is any free. [default: {DEFAULT_LISTEN}]",
         ),
     ] = None,
     advertise: Annotated[
@@ -94,7 +94,7 @@ def serve(
     Prints one line, 'Semel is ready on HOST:PORT', when clients can connect; the log goes to standard error.
     Stop it with Ctrl-C or SIGTERM. What was acknowledged is on disk, so it may as well be killed.
 
-    Try:  semel serve --memory --listen 127.0.0.1:0 --set auto.create.topics.enable=true
+    Try:  semel serve --data ./log --set auto.create.topics.enable=true
 
     Exit codes: 0 stopped, 2 wrong usage, 69 an address is taken, 70 the store or the broker failed (start it
     again), 75 another process owns the data directory.

@@ -11,9 +11,11 @@ from semel.cli.output import say, show_json, show_rows
 if TYPE_CHECKING:
     from semel.client import Client, ConfigValue, TopicInfo
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe, alter and delete topics."
+)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
 Configs = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,7 +42,7 @@ def create(
 ) -> None:
     """Create topics.
 
-    Try:  semel topics create orders --partitions 4 --config retention.ms=3600000
+    Try:  semel topics create orders -p 4 -c retention.ms=3600000
     """
     from semel.client import Admin, ErrorCode, KafkaError, NewTopic
 

@@ -11,7 +11,7 @@ Everything here is plain data. Nothing in the core reads a clock: ``now`` is alw
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from semel.wire.errors import ErrorCode
 from semel.wire.schema import Buffer
@@ -168,14 +168,11 @@ Fact: TypeAlias = Any
 """One of the classes in ``semel.core.facts``."""
 
 
-class Command:
-    """What is asked. Subclasses are NamedTuples or frozen dataclasses; each names the entities it reads."""
-
-    __slots__ = ()
+class Command(Protocol):
+    """What is asked: a NamedTuple that names the entities it reads."""
 
     def keys(self) -> Iterable[Key]:
         """The entities that must be loaded before this command can be decided."""
-        raise NotImplementedError
 
 
 class _Parked:

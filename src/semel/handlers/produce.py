@@ -1,12 +1,13 @@
 """Produce: check batch headers, one ``Append`` per partition, offsets back.
 
-The hot path of the broker, so it runs without a task: ``submit`` decodes nothing but batch headers, hands the
-commands to the commit loop and returns; ``done`` is called with the response when they are durable. All
-partitions of one request are decided in one tick and become durable in one commit.
+The hot path of the broker, so it runs without a task: ``submit`` reads nothing but batch headers, hands the
+commands to the commit loop and returns; ``done`` is called with the response when they are durable. Only a
+request for a topic that is not in memory has to wait first: ``submit`` then returns a coroutine, and the
+connection runs it before it begins anything else, so that batches keep their order.
 """
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from semel.broker.broker import Broker
 from semel.broker.commit_loop import Outcome
@@ -27,7 +28,9 @@ from semel.wire.schema import Buffer
 Done = Callable[[ProduceResponse | None | CloseConnection], None]
 
 
-def submit(broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
+def submit(
+    broker: Broker, request: ProduceRequest, context: RequestContext, done: Done
+) -> Coroutine[Any, Any, None] | None:
     """Produce v3–v13: append one batch to each partition.
 
     Behaviour: acks 1 and -1 are answered when the batches are durable; acks 0 is not answered, and an error
@@ -36,26 +39,28 @@ def submit(broker: Broker, request: ProduceRequest, context: RequestContext, don
     Differs:   transactional batches are refused with INVALID_TXN_STATE until transactions are served.
     """
     unknown = [each for each in request.topic_data if _cached(broker, each, context.version) is None]
-    if not unknown:
-        _Produce(broker, request, context, done).start()
-        return
-    # Topics that are not in memory have to be looked up first, which waits; rare, so it may cost a task.
-    task = asyncio.ensure_future(_look_up(broker, unknown, context.version))
-    task.add_done_callback(lambda _: _Produce(broker, request, context, done).start())
+    if unknown:
+        return _look_up_first(broker, unknown, request, context, done)
+    _Produce(broker, request, context, done).start()
+    return None
+
+
+async def _look_up_first(
+    broker: Broker, unknown: list[TopicProduceData], request: ProduceRequest, context: RequestContext, done: Done
+) -> None:
+    """Topics that are not in memory have to be asked for; the connection begins nothing else meanwhile."""
+    for each in unknown:
+        if context.version >= 13:
+            await broker.catalog.topic_by_id(each.topic_id)
+        else:
+            await broker.catalog.topic(each.name)
+    _Produce(broker, request, context, done).start()
 
 
 def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
     if version >= 13:
         return broker.catalog.cached_by_id(data.topic_id)
     return broker.catalog.cached(data.name)
-
-
-async def _look_up(broker: Broker, topics: list[TopicProduceData], version: int) -> None:
-    for each in topics:
-        if version >= 13:
-            await broker.catalog.topic_by_id(each.topic_id)
-        else:
-            await broker.catalog.topic(each.name)
 
 
 class _Produce:

@@ -25,6 +25,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.handlers.context import CloseConnection, Handler, RequestContext
@@ -189,10 +190,22 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._handle(handler, message, context, under_way))
             return
         try:
-            edge.dispatch.submit_produce(edge.broker, message, context, under_way.done)
+            first = edge.dispatch.submit_produce(edge.broker, message, context, under_way.done)
+            if first is not None:
+                self._task = self._loop.create_task(self._look_up(first, under_way))
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
             if not under_way.is_done:
                 under_way.done(error)
+
+    async def _look_up(self, first: Coroutine[Any, Any, None], under_way: UnderWay) -> None:
+        """A Produce request that has to look something up; nothing behind it may overtake it."""
+        try:
+            await first
+        except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
+            under_way.done(error)
+        finally:
+            self._task = None
+            self._schedule_turn()
 
     async def _handle(
         self, handler: Handler, message: Request, context: RequestContext, under_way: UnderWay

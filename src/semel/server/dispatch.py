@@ -7,7 +7,7 @@ one that nobody knows. A request that is refused here has no answer in the proto
 version it was asked, because it is how a client finds out what may be asked (kafka-semantics 1.2).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 from semel.broker.broker import Broker
@@ -24,7 +24,10 @@ API_VERSIONS: Final = 18
 Outcome: TypeAlias = Response | CloseConnection | None
 """What became of a request: a response, a reason to close, or None where no response is wanted."""
 
-SubmitProduce: TypeAlias = Callable[[Broker, ProduceRequest, RequestContext, Callable[[Any], None]], None]
+SubmitProduce: TypeAlias = Callable[
+    [Broker, ProduceRequest, RequestContext, Callable[[Any], None]], Coroutine[Any, Any, None] | None
+]
+"""Submits at once and returns None, or returns what has to be awaited before it is submitted."""
 
 
 class Dispatch:

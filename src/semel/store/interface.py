@@ -112,8 +112,8 @@ class Ledger(Protocol):
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
         """The smallest offset from which the rest of the partition is no larger than this; at a batch edge."""
 
-    async def size_below(self, partition: PartitionKey, offset: int) -> int:
-        """Bytes of the batches from the log start that lie wholly below this offset."""
+    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+        """The log start, and how many bytes lie in the batches from there that end below an offset."""
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id."""
@@ -148,7 +148,7 @@ class Store(Protocol):
 
     ledger: Ledger
     chunks: ChunkStore
-    flush_seconds: float
+    last_flush_seconds: float
     """How long the flushes of the last commit took."""
 
     async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:

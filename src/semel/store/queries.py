@@ -1,9 +1,9 @@
 """The statements of the embedded ledger, by name. All SQL is in ``schema.sql`` and ``queries.sql``.
 
-``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite gives up Python's lock, and getting
-it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is nothing. So a
-row of question marks is repeated to a power of two, which keeps the number of different statements (each is
-compiled once) small, and the rows that are too many are NULLs, which the statement leaves out.
+``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite gives up Python's lock, and
+getting it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is nothing.
+So a row of question marks is repeated to a power of two, which keeps the number of different statements small
+(each is compiled once), and the rows that are too many are NULLs, which the statement leaves out.
 """
 
 import re
@@ -33,6 +33,25 @@ def parse(text: str) -> dict[str, str]:
 
 SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
+
+
+Bindings = Sequence[Any] | Mapping[str, Any]
+
+
+def run(connection: apsw.Connection, name: str, bindings: Bindings = ()) -> None:
+    """Run a statement that returns nothing."""
+    connection.execute(QUERIES[name], bindings)
+
+
+def rows(connection: apsw.Connection, name: str, bindings: Bindings = ()) -> list[Any]:
+    """Everything that a query returns. It is finished: nothing stays open."""
+    return connection.execute(QUERIES[name], bindings).fetchall()
+
+
+def value(connection: apsw.Connection, name: str, bindings: Bindings = ()) -> Any:
+    """The one value that a query returns."""
+    ((found,),) = connection.execute(QUERIES[name], bindings).fetchall()
+    return found
 
 
 class ManyRows:

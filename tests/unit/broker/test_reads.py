@@ -137,6 +137,15 @@ async def test_the_brokers_own_limit_holds_whatever_the_client_asks() -> None:
     assert len(offsets(await reading.fetch())) == 200 // size
 
 
+@pytest.mark.parametrize("below", [2, 3])
+async def test_a_log_start_that_is_committed_and_not_published_skips_nothing_in_silence(below: int) -> None:
+    reading = Reading()
+    for _ in range(3):
+        reading.append()
+    reading.delete_below(below, publish=False)
+    assert (await reading.fetch(0, min_bytes=1, max_wait_ms=60_000)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 @pytest.mark.parametrize("gone", ["zeroed", "missing"])
 async def test_bytes_that_are_given_back_during_a_read_are_out_of_range(gone: str) -> None:
     reading = Reading()

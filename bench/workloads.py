@@ -5,7 +5,7 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-BULK_PARTITIONS = 6
+BULK_PARTITIONS = 4
 VALUE = bytes(range(256)) * 4
 
 

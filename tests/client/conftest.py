@@ -7,12 +7,18 @@ settings below: what passes there is what the clients may expect here.
 import itertools
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 from support.raw import RawClient
 
 import semel
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    import kafka  # noqa: F401
 
 SETTINGS = {
     "auto.create.topics.enable": False,

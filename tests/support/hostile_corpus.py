@@ -131,7 +131,13 @@ def _bodies() -> list[Hostile]:
             )
             for name in ("x" * 250, "..", ".", "a/b", "nul\0", "", "späße", "a b")
         ),
-        Hostile(30, "100,000 topics", request(MetadataRequest(topics=topics), 9), answered(METADATA, 9)),
+        Hostile(
+            30,
+            "100,000 topics",
+            request(MetadataRequest(topics=topics), 9),
+            answered(METADATA, 9),
+            is_work=True,
+        ),
         Hostile(31, "garbage behind a request", frame(garbage), answered(METADATA, 9)),
     ]
 

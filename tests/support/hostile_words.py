@@ -77,6 +77,8 @@ class Hostile:
     expected: Expected
     trickle_seconds: float = 0.0
     """Send one byte at a time, so far apart."""
+    is_work: bool = False
+    """Not malformed, only a lot: it may take longer than a second, as long as others are served meanwhile."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -136,10 +138,16 @@ def produce(
 
 
 def fetch(
-    *, partition: int = 0, partitions: int = 1, version: int = 12, offset: int = 0, **changes: Any
+    *,
+    partition: int = 0,
+    partitions: int = 1,
+    version: int = 12,
+    offset: int = 0,
+    bytes_each: int = 1 << 20,
+    **changes: Any,
 ) -> bytes:
     asked = [
-        FetchPartition(partition=partition + index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        FetchPartition(partition=partition + index, fetch_offset=offset, partition_max_bytes=bytes_each)
         for index in range(partitions)
     ]
     message = FetchRequest(max_wait_ms=1, topics=[FetchTopic(topic=TOPIC, partitions=asked)])

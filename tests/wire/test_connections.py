@@ -106,7 +106,7 @@ def test_readers_that_never_read_hold_bounded_memory_and_others_are_served(
                 assert set(error_codes(wire.receive(0, 9))) == {0}
             before = psutil.Process().memory_info().rss
             stuck = [served.connect(receive_buffer=4_096) for _ in range(8)]
-            asked = fetch(max_bytes=50 << 20)
+            asked = fetch(max_bytes=50 << 20, bytes_each=50 << 20)
             for each in stuck:
                 each.socket.sendall(asked * 50)
             for _ in range(20):

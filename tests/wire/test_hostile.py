@@ -17,6 +17,8 @@ from semel.wire.messages.topics import CreatableTopic
 ANSWER_SECONDS = 3.0
 """Meant is one; a machine that is busy with other tests gets three."""
 
+WORK_SECONDS = 30.0
+
 MEMORY_GROWTH_MAX = 200 << 20
 
 
@@ -68,8 +70,10 @@ def send(wire: Any, hostile: Hostile) -> None:
 @pytest.mark.parametrize("hostile", CORPUS, ids=lambda each: f"{each.number}-{each.name}")
 def test_hostile_input(served: Any, witness: Any, hostile: Hostile) -> None:
     with served.connect() as wire:
-        wire.socket.settimeout(ANSWER_SECONDS)
+        wire.socket.settimeout(WORK_SECONDS if hostile.is_work else ANSWER_SECONDS)
         send(wire, hostile)
+        if hostile.is_work:
+            assert witness.ask(MetadataRequest(topics=None), 9).brokers
         answer = wire.receive_frame()
     if isinstance(hostile.expected, Closed):
         assert answer is None

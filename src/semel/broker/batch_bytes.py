@@ -19,7 +19,7 @@ from semel.store.interface import ChunkStore, Place, StoredBatch
 from semel.wire.records import stamp
 
 Piece: TypeAlias = bytearray | memoryview
-"""Bytes of a run: a buffer of its own, or a part of one that others share."""
+"""Bytes of one or more batches: a buffer of their own, or a part of one that others share."""
 
 GAP_BYTES_MAX: Final = 32 * 1024
 """Copying this much from the page cache takes about as long as a call of its own."""
@@ -74,12 +74,18 @@ def spans_of(runs: Iterable[Place]) -> tuple[list[Place], dict[Place, int]]:
     return spans, lies_in
 
 
-async def read_runs(chunks: ChunkStore, runs: Sequence[Sequence[Place]]) -> list[list[Piece]]:
-    """The bytes of the runs of several partitions. LookupError or OSError if one of them cannot be had."""
+async def read_batches(chunks: ChunkStore, wanted: Sequence[Sequence[StoredBatch]]) -> list[list[Piece]]:
+    """The bytes of the batches of several partitions. LookupError or OSError if some cannot be had."""
+    if not any(wanted):
+        return [[] for _ in wanted]
+    runs = [runs_of(batches) for batches in wanted]
     spans, lies_in = spans_of(run for each in runs for run in each)
-    if not spans:
-        return [[] for _ in runs]
-    buffers = await chunks.read(spans)
+    try:
+        buffers = await chunks.read(spans)
+    except LookupError:
+        # What lies in a gap may be gone, and a store may know only the places that it gave out itself.
+        exact = iter(await chunks.read([batch.place for batches in wanted for batch in batches]))
+        return [[next(exact) for _ in batches] for batches in wanted]
     return [[_piece(run, spans[lies_in[run]], buffers[lies_in[run]]) for run in each] for each in runs]
 
 
@@ -91,7 +97,7 @@ def _piece(run: Place, span: Place, buffer: bytearray) -> Piece:
 
 
 def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
-    """Stamp batches in the pieces of their runs; False if the bytes are not those batches any more."""
+    """Stamp batches in their pieces; False if the bytes are not those batches any more."""
     index, at = 0, 0
     for batch in batches:
         if index < len(pieces) and at == len(pieces[index]):

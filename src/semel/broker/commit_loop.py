@@ -118,7 +118,7 @@ class CommitLoop:
             batch_bytes=sum(len(batch) for batch in batches),
             decide_seconds=decided - started,
             commit_seconds=committed - decided if durable else 0.0,
-            flush_seconds=self._store.last_flush_seconds if durable else 0.0,
+            flush_seconds=self._store.flush_seconds if durable else 0.0,
         )
 
     async def _load(self, asked: list[_Asked]) -> None:

@@ -18,10 +18,10 @@ above, ``handlers/fetch.py``.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from semel.broker.batch_bytes import Piece, read_runs, runs_of, stamp_all, together
+from semel.broker.batch_bytes import Piece, read_batches, stamp_all, together
 from semel.broker.looks import FetchRange, Look, Looks
 from semel.broker.metrics import Metrics
 from semel.broker.offset_search import ListedOffset, OffsetSearch
@@ -129,7 +129,10 @@ class Reads:
             missing -= self._gained_since(looks)
             if missing > 0:
                 self._follow(looks)
-                await self._wait(looks, missing, seconds_left)
+                interests = {look.wanted.partition: look.wanted.isolation for look in looks}
+                # A fetch that waits holds no batches.
+                looks = []
+                await self._wait(interests, missing, seconds_left)
 
     def _gained_since(self, looks: Sequence[Look]) -> int:
         total = 0
@@ -139,8 +142,9 @@ class Reads:
                 total += gained(look.partition, after, look.wanted.isolation)
         return total
 
-    async def _wait(self, looks: Sequence[Look], missing_bytes: int, seconds: float) -> None:
-        interests = {look.wanted.partition: look.wanted.isolation for look in looks}
+    async def _wait(
+        self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, seconds: float
+    ) -> None:
         self._metrics.parked_fetches += 1
         try:
             await self._waiting.wait(interests, missing_bytes, seconds)
@@ -161,7 +165,7 @@ class Reads:
         """Read what was found, all in one go, and check that it was not given back meanwhile."""
         pieces: Sequence[Sequence[Piece] | None]
         try:
-            pieces = await read_runs(self._store.chunks, [runs_of(look.batches) for look in looks])
+            pieces = await read_batches(self._store.chunks, [look.batches for look in looks])
         except (LookupError, OSError):
             # Which one is gone or cannot be read is found out partition by partition.
             pieces = [None] * len(looks)
@@ -191,7 +195,7 @@ class Reads:
             at_least_one = look.size_bytes > look.limit_bytes
             look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
             try:
-                (pieces,) = await read_runs(self._store.chunks, [runs_of(look.batches)])
+                (pieces,) = await read_batches(self._store.chunks, [look.batches])
             except (LookupError, OSError) as error:
                 pieces, reason = None, error
         log.error("the bytes at offset %d of %s cannot be read: %s", wanted.offset, wanted.partition, reason)

@@ -264,12 +264,12 @@ class Client:
 
     # ---- coordinators
 
-    def coordinator(self, key: str, kind: int = GROUP) -> int:
+    def coordinator(self, key: str, kind: int = GROUP, timeout_s: float | None = None) -> int:
         """The broker that keeps a group or a transactional id."""
         if (kind, key) in self._coordinators:
             return self._coordinators[kind, key]
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        for attempt in Attempts(self.timeout_s):
+        for attempt in Attempts(self.timeout_s if timeout_s is None else timeout_s):
             try:
                 response: FindCoordinatorResponse = self.send(request)
                 found = response.coordinators[0] if response.coordinators else response
@@ -298,12 +298,13 @@ class Client:
     ) -> Any:
         """Send a request to the coordinator of a key, wherever it moves; for requests that may be repeated.
 
-        `codes` picks the error codes out of a response; those that say "not here" or "not yet" are followed,
-        all others are for the caller.
+        `timeout_s` is how long one answer may take, where that is longer than usual. `codes` picks the error
+        codes out of a response; those that say "not here" or "not yet" are followed, all others are for the
+        caller.
         """
-        for attempt in Attempts(self.timeout_s if timeout_s is None else timeout_s):
+        for attempt in Attempts(self.timeout_s):
             try:
-                node = self.coordinator(key, kind)
+                node = self.coordinator(key, kind, attempt.left_s)
                 response = self.send(request, node=node, timeout_s=timeout_s, max_version=max_version)
                 moved = next((code for code in codes(response) if code in _MOVED), ErrorCode.NONE)
                 check(moved, f"the coordinator of {key!r} does not answer for it")

@@ -5,21 +5,23 @@ One module per family, with the same name as the messages in `semel.wire.message
 is not in the table: it is the hot path and has a shape of its own (`produce.submit`).
 """
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Final
 
+from semel.handlers import configs, fetch, groups, metadata, offsets, topics, transactions
 from semel.handlers.context import Handler
 from semel.wire.messages import APIS, Api
 
 PRODUCE: Final = 0
 
-_FAMILIES: Final = ("fetch", "metadata", "topics", "configs", "groups", "offsets", "transactions")
-
-HANDLERS: dict[int, Handler] = {}
-for _family in _FAMILIES:
-    if find_spec(f"semel.handlers.{_family}"):
-        HANDLERS.update(import_module(f"semel.handlers.{_family}").HANDLERS)
+HANDLERS: Final[dict[int, Handler]] = {
+    **fetch.HANDLERS,
+    **metadata.HANDLERS,
+    **topics.HANDLERS,
+    **configs.HANDLERS,
+    **groups.HANDLERS,
+    **offsets.HANDLERS,
+    **transactions.HANDLERS,
+}
 
 
 def served() -> list[Api]:

@@ -18,7 +18,8 @@ what it asked before is answered, then the connection is closed (`_doom`). Nothi
 reaches another.
 
 When a client is gone its requests are not: what was submitted is decided and stays true, only the answer
-is dropped. Handlers that wait (a parked Fetch) are cancelled.
+is dropped, and what it sent before it said goodbye is begun. Handlers that wait (a parked Fetch) are
+cancelled.
 """
 
 import asyncio
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._is_over_budget = False
         self._is_turn_due = False
         self._is_reading = True
+        self._has_ended = False
         self._is_doomed = False
         self._is_lost = False
 
@@ -132,6 +134,18 @@ class Connection(asyncio.Protocol):
             self._measure_unsent()
             self._schedule_turn()
 
+    def eof_received(self) -> bool:
+        """The client sends nothing more. Whether to go on for what it has sent.
+
+        Produce counts even if nobody waits for an answer: a client that wants none may leave right after it.
+        """
+        is_handled = self._task is not None and not self._is_produce_first()
+        if not self._waiting or is_handled or self._outgoing is None or self._outgoing.is_tls:
+            return False
+        self._has_ended = True
+        self._schedule_turn()
+        return True
+
     def connection_lost(self, error: Exception | None) -> None:
         """Gone, for whatever reason. What was submitted goes on and gives its bytes back when it is done."""
         self._is_lost = self._is_doomed = True
@@ -139,7 +153,7 @@ class Connection(asyncio.Protocol):
         edge.dismiss(self)
         edge.responses.change(-self._unsent)
         self._unsent = 0
-        if self._task is not None:
+        if self._task is not None and not self._is_produce_first():
             self._task.cancel()
         still_held = sum(each.size for each in self._under_way)
         edge.requests.forget(self)
@@ -148,6 +162,9 @@ class Connection(asyncio.Protocol):
         self._charged = still_held
         self._waiting.clear()
         self._out.clear()
+
+    def _is_produce_first(self) -> bool:
+        return bool(self._under_way) and self._under_way[0].api_key == PRODUCE
 
     # Beginning requests.
 
@@ -276,6 +293,8 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             self._advance()
+        if self._has_ended and not self._waiting:
+            self.finish()
         self._read_or_not()
 
     def _send(self, outgoing: Outgoing) -> None:
@@ -303,7 +322,7 @@ class Connection(asyncio.Protocol):
         self._schedule_turn()
 
     def _read_or_not(self) -> None:
-        wanted = not self._waiting and not self._is_over_budget and not self._is_doomed
+        wanted = not (self._waiting or self._is_over_budget or self._is_doomed or self._has_ended)
         if wanted == self._is_reading or self._transport is None or self._is_lost:
             return
         self._is_reading = wanted

@@ -21,11 +21,11 @@ SLICE_BYTES: Final = 65_536
 class Outgoing:
     """What one connection sends."""
 
-    __slots__ = ("_held", "_is_full", "_is_tls", "_slices", "_transport", "handed_over")
+    __slots__ = ("_held", "_is_full", "_slices", "_transport", "handed_over", "is_tls")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
         self._slices: deque[memoryview] = deque()
         self._held = 0
         self._is_full = False
@@ -33,7 +33,7 @@ class Outgoing:
         """Bytes of all responses so far."""
         # We want to be told whenever something is left in the transport, and when nothing is. A plain
         # transport says so above the mark, one with TLS at the mark.
-        transport.set_write_buffer_limits(high=1 if self._is_tls else 0, low=0)
+        transport.set_write_buffer_limits(high=1 if self.is_tls else 0, low=0)
 
     @property
     def is_blocked(self) -> bool:
@@ -53,7 +53,7 @@ class Outgoing:
         """Send these one after another; their size."""
         size = sum(map(len, parts))
         self.handed_over += size
-        if self._is_tls:
+        if self.is_tls:
             self._send_slices(parts, size)
         elif len(parts) == 1:
             self._transport.write(parts[0])

@@ -1,8 +1,8 @@
 """One process per data directory.
 
 The lock is the operating system's, on a file named ``lock``, and goes away with the process that holds it,
-however it ends. The file also holds that process's number, for the message that a second one gets. It is never
-removed: between removing it and making it anew two processes could each hold a lock of that name.
+however it ends. The file also holds that process's number, for the message that a second one gets. It is
+never removed: between removing it and making it anew two processes could each hold a lock of that name.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""The embedded store: a SQLite ledger and chunk files in one directory, owned by one process. Or all in memory.
+"""The embedded store: a SQLite ledger and chunk files in a directory that one process owns. Or all in memory.
 
 In the directory are ``ledger.db`` (with SQLite's ``-wal`` and ``-shm`` beside it), ``chunks/`` and ``lock``.
 
@@ -8,12 +8,12 @@ A commit is one hop to the writer's thread: chunk write, flush, ledger commit. W
 - after the ledger's commit: everything;
 - before either: nothing.
 
-``sweep_orphans`` removes chunks that no row points to. Closing is a clean stop, and equal to kill -9 in what is
-there afterwards.
+``sweep_orphans`` removes chunks that no row points to. Closing is a clean stop, and equal to kill -9 in what
+is there afterwards.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from semel.config import Settings
@@ -44,12 +44,10 @@ class EmbeddedStore:
         self.cluster_id = ledger.identity.cluster_id
         self.term = ledger.identity.term
         self.stopped_cleanly = ledger.identity.stopped_cleanly
-        self.last_flush_seconds = 0.0
-        """How long the last append to a chunk took, with its flush."""
-        self.last_commit_seconds = 0.0
-        """How long the last commit of the ledger took."""
-        self.on_commit: Callable[[float, float], None] | None = None
-        """Called on the event loop after each commit with both of them."""
+        self.flush_seconds = 0.0
+        """How long the last commit waited for the disk: the chunk's append and the ledger's commit."""
+        self.append_seconds = 0.0
+        """The part of it that was the chunk's."""
         self._worker = worker
         self._fuse = fuse
         self._lock = lock
@@ -57,20 +55,14 @@ class EmbeddedStore:
 
     async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
         """Bytes, then facts; durable when it returns. The i-th BatchAppended owns batches[i]."""
-        number, flush_seconds, commit_seconds = await self._worker.run(
-            self._fuse.guard, self._commit_now, facts, batches
-        )
-        self.last_flush_seconds = flush_seconds
-        self.last_commit_seconds = commit_seconds
-        if self.on_commit is not None:
-            self.on_commit(flush_seconds, commit_seconds)
-        return number
+        return await self._worker.run(lambda: self._fuse.guard(self._commit_now, facts, batches))
 
     async def sweep_orphans(self) -> list[int]:
         """Delete the sealed chunks that no row points to; which those were."""
         listed = await self.chunks.list_chunks()
         # Asked on the writer's thread, between two commits: a sealed chunk without rows will never get any.
-        orphans = await self._worker.run(self._fuse.guard, self._orphans_now, [each for each, _ in listed])
+        chunk_ids = [chunk_id for chunk_id, _ in listed]
+        orphans = await self._worker.run(lambda: self._fuse.guard(self._orphans_now, chunk_ids))
         for chunk_id in orphans:
             await self.chunks.delete(chunk_id)
         return orphans
@@ -87,12 +79,14 @@ class EmbeddedStore:
             if self._lock is not None:
                 self._lock.release()
 
-    def _commit_now(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> tuple[int, float, float]:
+    def _commit_now(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
         begun = time.perf_counter()
         places = self.chunks.append_now(batches)
-        flushed = time.perf_counter()
+        appended = time.perf_counter()
         number = self.ledger.commit_now(facts, places)
-        return number, flushed - begun, time.perf_counter() - flushed
+        self.append_seconds = appended - begun
+        self.flush_seconds = time.perf_counter() - begun
+        return number
 
     def _orphans_now(self, chunk_ids: Sequence[int]) -> list[int]:
         referenced = self.ledger.chunk_references_now()
@@ -113,9 +107,7 @@ async def open_store(
         worker = Worker("writer")
         ledger = await SqliteLedger.open(None, worker=worker, fuse=fuse, cluster_id=settings.cluster_id)
         return EmbeddedStore(ledger, MemoryChunks(settings.semel_chunk_bytes_max), worker, fuse, None)
-    if not directory.is_dir():
-        directory.mkdir(parents=True)
-        files.flush_directory(directory.parent)
+    files.make_directory(directory)
     lock = DirectoryLock(directory)
     try:
         worker = Worker("writer")

@@ -54,6 +54,12 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def make_directory(self, path: Path) -> None:
+        """Make a directory durably, if it is not there."""
+        if not path.is_dir():
+            path.mkdir(parents=True)
+            self.flush_directory(path.parent)
+
     def free_bytes(self, path: Path) -> int:
         """How much may still be written to the disk that holds this."""
         status = os.statvfs(path)
@@ -92,7 +98,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Files open for reading, at most ``files_max`` beside those in use; the one not used for longest goes."""
+    """Files open for reading, at most ``files_max`` beside those in use; the least recently used one goes."""
 
     def __init__(self, files_max: int = 64) -> None:
         self._files_max = files_max

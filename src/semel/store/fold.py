@@ -14,8 +14,6 @@ Here is no rule. Each fact says what its entity becomes.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import apsw
-
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
@@ -41,7 +39,7 @@ from semel.core.types import (
     ProducerState,
 )
 from semel.store.interface import Place
-from semel.store.queries import QUERIES, ManyRows
+from semel.store.queries import ManyRows, Statements
 from semel.store.rows import pack_configs, pack_open_transactions, pack_sent_batches
 
 _ADD_BATCHES: Final = ManyRows("add_batches")
@@ -105,8 +103,8 @@ class PartitionRow:
 class Fold:
     """Gathers the facts of a commit and writes them. Belongs to the one writing connection."""
 
-    def __init__(self, connection: apsw.Connection, counters: Counters) -> None:
-        self._connection = connection
+    def __init__(self, statements: Statements, counters: Counters) -> None:
+        self._sql = statements
         self.counters = counters
         self._rows: dict[PartitionKey, PartitionRow] = {}
         self._places: Sequence[Place] = ()
@@ -204,29 +202,29 @@ class Fold:
 
     def _group_deleted(self, fact: GroupDeleted) -> None:
         self._flush()
-        self._connection.execute(QUERIES["delete_group"], (fact.group_id,))
-        self._connection.execute(QUERIES["delete_offsets_of_group"], (fact.group_id,))
+        self._sql.run("delete_group", (fact.group_id,))
+        self._sql.run("delete_offsets_of_group", (fact.group_id,))
 
     def _topic_created(self, fact: TopicCreated) -> None:
         self._flush()
         name, topic_id, partitions, configs = fact.topic
-        self._connection.execute(QUERIES["add_topic"], (name, topic_id, partitions, pack_configs(configs)))
+        self._sql.run("add_topic", (name, topic_id, partitions, pack_configs(configs)))
         self._add_partitions(topic_id, 0, partitions)
 
     def _topic_changed(self, fact: TopicChanged) -> None:
         self._flush()
         _, topic_id, partitions, configs = fact.topic
-        self._connection.execute(QUERIES["change_topic"], (partitions, pack_configs(configs), topic_id))
-        present = self._connection.execute(QUERIES["count_partitions"], (topic_id,)).get
+        self._sql.run("change_topic", (partitions, pack_configs(configs), topic_id))
+        present = self._sql.value("count_partitions", (topic_id,))
         self._add_partitions(topic_id, present, partitions)
 
     def _topic_deleted(self, fact: TopicDeleted) -> None:
         self._flush()
         topic_id = fact.topic.topic_id
-        self._connection.execute(QUERIES["leave_partitions"], (topic_id,))
-        self._connection.execute(QUERIES["delete_partitions"], (topic_id,))
-        self._connection.execute(QUERIES["delete_topic"], (topic_id,))
-        self._connection.execute(QUERIES["delete_offsets_of_topic"], (fact.topic.name,))
+        self._sql.run("leave_partitions", (topic_id,))
+        self._sql.run("delete_partitions", (topic_id,))
+        self._sql.run("delete_topic", (topic_id,))
+        self._sql.run("delete_offsets_of_topic", (fact.topic.name,))
         for index in range(fact.topic.partitions):
             self._rows.pop(PartitionKey(topic_id, index), None)
 
@@ -246,7 +244,7 @@ class Fold:
     def _row(self, key: PartitionKey) -> PartitionRow:
         row = self._rows.get(key)
         if row is None:
-            found = self._connection.execute(QUERIES["partition_row"], tuple(key)).fetchall()
+            found = self._sql.rows("partition_row", tuple(key))
             if not found:
                 raise LookupError(f"partition {key.index} of topic {key.topic_id.hex()} is not in the ledger")
             row = self._keep(PartitionRow(key, *found[0]))
@@ -272,7 +270,7 @@ class Fold:
             self._flush_groups()
         if self._left_below:
             values = [number for pair in self._left_below.items() for number in pair]
-            _LEAVE_BATCHES.run(self._connection, values)
+            _LEAVE_BATCHES.run(self._sql, values)
             self._left_below.clear()
 
     def _flush_partitions(self) -> None:
@@ -292,8 +290,8 @@ class Fold:
             if row.batches:
                 batches += row.batches
                 row.batches = []
-        _PUT_PARTITIONS.run(self._connection, partitions)
-        _ADD_BATCHES.run(self._connection, batches)
+        _PUT_PARTITIONS.run(self._sql, partitions)
+        _ADD_BATCHES.run(self._sql, batches)
         self._partitions.clear()
 
     def _flush_producers(self) -> None:
@@ -315,8 +313,8 @@ class Fold:
                 coordinator_epoch,
                 first_offset,
             )
-        _PUT_PRODUCERS.run(self._connection, put)
-        _DELETE_PRODUCERS.run(self._connection, gone)
+        _PUT_PRODUCERS.run(self._sql, put)
+        _DELETE_PRODUCERS.run(self._sql, gone)
         self._producers.clear()
 
     def _flush_offsets(self) -> None:
@@ -328,8 +326,8 @@ class Fold:
             else:
                 put += key
                 put += value
-        _PUT_OFFSETS.run(self._connection, put)
-        _DELETE_OFFSETS.run(self._connection, gone)
+        _PUT_OFFSETS.run(self._sql, put)
+        _DELETE_OFFSETS.run(self._sql, gone)
         self._offsets.clear()
 
     def _flush_groups(self) -> None:
@@ -343,5 +341,5 @@ class Fold:
                 group.member_count,
                 group.pack(),
             )
-        _PUT_GROUPS.run(self._connection, put)
+        _PUT_GROUPS.run(self._sql, put)
         self._groups.clear()

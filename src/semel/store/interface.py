@@ -74,16 +74,23 @@ class ChunkStore(Protocol):
         """Write these one after another and make them durable. StoreFull, StoreBroken."""
 
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
-        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone."""
+        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
+
+        A place may be part of what was appended, or span several appended ones. An OSError of the disk passes
+        through: the bytes are there and cannot be had.
+        """
 
     async def release(self, places: Sequence[Place]) -> None:
-        """Nobody points at these ranges any more: give their space back."""
+        """Nobody points at these ranges any more: give their space back. They may read as zeros from now on.
+
+        Whoever reads must look again, after reading, whether the batch is still there.
+        """
 
     async def delete(self, chunk_id: int) -> None:
         """Remove a chunk. Not an error if it is gone."""
 
     async def list_chunks(self) -> list[tuple[int, int]]:
-        """Every chunk with its size in bytes."""
+        """Every chunk with the bytes of space it takes."""
 
     async def close(self) -> None:
         """Let go of files and threads."""
@@ -110,7 +117,7 @@ class Ledger(Protocol):
         """The first batch whose largest timestamp is at or after this one."""
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """The smallest offset from which the rest of the partition is no larger than this; at a batch edge."""
+        """The smallest offset from which the rest of the partition is no larger; at a batch edge."""
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
         """The log start, and how many bytes lie in the batches from there that end below an offset."""
@@ -134,7 +141,10 @@ class Ledger(Protocol):
         """Producers without an open transaction that were last seen before this moment."""
 
     async def sweep(self, *, limit: int) -> list[Place]:
-        """Delete up to ``limit`` rows that deleted topics and log starts left behind; the places they freed."""
+        """Delete up to ``limit`` rows that deleted topics and log starts left behind; places they freed.
+
+        Nothing is left to sweep when it frees nothing.
+        """
 
     async def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
@@ -148,7 +158,7 @@ class Store(Protocol):
 
     ledger: Ledger
     chunks: ChunkStore
-    last_flush_seconds: float
+    flush_seconds: float
     """How long the flushes of the last commit took."""
 
     async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:

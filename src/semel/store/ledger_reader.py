@@ -1,8 +1,8 @@
 """What can be asked of the embedded ledger. Everything here runs on a thread and reads one connection.
 
-Every statement is finished before a method returns: a read that stays open keeps the write-ahead log from being
-moved into the database. Pages of batches come as one JSON array, because every row that SQLite returns is a
-hand-over of Python's lock, which is slow when the event loop is busy.
+Every statement is finished before a method returns: a read that stays open keeps the write-ahead log from
+being moved into the database. Pages of batches come as one JSON array, because every row that SQLite returns
+is a hand-over of Python's lock, which is slow when the event loop is busy.
 """
 
 import json
@@ -28,7 +28,7 @@ from semel.core.types import (
     Value,
 )
 from semel.store.interface import GroupSummary, StoredBatch
-from semel.store.queries import QUERIES
+from semel.store.queries import Statements
 from semel.store.rows import batch_of, offset_of, partition_of, producer_of, topic_of
 
 PAGE_FIRST: Final = 32
@@ -40,7 +40,7 @@ class LedgerReader:
     """Questions to one connection."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
+        self._sql = Statements(connection)
         self._loaders: dict[type, Callable[[Any], Value | None]] = {
             TopicKey: self._load_topic,
             PartitionKey: self._load_partition,
@@ -52,7 +52,7 @@ class LedgerReader:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close(True)
+        self._sql.connection.close(True)
 
     def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """The entities with these keys, None for those that do not exist, in the same order."""
@@ -77,7 +77,7 @@ class LedgerReader:
                 # One more, because the page may begin with the batch that ends just below the offset.
                 "batches_max": min(page_size, batches_max - len(found)) + 1,
             }
-            page = json.loads(self._connection.execute(QUERIES["batches_from"], bindings).get)
+            page = json.loads(self._sql.value("batches_from", bindings))
             for row in page:
                 batch = batch_of(row)
                 if batch.last_offset < offset:
@@ -95,8 +95,8 @@ class LedgerReader:
     def first_batch_since(self, key: PartitionKey, timestamp: int) -> StoredBatch | None:
         """The first batch whose largest timestamp is at or after this one.
 
-        Halves the offsets by the running peak, which never falls. Behind a log start the peak may be of a batch
-        that is gone, so the last step goes forward to one that holds the timestamp itself.
+        Halves the offsets by the running peak, which never falls. Behind a log start the peak may be of a
+        batch that is gone, so the last step goes forward to one that holds the timestamp itself.
         """
         partition = self._partition(key)
         if partition is None:
@@ -109,7 +109,7 @@ class LedgerReader:
         probe = low
         # All batches before low have a peak below the timestamp; the one that holds high, if any, has not.
         while low < high:
-            rows = self._connection.execute(QUERIES["batch_at"], (partition_id, probe)).fetchall()
+            rows = self._sql.rows("batch_at", (partition_id, probe))
             if not rows:
                 return None
             base_offset, last_offset, peak_timestamp = rows[0]
@@ -118,9 +118,7 @@ class LedgerReader:
             else:
                 high = min(base_offset, high)
             probe = (low + high) // 2
-        rows = self._connection.execute(
-            QUERIES["first_batch_since"], (partition_id, low, timestamp)
-        ).fetchall()
+        rows = self._sql.rows("first_batch_since", (partition_id, low, timestamp))
         return batch_of(rows[0]) if rows else None
 
     def offset_at_size(self, key: PartitionKey, size_bytes: int) -> int:
@@ -139,70 +137,65 @@ class LedgerReader:
             "first": self._first_batch(partition_id, edges.log_start_offset),
             "excess": edges.size_bytes - size_bytes,
         }
-        rows = self._connection.execute(QUERIES["offset_past_bytes"], bindings).fetchall()
+        rows = self._sql.rows("offset_past_bytes", bindings)
         return int(rows[0][0]) if rows else edges.high_watermark
 
-    def size_below(self, key: PartitionKey, offset: int) -> tuple[int, int]:
-        """The log start, and how many bytes lie in the batches from there that end below an offset."""
+    def size_below(self, key: PartitionKey, offset: int) -> int:
+        """Bytes of the batches from the log start that lie wholly below this offset."""
         partition = self._partition(key)
         if partition is None:
-            return 0, 0
+            return 0
         partition_id, edges = partition
         bindings = {
             "partition_id": partition_id,
             "first": self._first_batch(partition_id, edges.log_start_offset),
             "before": offset,
         }
-        return edges.log_start_offset, self._connection.execute(QUERIES["size_between"], bindings).get
+        size: int = self._sql.value("size_between", bindings)
+        return size
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id."""
-        rows = self._connection.execute(QUERIES["topic_by_id"], (topic_id,)).fetchall()
+        rows = self._sql.rows("topic_by_id", (topic_id,))
         return topic_of(rows[0]) if rows else None
 
     def topics(self, after: str, limit: int) -> list[Topic]:
         """Topics in the order of their names."""
-        rows = self._connection.execute(QUERIES["topics_from"], (_next(after), limit))
-        return [topic_of(row) for row in rows.fetchall()]
+        return [topic_of(row) for row in self._sql.rows("topics_after", (after, limit))]
 
     def groups(self, after: str, limit: int) -> list[GroupSummary]:
         """Groups in the order of their ids, also those that only have offsets (kind "")."""
-        bindings = {"first": _next(after), "groups_max": limit}
-        return [
-            GroupSummary(*row)
-            for row in self._connection.execute(QUERIES["groups_from"], bindings).fetchall()
-        ]
+        bindings = {"after": after, "groups_max": limit}
+        return [GroupSummary(*row) for row in self._sql.rows("groups_after", bindings)]
 
     def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Everything a group has committed."""
-        rows = self._connection.execute(QUERIES["offsets_of_group"], (group_id,)).fetchall()
+        rows = self._sql.rows("offsets_of_group", (group_id,))
         return [(OffsetKey(group_id, topic, index), offset_of(rest)) for topic, index, *rest in rows]
 
     def producers(self, key: PartitionKey) -> list[tuple[int, ProducerState]]:
         """The producers that a partition remembers."""
-        rows = self._connection.execute(QUERIES["producers_of"], tuple(key)).fetchall()
+        rows = self._sql.rows("producers_of", tuple(key))
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
     def unseen_producers(
         self, after: tuple[int, int], before_ms: int, page: int
     ) -> tuple[list[ProducerKey], tuple[int, int] | None]:
-        """Silent producers in one page of all producers, and where the next page begins (None: it was the last)."""
-        rows = json.loads(self._connection.execute(QUERIES["producers_after"], (*after, page)).get)
+        """The silent ones in a page of all producers, and where the next page begins; None after the last."""
+        rows = json.loads(self._sql.value("producers_after", (*after, page)))
         unseen: list[ProducerKey] = []
         for partition_id, producer_id, seen_ms, transaction_first_offset in rows:
             if seen_ms >= before_ms or transaction_first_offset >= 0:
                 continue
             # A partition that is gone is not there; its producers are swept, not expired.
-            for topic_id, index in self._connection.execute(
-                QUERIES["partition_key"], (partition_id,)
-            ).fetchall():
+            for topic_id, index in self._sql.rows("partition_key", (partition_id,)):
                 unseen.append(ProducerKey(topic_id, index, producer_id))
         return unseen, (rows[-1][0], rows[-1][1]) if len(rows) == page else None
 
     # -- entities -----------------------------------------------------------------------------------------
 
     def _load_topic(self, key: TopicKey) -> Topic | None:
-        rows = self._connection.execute(QUERIES["topic_by_name"], tuple(key)).fetchall()
+        rows = self._sql.rows("topic_by_name", tuple(key))
         return topic_of(rows[0]) if rows else None
 
     def _load_partition(self, key: PartitionKey) -> Partition | None:
@@ -211,23 +204,23 @@ class LedgerReader:
 
     def _load_producer(self, key: ProducerKey) -> ProducerState | None:
         bindings = {"topic_id": key.topic_id, "partition_index": key.index, "producer_id": key.producer_id}
-        rows = self._connection.execute(QUERIES["producer_row"], bindings).fetchall()
+        rows = self._sql.rows("producer_row", bindings)
         return producer_of(rows[0]) if rows else None
 
     def _load_group(self, key: GroupKey) -> Value | None:
-        rows = self._connection.execute(QUERIES["group_row"], tuple(key)).fetchall()
+        rows = self._sql.rows("group_row", tuple(key))
         return unpack_group(*rows[0]) if rows else None
 
     def _load_offset(self, key: OffsetKey) -> CommittedOffset | None:
-        rows = self._connection.execute(QUERIES["offset_row"], tuple(key)).fetchall()
+        rows = self._sql.rows("offset_row", tuple(key))
         return offset_of(rows[0]) if rows else None
 
     def _load_cluster(self, key: ClusterKey) -> Cluster:
-        _, next_producer_id, _ = self._connection.execute(QUERIES["read_counters"]).fetchall()[0]
+        _, next_producer_id, _ = self._sql.rows("read_counters")[0]
         return Cluster(next_producer_id)
 
     def _partition(self, key: PartitionKey) -> tuple[int, Partition] | None:
-        rows = self._connection.execute(QUERIES["partition_row"], tuple(key)).fetchall()
+        rows = self._sql.rows("partition_row", tuple(key))
         if not rows:
             return None
         partition_id, *rest = rows[0]
@@ -235,12 +228,7 @@ class LedgerReader:
 
     def _first_batch(self, partition_id: int, log_start_offset: int) -> int:
         """Where the batch begins that holds the log start: it may begin before it."""
-        rows = self._connection.execute(QUERIES["batch_at"], (partition_id, log_start_offset)).fetchall()
+        rows = self._sql.rows("batch_at", (partition_id, log_start_offset))
         if not rows or rows[0][1] < log_start_offset:
             return log_start_offset
         return int(rows[0][0])
-
-
-def _next(text: str) -> str:
-    """The smallest text after this one; the empty one stands for "from the beginning"."""
-    return text + "\0" if text else text

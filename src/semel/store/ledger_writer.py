@@ -3,10 +3,10 @@
 Everything here runs on one thread, in order. A commit is one SQL transaction and returns when it is flushed.
 
 SQLite appends commits to a write-ahead log and moves them into the database at a *checkpoint*, which flushes
-twice and may take a while. So that no commit waits for one, checkpoints are made here, between commits: in quiet
-moments when the log has some size, and under steady load when it has reached its limit. Only this connection
-writes and only this connection checkpoints. The log's space is taken at the start, so that small commits (those
-that delete) still have room on a disk that is full.
+twice and may take a while. So that no commit waits inside one, checkpoints are made here, between commits: in
+quiet moments when the log has some size, and under steady load when it has reached its limit. Only this
+connection writes and only this connection checkpoints. The log's space is taken at the start, so that small
+commits (those that delete) still have room on a disk that is full.
 
 After SQLITE_FULL the transaction is undone for certain: the record that ends it is written last and could not
 be. That is ``StoreFull``. Any other error leaves the outcome unknown, and the caller breaks the store.
@@ -27,7 +27,7 @@ import apsw
 from semel.core.types import Fact
 from semel.store.fold import Counters, Fold
 from semel.store.interface import Place, StoreBroken, StoreFull
-from semel.store.queries import QUERIES, SCHEMA
+from semel.store.queries import SCHEMA, Statements
 
 SCHEMA_VERSION: Final = "1"
 MEMORY: Final = ":memory:"
@@ -37,7 +37,7 @@ GONE: Final = 2**63 - 1
 
 _FRAME_BYTES: Final = 4096 + 24
 LOG_FRAMES_MAX: Final = 4096
-"""The write-ahead log is moved into the database when it has this many pages, also under load: about 16 MiB."""
+"""At this many pages the write-ahead log is moved into the database, also under load: about 16 MiB."""
 LOG_FRAMES_QUIET: Final = 256
 """In a quiet moment this many are enough."""
 LOOK_EVERY: Final = 64
@@ -64,40 +64,41 @@ class LedgerWriter:
         self.connection = apsw.Connection(
             name, flags=flags, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT
         )
+        self._sql = Statements(self.connection)
         self._looks_away = 0
         try:
             _set_up(self.connection)
             if path is not None:
-                mode = self.connection.execute(QUERIES["use_wal"]).get
-                assert mode == "wal", f"the ledger needs a write-ahead log and got {mode}"
+                mode = self._sql.value("use_wal")
+                if mode != "wal":
+                    raise StoreBroken(f"the ledger needs a write-ahead log, and the disk offers {mode}")
             self.connection.wal_autocheckpoint(0)
             # A store that broke must not write once more while it is closed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.identity = self._start(cluster_id, boot_id)
             if path is not None:
                 _take_space(Path(f"{path}-wal"), LOG_FRAMES_MAX * _FRAME_BYTES)
-            self._fold = Fold(self.connection, self._read_counters())
+            self._fold = Fold(self._sql, self._read_counters())
         except BaseException:
             self.connection.close(True)
             raise
 
     def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
         """Write the facts together and durably; the number of the commit. StoreFull."""
-        execute = self.connection.execute
         fold = self._fold
         try:
-            execute(QUERIES["begin"])
+            self._sql.run("begin")
             fold.write(facts, places)
             if places:
                 for chunk_id, length in _bytes_by_chunk(places).items():
-                    execute(QUERIES["add_to_chunks"], (chunk_id, length))
+                    self._sql.run("add_to_chunks", (chunk_id, length))
             counters = fold.counters
             counters.commit_number += 1
-            execute(
-                QUERIES["write_counters"],
+            self._sql.run(
+                "write_counters",
                 (counters.commit_number, counters.next_producer_id, counters.next_partition_id),
             )
-            execute(QUERIES["end"])
+            self._sql.run("end")
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
@@ -109,32 +110,32 @@ class LedgerWriter:
         The places are given back after the commit: a crash in between loses space until the chunk is deleted,
         and never bytes that a row points at.
         """
-        execute = self.connection.execute
         places: list[Place] = []
         try:
-            if not execute(QUERIES["next_leftover"]).fetchall():
+            if not self._sql.rows("next_leftover"):
                 return [], False
-            execute(QUERIES["begin"])
+            self._sql.run("begin")
             while limit > 0:
-                leftovers = execute(QUERIES["next_leftover"]).fetchall()
+                leftovers = self._sql.rows("next_leftover")
                 if not leftovers:
                     break
-                freed = self._sweep_partition(*leftovers[0], limit)
+                partition_id, below_offset = leftovers[0]
+                freed = self._sweep_partition(partition_id, below_offset, limit)
                 places += freed
-                # A partition without batches counts too, so that a topic of many empty ones is no long commit.
+                # A partition without batches counts too: a topic may have many of them.
                 limit -= max(len(freed), 1)
             for chunk_id, length in _bytes_by_chunk(places).items():
-                execute(QUERIES["take_from_chunk"], (length, chunk_id))
-                execute(QUERIES["drop_empty_chunk"], (chunk_id,))
-            execute(QUERIES["end"])
+                self._sql.run("take_from_chunk", (length, chunk_id))
+                self._sql.run("drop_empty_chunk", (chunk_id,))
+            self._sql.run("end")
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
-        return places, bool(execute(QUERIES["next_leftover"]).fetchall())
+        return places, bool(self._sql.rows("next_leftover"))
 
     def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at."""
-        return dict(self.connection.execute(QUERIES["chunk_references"]).fetchall())
+        return dict(self._sql.rows("chunk_references"))
 
     def rest(self, *, quiet: bool) -> None:
         """Between two commits: move the write-ahead log into the database if it has grown enough."""
@@ -154,9 +155,9 @@ class LedgerWriter:
         """Close the connection. ``cleanly`` says that everything that was issued is flushed."""
         if cleanly and self._path is not None:
             try:
-                self.connection.execute(QUERIES["begin"])
+                self._sql.run("begin")
                 self._write_meta("clean_stop", "1")
-                self.connection.execute(QUERIES["end"])
+                self._sql.run("end")
                 self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             except (apsw.FullError, apsw.BusyError):
                 # A stop that is not marked as clean is as safe as a crash.
@@ -167,68 +168,67 @@ class LedgerWriter:
 
     def _undo(self) -> None:
         if self.connection.in_transaction:
-            self.connection.execute(QUERIES["undo"])
+            self._sql.run("undo")
         self._fold.forget(self._read_counters())
 
     def _read_counters(self) -> Counters:
-        return Counters(*self.connection.execute(QUERIES["read_counters"]).fetchall()[0])
+        return Counters(*self._sql.rows("read_counters")[0])
 
     def _write_meta(self, name: str, value: str) -> None:
-        self.connection.execute(QUERIES["write_meta"], (name, value))
+        self._sql.run("write_meta", (name, value))
 
     def _sweep_partition(self, partition_id: int, below: int, limit: int) -> list[Place]:
-        execute = self.connection.execute
         bindings = {"partition_id": partition_id, "below": below, "batches_max": limit}
-        batches = json.loads(execute(QUERIES["leftover_batches"], bindings).get)
+        batches = json.loads(self._sql.value("leftover_batches", bindings))
         if batches:
-            execute(QUERIES["sweep_batches"], (partition_id, batches[-1][0]))
+            self._sql.run("sweep_batches", (partition_id, batches[-1][0]))
         if len(batches) < limit:
             if below == GONE:
-                execute(QUERIES["sweep_producers"], (partition_id,))
-            execute(QUERIES["forget_leftover"], (partition_id,))
+                self._sql.run("sweep_producers", (partition_id,))
+            self._sql.run("forget_leftover", (partition_id,))
         return [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
 
     def _start(self, cluster_id: str, boot_id: str) -> Identity:
         """Make the tables if they are not there, and write durably that this process has begun.
 
-        The write is on purpose: if the last process ended in the middle of one, this shows that the disk works
-        before anything is answered.
+        The write is on purpose: if the last process ended in the middle of one, this shows that the disk
+        works before anything is answered.
         """
-        execute = self.connection.execute
-        execute(QUERIES["begin"])
-        if not execute(QUERIES["has_schema"]).get:
+        self._sql.run("begin")
+        if not self._sql.value("has_schema"):
             self.connection.execute(SCHEMA)
-            execute(QUERIES["first_counters"])
+            self._sql.run("first_counters")
             self._write_meta("schema_version", SCHEMA_VERSION)
             self._write_meta("cluster_id", cluster_id or _new_cluster_id())
             self._write_meta("term", "1")
             self._write_meta("boot_id", boot_id)
             self._write_meta("clean_stop", "1")
-        meta = dict(execute(QUERIES["read_meta"]).fetchall())
+        meta = dict(self._sql.rows("read_meta"))
         if meta["schema_version"] != SCHEMA_VERSION:
             raise StoreBroken(
-                f"the ledger has schema {meta['schema_version']}, this version of Semel knows {SCHEMA_VERSION}"
+                f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
             )
         if cluster_id and meta["cluster_id"] != cluster_id:
             raise ValueError(f"the data belongs to cluster {meta['cluster_id']}, not to {cluster_id}")
         stopped_cleanly = meta["clean_stop"] == "1"
-        # What was written but not flushed survives a killed process and does not survive the operating system.
+        # What was written and not flushed survives the end of a process, not that of the operating system.
         same_boot = bool(boot_id) and meta["boot_id"] == boot_id
         term = int(meta["term"]) + (0 if stopped_cleanly or same_boot else 1)
         self._write_meta("term", str(term))
         self._write_meta("boot_id", boot_id)
         self._write_meta("clean_stop", "0")
-        execute(QUERIES["end"])
+        self._sql.run("end")
         return Identity(meta["cluster_id"], term, stopped_cleanly)
 
 
 def _set_up(connection: apsw.Connection) -> None:
     """What every connection needs, asserted where durability depends on it."""
     connection.set_busy_timeout(5_000)
-    for _ in connection.execute(QUERIES["settings"]):
-        pass
-    synchronous = connection.execute(QUERIES["read_synchronous"]).get
-    assert synchronous == 2, f"commits would not be flushed: synchronous is {synchronous}"
+    statements = Statements(connection)
+    statements.rows("settings")
+    synchronous = statements.value("read_synchronous")
+    if synchronous != 2:
+        raise StoreBroken(f"commits would not be flushed: synchronous is {synchronous}, not FULL")
 
 
 def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
@@ -241,7 +241,7 @@ def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
 
 
 def _take_space(path: Path, length: int) -> None:
-    """Give the write-ahead log its space now. What has no valid checksum after its end is ignored by SQLite."""
+    """Give the write-ahead log its space now. SQLite ignores what has no valid checksum."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, length)

@@ -12,19 +12,16 @@ What goes wrong after that, in the write or in the flush, has an unknown outcome
 Appending happens on the writer's thread. Reading happens on threads of its own, except when the bytes are in
 the page cache, as those that were just written are: then they are copied without leaving the event loop.
 
-Space that was released is punched out of the file after a while, not at once. A reader that learned of a place
-a moment ago may be about to read it, and a hole reads as zeros.
+Space that was released is punched out of the file, and reads as zeros from then on. A reader that learned of
+a place before it was released must look again whether its batch is still there, after it has read.
 """
 
 import contextlib
 import errno
 import os
-import threading
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from semel.core.types import Buffer
 from semel.store.files import IOV_MAX, Files, OpenFiles
@@ -34,9 +31,7 @@ from semel.store.worker import Fuse, Worker
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
 INLINE_BYTES_MAX: Final = 256 * 1024
-"""Up to this much is copied from the page cache on the event loop: less than the cost of going to a thread."""
-RELEASE_AFTER_SECONDS: Final = 10.0
-WAITING_RANGES_MAX: Final = 100_000
+"""Up to this much is copied from the page cache on the event loop: cheaper than going to a thread."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -53,13 +48,6 @@ class _Writing:
         self.room_end = 0
 
 
-class _Range(NamedTuple):
-    chunk_id: int
-    start: int
-    end: int
-    released_at: float
-
-
 class LocalChunks:
     """A chunk store in a directory that this process alone writes to."""
 
@@ -72,7 +60,6 @@ class LocalChunks:
         files: Files | None = None,
         writer: Worker | None = None,
         fuse: Fuse | None = None,
-        release_after_seconds: float = RELEASE_AFTER_SECONDS,
     ) -> None:
         self.directory = directory
         self._chunk_bytes_max = chunk_bytes_max
@@ -84,19 +71,14 @@ class LocalChunks:
         self._readers = Worker("chunk-reader", threads=2)
         self._open_files = OpenFiles()
         self._writing: _Writing | None = None
-        self._release_after_seconds = release_after_seconds
-        self._released: deque[_Range] = deque(maxlen=WAITING_RANGES_MAX)
-        self._released_lock = threading.Lock()
-        if not directory.is_dir():
-            directory.mkdir(parents=True)
-            self._files.flush_directory(directory.parent)
+        self._files.make_directory(directory)
         self._next_id = max(self._ids(), default=0) + 1
 
     # -- the contract -------------------------------------------------------------------------------------
 
     async def append(self, batches: Sequence[Buffer]) -> list[Place]:
         """Write these one after another and make them durable. StoreFull, StoreBroken."""
-        return await self._writer.run(self._fuse.guard, self.append_now, batches)
+        return await self._writer.run(lambda: self._fuse.guard(self.append_now, batches))
 
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
@@ -111,7 +93,7 @@ class LocalChunks:
         return await self._readers.run(self.read_now, places)
 
     async def release(self, places: Sequence[Place]) -> None:
-        """Nobody points at these ranges any more: give their space back, a little later."""
+        """Nobody points at these ranges any more: give their space back."""
         self._fuse.check()
         await self._readers.run(self._release_now, places)
 
@@ -276,14 +258,7 @@ class LocalChunks:
         return buffers
 
     def _release_now(self, places: Sequence[Place]) -> None:
-        now = time.monotonic()
-        due: list[_Range] = []
-        with self._released_lock:
-            # When too many wait, the oldest are forgotten; their space comes back with the whole chunk.
-            self._released.extend(_merged(places, now))
-            while self._released and self._released[0].released_at <= now - self._release_after_seconds:
-                due.append(self._released.popleft())
-        for chunk_id, start, end, _ in due:
+        for chunk_id, start, end in _merged(places):
             # A chunk that was deleted meanwhile has no space left to give.
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
@@ -298,10 +273,6 @@ class LocalChunks:
         last = end // block * block
         if last > first:
             self._files.punch(descriptor, first, last - first)
-
-    def delete_now(self, chunk_id: int) -> None:
-        """Remove a sealed chunk on the calling thread."""
-        self._unlink(chunk_id)
 
     def _unlink(self, chunk_id: int) -> None:
         path = self._path(chunk_id)
@@ -355,15 +326,14 @@ def _rest(views: Sequence[Buffer], taken: int) -> list[Buffer]:
     return rest
 
 
-def _merged(places: Sequence[Place], now: float) -> Iterator[_Range]:
+def _merged(places: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
     """Ranges that touch as one: only whole blocks can be given back, so larger ranges give more."""
-    current: _Range | None = None
-    for chunk_id, position, length in sorted(places):
-        if current is not None and current.chunk_id == chunk_id and current.end == position:
-            current = current._replace(end=position + length)
-            continue
-        if current is not None:
-            yield current
-        current = _Range(chunk_id, position, position + length, now)
-    if current is not None:
-        yield current
+    chunk_id = start = end = -1
+    for place in sorted(places):
+        if place.chunk_id != chunk_id or place.position != end:
+            if end > start:
+                yield chunk_id, start, end
+            chunk_id, start, end = place.chunk_id, place.position, place.position
+        end += place.length
+    if end > start:
+        yield chunk_id, start, end

@@ -1,11 +1,12 @@
 """Chunks in memory, for ``--memory``, ``semel.embedded()`` and tests: the same contract, without a disk.
 
-Each batch is kept as bytes of its own, so that releasing it gives its memory back. The total is bounded like
-a disk: what does not fit is ``StoreFull``.
+Each batch is kept as bytes of its own, so that releasing it gives its memory back; what was released reads as
+zeros, as it does on a disk. The total is bounded like a disk: what does not fit is ``StoreFull``.
 """
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from semel.core.types import Buffer
@@ -17,6 +18,49 @@ def half_of_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+class _Chunk:
+    """Pieces one behind another, by where they begin."""
+
+    __slots__ = ("pieces", "positions", "size")
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.pieces: list[bytes] = []
+        self.size = 0
+
+    @property
+    def held(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def append(self, piece: bytes) -> int:
+        position = self.size
+        self.positions.append(position)
+        self.pieces.append(piece)
+        self.size += len(piece)
+        return position
+
+    def read(self, position: int, length: int) -> bytearray:
+        buffer = bytearray(length)
+        index = bisect_right(self.positions, position) - 1
+        while index < len(self.positions) and self.positions[index] < position + length:
+            # A piece may begin before what is wanted, and end after it.
+            at = self.positions[index] - position
+            piece = memoryview(self.pieces[index])[max(-at, 0) : length - at]
+            buffer[max(at, 0) : max(at, 0) + len(piece)] = piece
+            index += 1
+        return buffer
+
+    def release(self, position: int, length: int) -> int:
+        freed = 0
+        index = bisect_right(self.positions, position - 1)
+        while index < len(self.positions) and self.positions[index] < position + length:
+            if self.positions[index] + len(self.pieces[index]) <= position + length:
+                freed += len(self.pieces[index])
+                self.pieces[index] = b""
+            index += 1
+        return freed
+
+
 class MemoryChunks:
     """A chunk store that is gone with the process. All of its methods run where they are called."""
 
@@ -26,9 +70,8 @@ class MemoryChunks:
         self._bytes = 0
         # Appending happens on the writer's thread, everything else on the event loop's.
         self._lock = threading.Lock()
-        self._chunks: dict[int, dict[int, bytes]] = {}
-        self._writing_id = 1
-        self._position = 0
+        self._chunks: dict[int, _Chunk] = {}
+        self._next_id = 1
 
     async def append(self, batches: Sequence[Buffer]) -> list[Place]:
         """Keep a copy of these, one after another. StoreFull."""
@@ -37,39 +80,44 @@ class MemoryChunks:
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone."""
         buffers: list[bytearray] = []
-        for place in places:
-            kept = self._chunks.get(place.chunk_id, {}).get(place.position)
-            if kept is None or len(kept) < place.length:
-                raise LookupError(f"chunk {place.chunk_id} has nothing at {place.position}")
-            buffers.append(bytearray(memoryview(kept)[: place.length]))
+        with self._lock:
+            for chunk_id, position, length in places:
+                chunk = self._chunks.get(chunk_id)
+                if chunk is None or position + length > chunk.size:
+                    raise LookupError(f"chunk {chunk_id} has no {length} bytes at {position}")
+                buffers.append(chunk.read(position, length))
         return buffers
 
     async def release(self, places: Sequence[Place]) -> None:
         """Nobody points at these ranges any more: give their space back."""
         with self._lock:
-            for place in places:
-                self._bytes -= len(self._chunks.get(place.chunk_id, {}).pop(place.position, b""))
+            for chunk_id, position, length in places:
+                chunk = self._chunks.get(chunk_id)
+                if chunk is not None:
+                    self._bytes -= chunk.release(position, length)
 
     async def delete(self, chunk_id: int) -> None:
         """Remove a chunk. Not an error if it is gone."""
-        self.delete_now(chunk_id)
+        with self._lock:
+            chunk = self._chunks.pop(chunk_id, None)
+            if chunk is not None:
+                self._bytes -= chunk.held
 
     async def list_chunks(self) -> list[tuple[int, int]]:
-        """Every chunk with the bytes it holds."""
+        """Every chunk with the space it takes."""
         with self._lock:
-            return [
-                (chunk_id, sum(map(len, self._chunks[chunk_id].values())))
-                for chunk_id in sorted(self._chunks)
-            ]
+            return [(chunk_id, self._chunks[chunk_id].held) for chunk_id in sorted(self._chunks)]
 
     async def close(self) -> None:
         """Let go of everything."""
-        self.close_now()
+        with self._lock:
+            self._chunks.clear()
+            self._bytes = 0
 
     @property
     def writing_id(self) -> int:
-        """The chunk that grows now. Those before it are sealed."""
-        return self._writing_id
+        """The chunk that grows now, or the next one if none does. Those before it are sealed."""
+        return max(self._next_id - 1, 1)
 
     def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
         """Append without waiting."""
@@ -78,29 +126,18 @@ class MemoryChunks:
         with self._lock:
             if self._bytes + total > self._bytes_max:
                 raise StoreFull(f"{self._bytes_max} bytes are the most that is kept in memory")
-            if self._position and self._position + total > self._chunk_bytes_max:
-                self._begin()
+            chunk_id, chunk = self._writing(total)
             for batch in batches:
-                place = Place(self._writing_id, self._position, len(batch))
                 # A copy: the buffer belongs to a request frame that must not be kept alive.
-                self._chunks.setdefault(place.chunk_id, {})[place.position] = bytes(batch)
-                self._position += place.length
-                places.append(place)
+                places.append(Place(chunk_id, chunk.append(bytes(batch)), len(batch)))
             self._bytes += total
         return places
 
-    def delete_now(self, chunk_id: int) -> None:
-        """Remove a chunk without waiting."""
-        with self._lock:
-            self._bytes -= sum(map(len, self._chunks.pop(chunk_id, {}).values()))
-            if chunk_id == self._writing_id:
-                self._begin()
-
-    def close_now(self) -> None:
-        """Let go of everything without waiting."""
-        self._chunks.clear()
-        self._bytes = 0
-
-    def _begin(self) -> None:
-        self._writing_id += 1
-        self._position = 0
+    def _writing(self, length: int) -> tuple[int, _Chunk]:
+        """The chunk to append to: the newest, unless it is full or was deleted."""
+        chunk_id = self._next_id - 1
+        chunk = self._chunks.get(chunk_id)
+        if chunk is None or (chunk.size and chunk.size + length > self._chunk_bytes_max):
+            chunk_id, self._next_id = self._next_id, self._next_id + 1
+            chunk = self._chunks[chunk_id] = _Chunk()
+        return chunk_id, chunk

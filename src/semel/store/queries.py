@@ -1,9 +1,10 @@
 """The statements of the embedded ledger, by name. All SQL is in ``schema.sql`` and ``queries.sql``.
 
 ``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite gives up Python's lock, and
-getting it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is nothing.
-So a row of question marks is repeated to a power of two, which keeps the number of different statements small
-(each is compiled once), and the rows that are too many are NULLs, which the statement leaves out.
+getting it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is
+nothing. So a row of question marks is repeated to a power of two, which keeps the number of different
+statements small (each is compiled once), and the rows that are too many are NULLs, which the statement leaves
+out.
 """
 
 import re
@@ -35,23 +36,23 @@ SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
 
 
-Bindings = Sequence[Any] | Mapping[str, Any]
+class Statements:
+    """The named statements on one connection. Each is finished when its method returns."""
 
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
 
-def run(connection: apsw.Connection, name: str, bindings: Bindings = ()) -> None:
-    """Run a statement that returns nothing."""
-    connection.execute(QUERIES[name], bindings)
+    def run(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> None:
+        """Run a statement that returns nothing."""
+        self.connection.execute(QUERIES[name], bindings)
 
+    def rows(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        """Everything that a query returns."""
+        return self.connection.execute(QUERIES[name], bindings).fetchall()
 
-def rows(connection: apsw.Connection, name: str, bindings: Bindings = ()) -> list[Any]:
-    """Everything that a query returns. It is finished: nothing stays open."""
-    return connection.execute(QUERIES[name], bindings).fetchall()
-
-
-def value(connection: apsw.Connection, name: str, bindings: Bindings = ()) -> Any:
-    """The one value that a query returns."""
-    ((found,),) = connection.execute(QUERIES[name], bindings).fetchall()
-    return found
+    def value(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        """The one value that a query returns."""
+        return self.rows(name, bindings)[0][0]
 
 
 class ManyRows:
@@ -68,7 +69,7 @@ class ManyRows:
         self._width = self._row.count("?")
         self._statements: dict[int, str] = {}
 
-    def run(self, connection: apsw.Connection, values: Sequence[Any]) -> None:
+    def run(self, statements: Statements, values: Sequence[Any]) -> None:
         """Run it for all rows, whose values come one after another."""
         width = self._width
         for start in range(0, len(values), ROWS_MAX * width):
@@ -77,7 +78,7 @@ class ManyRows:
             assert rows * width == len(part)
             size = 1 << (rows - 1).bit_length()
             part += (None,) * ((size - rows) * width)
-            connection.execute(self._statement(size), part)
+            statements.connection.execute(self._statement(size), part)
 
     def _statement(self, rows: int) -> str:
         statement = self._statements.get(rows)

@@ -74,9 +74,9 @@ SELECT name, topic_id, partitions, configs FROM topics WHERE name = ?;
 -- One topic, by its id.
 SELECT name, topic_id, partitions, configs FROM topics WHERE topic_id = ?;
 
--- name: topics_from
--- Topics in the order of their names, beginning at one.
-SELECT name, topic_id, partitions, configs FROM topics WHERE name >= ? ORDER BY name LIMIT ?;
+-- name: topics_after
+-- Topics in the order of their names, beginning after one.
+SELECT name, topic_id, partitions, configs FROM topics WHERE name > ? ORDER BY name LIMIT ?;
 
 -- name: partition_row
 -- One partition as it is.
@@ -270,18 +270,18 @@ DELETE FROM groups WHERE group_id = ?;
 -- One group.
 SELECT kind, body FROM groups WHERE group_id = ?;
 
--- name: groups_from
+-- name: groups_after
 -- Groups in the order of their ids, also those that only have offsets. The ids in offsets are found by leaping
 -- from one to the next, not by reading every offset.
 WITH RECURSIVE committed (group_id) AS (
-    SELECT min(group_id) FROM offsets WHERE group_id >= :first
+    SELECT min(group_id) FROM offsets WHERE group_id > :after
     UNION ALL
     SELECT (SELECT min(offsets.group_id) FROM offsets WHERE offsets.group_id > committed.group_id)
     FROM committed WHERE committed.group_id IS NOT NULL
     LIMIT :groups_max
 ),
 ids (group_id) AS (
-    SELECT * FROM (SELECT group_id FROM groups WHERE group_id >= :first ORDER BY group_id LIMIT :groups_max)
+    SELECT * FROM (SELECT group_id FROM groups WHERE group_id > :after ORDER BY group_id LIMIT :groups_max)
     UNION
     SELECT group_id FROM committed WHERE group_id IS NOT NULL
 )

@@ -5,7 +5,7 @@ Numbers inside blobs are big-endian and have fixed widths, so that a blob's leng
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from semel.core.types import CommittedOffset, OpenTransaction, Partition, ProducerState, SentBatch, Topic
@@ -13,7 +13,7 @@ from semel.store.interface import Place, StoredBatch
 
 _SENT: Final = struct.Struct(">iqiq")
 _OPEN: Final = struct.Struct(">qq")
-# One compiled format for each number of batches that may be remembered: packing is on the path of every append.
+# One format for each number of batches that may be remembered: packing is on the path of every append.
 _SENT_MANY: Final = tuple(struct.Struct(">" + "iqiq" * count) for count in range(6))
 
 
@@ -42,13 +42,13 @@ def pack_configs(configs: Mapping[str, str]) -> str:
     return json.dumps(dict(configs), separators=(",", ":"))
 
 
-def topic_of(row: tuple[Any, ...]) -> Topic:
+def topic_of(row: Sequence[Any]) -> Topic:
     """A row of topics."""
     name, topic_id, partitions, configs = row
     return Topic(name, topic_id, partitions, json.loads(configs))
 
 
-def partition_of(row: tuple[Any, ...]) -> Partition:
+def partition_of(row: Sequence[Any]) -> Partition:
     """A row of partitions, from log_start_offset on."""
     log_start_offset, high_watermark, peak_timestamp, size_bytes, transactions = row
     return Partition(
@@ -56,7 +56,7 @@ def partition_of(row: tuple[Any, ...]) -> Partition:
     )
 
 
-def producer_of(row: tuple[Any, ...]) -> ProducerState:
+def producer_of(row: Sequence[Any]) -> ProducerState:
     """A row of producers, from epoch on."""
     epoch, batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset = row
     return ProducerState(
@@ -69,12 +69,12 @@ def producer_of(row: tuple[Any, ...]) -> ProducerState:
     )
 
 
-def offset_of(row: tuple[Any, ...]) -> CommittedOffset:
+def offset_of(row: Sequence[Any]) -> CommittedOffset:
     """A row of offsets, from committed_offset on."""
     return CommittedOffset._make(row)
 
 
-def batch_of(row: "tuple[Any, ...] | list[Any]") -> StoredBatch:
+def batch_of(row: Sequence[Any]) -> StoredBatch:
     """A row of batches: offsets, timestamp, place."""
     base_offset, last_offset, max_timestamp, chunk_id, position, length = row
     return StoredBatch(base_offset, last_offset, max_timestamp, Place(chunk_id, position, length))

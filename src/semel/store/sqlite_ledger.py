@@ -1,7 +1,8 @@
 """The embedded ledger: SQLite in one file, or in memory, behind the contract of ``interface.Ledger``.
 
-One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own; a database
-in memory has one connection, so there the writing thread does the reading too. Here is only what goes where.
+One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own; a
+database in memory has one connection, so there the writing thread does the reading too. Here is only what
+goes where.
 
 A ledger that failed while writing is broken: every later call raises ``StoreBroken``.
 """
@@ -52,7 +53,7 @@ class SqliteLedger:
         boot_id: str = "",
         vfs: str = "",
     ) -> "SqliteLedger":
-        """Open the ledger in a file, or a new one in memory. ``vfs`` is SQLite's way to the disk, for tests."""
+        """Open the ledger in a file, or a new one in memory. ``vfs`` is a way to the disk, for tests."""
         worker = worker or Worker("ledger-writer")
         fuse = fuse or Fuse()
         try:
@@ -79,7 +80,7 @@ class SqliteLedger:
 
     async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
         """Write the facts together and durably; the i-th BatchAppended lies at places[i]. Its number."""
-        return await self._worker.run(self._fuse.guard, self._writer.commit, facts, places)
+        return await self._worker.run(lambda: self._fuse.guard(self._writer.commit, facts, places))
 
     def commit_now(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
         """Commit on the calling thread, which must be the writer's."""
@@ -96,11 +97,11 @@ class SqliteLedger:
         return await self._read(LedgerReader.first_batch_since, partition, timestamp)
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """The smallest offset from which the rest of the partition is no larger than this; at a batch edge."""
+        """The smallest offset from which the rest of the partition is no larger; at a batch edge."""
         return await self._read(LedgerReader.offset_at_size, partition, size_bytes)
 
-    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
-        """The log start, and how many bytes lie in the batches from there that end below an offset."""
+    async def size_below(self, partition: PartitionKey, offset: int) -> int:
+        """Bytes of the batches from the log start that lie wholly below this offset."""
         return await self._read(LedgerReader.size_below, partition, offset)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
@@ -134,15 +135,15 @@ class SqliteLedger:
         return found[:limit]
 
     async def sweep(self, *, limit: int) -> list[Place]:
-        """Delete up to ``limit`` rows that deleted topics and log starts left behind; the places they freed."""
+        """Delete up to ``limit`` rows that deleted topics and log starts left behind; places they freed."""
         while True:
-            places, more = await self._worker.run(self._fuse.guard, self._writer.sweep, limit)
+            places, more = await self._worker.run(lambda: self._fuse.guard(self._writer.sweep, limit))
             if places or not more:
                 return places
 
     async def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
-        return await self._worker.run(self._fuse.guard, self._writer.chunk_references)
+        return await self._worker.run(lambda: self._fuse.guard(self._writer.chunk_references))
 
     def chunk_references_now(self) -> dict[int, int]:
         """The same on the calling thread, which must be the writer's."""

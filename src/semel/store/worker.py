@@ -1,18 +1,18 @@
 """Threads of the store, and the fuse that ends its work.
 
-A ``Worker`` runs jobs one after another (or a few at a time) away from the event loop. It is smaller and faster
-than an executor because the hop to the disk and back is on the path of every request: one queue, one future,
-one wake-up of the loop.
+A ``Worker`` runs jobs one after another (or a few at a time) away from the event loop. It is smaller and
+faster than an executor because the hop to the disk and back is on the path of every request: one queue, one
+future, one wake-up of the loop.
 
-- A job that was given is run, also when whoever waits for it is cancelled: a commit cannot be taken back, so a
-  client that goes away only loses its answer.
+- A job that was given is run, also when whoever waits for it is cancelled: a commit cannot be taken back, so
+  a client that goes away only loses its answer.
 - The queue needs no limit of its own: everyone who puts a job waits for it, so it is never longer than the
   number of waiting tasks, which the server bounds.
-- ``rest`` is called on the thread after every job, when its answer is on its way, and once more (``quiet``) when
-  nothing has come for a moment. The ledger moves its write-ahead log then, when nobody waits.
+- ``rest`` is called on the thread after every job, when its answer is on its way, and once more (``quiet``)
+  when nothing has come for a moment. The ledger moves its write-ahead log then, when nobody waits.
 
-A ``Fuse`` is what the parts of one store share. After a failure whose outcome is unknown it is blown, and every
-later call is refused: the next success must not hide what happened to the one before.
+A ``Fuse`` is what the parts of one store share. After a failure whose outcome is unknown it is blown, and
+every later call is refused: the next success must not hide what happened to the one before.
 """
 
 import asyncio

@@ -57,7 +57,7 @@ class Written:
         return partition
 
     async def delete_below(self, key: PartitionKey, offset: int) -> None:
-        _, below = await self.store.ledger.size_below(key, offset)
+        below = await self.store.ledger.size_below(key, offset)
         remaining = self.partition(key).size_bytes - below
         await self.commit([LogStartAdvanced(key, offset, remaining)], [])
         self.reads.publish({key: self.partition(key)}, [])
@@ -141,8 +141,7 @@ async def test_a_new_reader_finds_what_an_old_one_published() -> None:
 async def test_a_deleted_topic_is_unknown_and_wakes_who_waits() -> None:
     async with written(None) as log:
         fetch = asyncio.create_task(log.reads.fetch([FetchRange(KEYS[0], 0, PLENTY)], 1, PLENTY, 60_000))
-        while_waiting = asyncio.create_task(log.append((KEYS[1], batch(1))))
-        await while_waiting
+        await log.append((KEYS[1], batch(1)))
         assert not fetch.done()
         await log.commit([TopicDeleted(TOPIC)], [])
         log.reads.forget(KEYS)

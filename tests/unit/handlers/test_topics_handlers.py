@@ -401,3 +401,25 @@ async def test_no_partition_is_ever_on_the_move() -> None:
         response = await list_partition_reassignments(broker, request, context(0))
         assert response.encode(0)
         assert (response.error_code, response.topics) == (ErrorCode.NONE, [])
+
+
+async def test_topics_survive_a_restart(tmp_path: Path) -> None:
+    broker = await Broker.open(Settings(), tmp_path)
+    config = CreatableTopicConfig(name="retention.ms", value="5")
+    await create(broker, wanted("kept", 2, configs=[config]), wanted("gone"))
+    assert await grow(broker, to("kept", 3)) == [ErrorCode.NONE]
+    assert await delete(broker, DeleteTopicsRequest(topic_names=["gone"]), 5) == [("gone", ErrorCode.NONE)]
+    before = await broker.catalog.topic("kept")
+    await broker.close()
+
+    broker = await Broker.open(Settings(), tmp_path)
+    try:
+        assert await broker.catalog.all() == [before]
+        assert before is not None
+        assert (before.partitions, dict(before.configs)) == (3, {"retention.ms": "5"})
+        marks = [await broker.reads.partition(PartitionKey(before.topic_id, index)) for index in range(4)]
+        assert [None if each is None else each.high_watermark for each in marks] == [0, 0, 0, None]
+        [again] = await create(broker, wanted("kept"))
+        assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    finally:
+        await broker.close()

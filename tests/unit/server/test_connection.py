@@ -319,6 +319,71 @@ def test_a_client_that_leaves_drops_its_answer_and_nothing_else() -> None:
     run(main())
 
 
+def test_produce_without_acks_counts_though_the_client_left_right_after(loop_factory: Any) -> None:
+    """Sixty requests, three at a time, and a goodbye behind them."""
+
+    async def main() -> None:
+        produces = Produces()
+        async with serving(produces=produces, semel_requests_in_flight_max=3) as under_test:
+            client = await under_test.connect()
+            for number in range(60):
+                client.send(produce(number, acks=0), 9)
+            await client.writer.drain()
+            await under_test.until(lambda: produces.submitted == 3)
+            client.writer.write_eof()
+            await asyncio.sleep(0.01)
+            for expected in range(60):
+                await under_test.until(lambda: bool(produces.waiting))
+                assert produces.waiting[0][0].timeout_ms == expected
+                produces.answer(0, None)
+            assert await client.is_closed()
+
+    run(main(), loop_factory)
+
+
+def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> None:
+    """The first Produce has to look its topic up; the second does not, and must not overtake it."""
+
+    async def main() -> None:
+        found = asyncio.Event()
+
+        class LooksUp(Produces):
+            def submit(self, broker: Any, request: ProduceRequest, context: Any, done: Any) -> Any:
+                async def later() -> None:
+                    await found.wait()
+                    super(LooksUp, self).submit(broker, request, context, done)
+
+                if request.timeout_ms == 1:
+                    return later()
+                return super().submit(broker, request, context, done)
+
+        produces = LooksUp()
+        async with serving(produces=produces) as under_test:
+            client = await under_test.connect()
+            client.send(produce(1), 9)
+            client.send(produce(2), 9)
+            await under_test.until(lambda: under_test.edge.requests.under_way == 1)
+            await asyncio.sleep(0.01)
+            assert produces.submitted == 0
+            found.set()
+            await under_test.until(lambda: produces.submitted == 2)
+            assert [request.timeout_ms for request, _ in produces.waiting] == [1, 2]
+            produces.answer()
+            produces.answer()
+            await client.receive()
+            await client.receive()
+            found.clear()
+            client.send(produce(1), 9)
+            await under_test.until(lambda: under_test.edge.requests.under_way == 1)
+            await client.close()
+            await under_test.until(lambda: not under_test.edge.connections)
+            found.set()
+            await under_test.until(lambda: produces.submitted == 3)
+            produces.answer()
+
+    run(main())
+
+
 def test_more_connections_than_allowed_are_closed_at_once() -> None:
     async def main() -> None:
         async with serving(max_connections=2) as under_test:

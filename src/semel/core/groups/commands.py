@@ -169,7 +169,7 @@ class ConsumerAnswer(NamedTuple):
 
 
 REGEX_REFRESH_MS: Final = 3_000
-"""How soon a new topic is found by an expression; looking through all topics at every heartbeat costs too much."""
+"""How soon a new topic is found by an expression; looking through all topics is not for every heartbeat."""
 
 
 class ReadSubscriptions(NamedTuple):

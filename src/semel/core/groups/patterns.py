@@ -20,7 +20,7 @@ ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
 LENGTH_MAX: Final = 1_000
 DEPTH_MAX: Final = 50
 PROGRAM_MAX: Final = 2_000
-"""Steps of compiling: repetitions are written out, and ``((a{99}){99}){99}`` must not become a million of them."""
+"""Steps of compiling: repetitions are written out, and ``((a{99}){99}){99}`` must not become a million."""
 MOVES_MAX: Final = 4_096
 
 _DIGITS: Final = frozenset(string.digits)

@@ -1,0 +1,237 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: the consumer protocol (KIP-848).
+
+The rules know no topics, so a heartbeat takes two steps: ask what the group wants, look those topics up,
+then ask for the heartbeat with what was found. Between the two anything may happen; what was missed is
+found at the next heartbeat. Regular expressions are held against all topics now and then only
+(``REGEX_REFRESH_MS``), and when a member brings one.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.core.groups.assignors import DEFAULT_ASSIGNOR
+from semel.core.groups.commands import (
+    ConsumerAnswer,
+    ConsumerHeartbeat,
+    DescribeGroup,
+    ReadSubscriptions,
+    Subscriptions,
+)
+from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
+from semel.core.groups.model import Assignment as OwnedPartitions
+from semel.core.groups.patterns import PatternError, TopicPattern
+from semel.core.types import ErrorCode, Topic, TopicKey
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
+from semel.store.interface import StoreFull
+from semel.wire.messages.groups import (
+    Assignment,
+    ConsumerGroupDescribeAssignment,
+    ConsumerGroupDescribeDescribedGroup,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeTopicPartitions,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    Member,
+    TopicPartitions,
+)
+
+CONSUMER_MEMBER: Final = 1
+"""The member type of KIP-848 members; 0 would be a classic one."""
+NAMES_AT_ONCE: Final = 64
+"""Names that are matched before others have a turn."""
+
+
+async def consumer_group_heartbeat(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerGroupHeartbeatResponse:
+    """ConsumerGroupHeartbeat v0–v1: join, live, leave, and be told what to own (KIP-848).
+
+    Behaviour: a null assignment means "unchanged". A new topic or partition is noticed by the next
+        heartbeat, one that only a regular expression matches some seconds later.
+    Versions:  v1 regular expressions, and the client chooses its member id.
+    Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND.
+    """
+    try:
+        answer = await _heartbeat(broker, request, context)
+    except StoreFull:
+        answer = ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker's disk is full")
+    except PatternError as problem:
+        message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {problem}."
+        answer = ConsumerAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+    return ConsumerGroupHeartbeatResponse(
+        error_code=answer.error,
+        error_message=answer.message,
+        member_id=answer.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=answer.heartbeat_interval_ms,
+        assignment=None
+        if answer.assignment is None
+        else Assignment(
+            topic_partitions=[
+                TopicPartitions(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in _by_topic(answer.assignment)
+            ]
+        ),
+    )
+
+
+async def _heartbeat(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerAnswer:
+    settings = broker.settings
+    patterns = {}
+    if request.subscribed_topic_regex:
+        patterns[request.subscribed_topic_regex] = TopicPattern(request.subscribed_topic_regex)
+    wanted = Subscriptions()
+    if request.group_id and request.member_epoch >= 0:
+        wanted = await broker.ask(ReadSubscriptions(request.group_id))
+    patterns.update({regex: TopicPattern(regex) for regex in wanted.regexes if regex not in patterns})
+    topics, matches = await _look_up(
+        broker, wanted.topic_names.union(request.subscribed_topic_names or ()), patterns
+    )
+    member_id = request.member_id
+    if not member_id and context.version == 0 and request.member_epoch == 0:
+        member_id = str(uuid.uuid4())
+    answer: ConsumerAnswer = await broker.ask(
+        ConsumerHeartbeat(
+            group_id=request.group_id,
+            member_id=member_id,
+            epoch=request.member_epoch,
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            topic_names=_names(request.subscribed_topic_names),
+            topic_regex=request.subscribed_topic_regex,
+            assignor=request.server_assignor,
+            owned=_owned(request.topic_partitions),
+            topics=topics,
+            regex_matches=matches,
+            session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            members_max=settings.group_consumer_max_size,
+        )
+    )
+    return answer
+
+
+def _names(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+def _owned(partitions: list[TopicPartitions] | None) -> OwnedPartitions | None:
+    if partitions is None:
+        return None
+    return frozenset((each.topic_id, partition) for each in partitions for partition in each.partitions)
+
+
+async def _look_up(
+    broker: Broker, names: frozenset[str], patterns: dict[str, TopicPattern]
+) -> tuple[dict[str, TopicShape | None], dict[str, tuple[str, ...]]]:
+    """What the topics with these names are, and which topics the patterns match (and what those are)."""
+    found: dict[str, Topic | None] = {name: broker.catalog.cached(name) for name in names}
+    missing = [TopicKey(name) for name, topic in found.items() if topic is None]
+    if missing:
+        found.update(zip((key.name for key in missing), await broker.store.ledger.load(missing), strict=True))
+    matches: dict[str, tuple[str, ...]] = {}
+    if patterns:
+        everything = await broker.catalog.all()
+        for regex, pattern in patterns.items():
+            matched = await _matching(pattern, everything)
+            matches[regex] = tuple(topic.name for topic in matched)
+            found.update({topic.name: topic for topic in matched})
+    shapes = {name: topic and TopicShape(topic.topic_id, topic.partitions) for name, topic in found.items()}
+    return shapes, matches
+
+
+async def _matching(pattern: TopicPattern, topics: list[Topic]) -> list[Topic]:
+    matched: list[Topic] = []
+    for first in range(0, len(topics), NAMES_AT_ONCE):
+        matched.extend(
+            topic for topic in topics[first : first + NAMES_AT_ONCE] if pattern.matches(topic.name)
+        )
+        await asyncio.sleep(0)
+    return matched
+
+
+def _by_topic(owned: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, partition in sorted(owned):
+        topics.setdefault(topic_id, []).append(partition)
+    return list(topics.items())
+
+
+async def consumer_group_describe(
+    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    """ConsumerGroupDescribe v0–v1: consumer groups, their members, and what each owns and should own.
+
+    Behaviour: GROUP_ID_NOT_FOUND for groups that are not there or are classic.
+    Versions:  v1 member type.
+    """
+    groups: list[Group | None] = await broker.ask_all([DescribeGroup(each) for each in request.group_ids])
+    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
+    return ConsumerGroupDescribeResponse(
+        groups=[
+            _described(group_id, group, operations)
+            for group_id, group in zip(request.group_ids, groups, strict=True)
+        ]
+    )
+
+
+def _described(group_id: str, group: Group | None, operations: int) -> ConsumerGroupDescribeDescribedGroup:
+    if not isinstance(group, ConsumerGroup):
+        what = "not found" if group is None else "is not a consumer group"
+        return ConsumerGroupDescribeDescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {what}.",
+            group_id=group_id,
+        )
+    names = {shape.topic_id: name for name, shape in group.topics.items()}
+    return ConsumerGroupDescribeDescribedGroup(
+        group_id=group_id,
+        group_state=group.state_name,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor or DEFAULT_ASSIGNOR,
+        members=[_member(group, member, names) for member in group.members.values()],
+        authorized_operations=operations,
+    )
+
+
+def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str]) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_shown(member.assigned, names),
+        target_assignment=_shown(group.target.get(member.member_id, NO_ASSIGNMENT), names),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> ConsumerGroupDescribeAssignment:
+    """An assignment with names. A topic that was deleted meanwhile has none any more, and is left out."""
+    return ConsumerGroupDescribeAssignment(
+        topic_partitions=[
+            ConsumerGroupDescribeTopicPartitions(
+                topic_id=topic_id, topic_name=names[topic_id], partitions=partitions
+            )
+            for topic_id, partitions in _by_topic(owned)
+            if topic_id in names
+        ]
+    )
+
+
+HANDLERS: dict[int, Handler] = {68: consumer_group_heartbeat, 69: consumer_group_describe}

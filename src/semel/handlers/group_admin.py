@@ -1,0 +1,136 @@
+"""ListGroups, DescribeGroups, DeleteGroups: looking at groups and deleting them."""
+
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.core.groups.commands import DeleteGroup, DescribeGroup
+from semel.core.groups.model import ClassicGroup, ClassicState, Group
+from semel.core.types import ErrorCode
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import GroupSummary, StoreFull
+from semel.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
+"""READ, DELETE and DESCRIBE: without access control everyone may do everything."""
+NO_OPERATIONS: Final = -(2**31)
+"""What is said when nobody asked."""
+
+PAGE: Final = 1_000
+
+
+async def list_groups(
+    broker: Broker, request: ListGroupsRequest, context: RequestContext
+) -> ListGroupsResponse:
+    """ListGroups v0–v5: every group, also those without members.
+
+    Behaviour: filters by state and by type, whatever their case; an empty filter lets all through.
+    Versions:  v3 flexible · v4 states · v5 types (KIP-848).
+    """
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    listed: list[ListedGroup] = []
+    after = ""
+    while page := await broker.store.ledger.groups(after=after, limit=PAGE):
+        after = page[-1].group_id
+        for group in page:
+            shown = _listed(group)
+            if states and shown.group_state.lower() not in states:
+                continue
+            if types and shown.group_type not in types:
+                continue
+            listed.append(shown)
+    return ListGroupsResponse(groups=listed)
+
+
+def _listed(group: GroupSummary) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state or ClassicState.EMPTY.value,
+        group_type=group.kind or "classic",
+    )
+
+
+async def describe_groups(
+    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """DescribeGroups v0–v6: classic groups and their members.
+
+    Behaviour: a group that is not there, or is a consumer group, is Dead; from v6 that is
+        GROUP_ID_NOT_FOUND.
+    Versions:  v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND
+        (KIP-1043).
+    """
+    commands = [DescribeGroup(group_id) for group_id in request.groups]
+    groups: list[Group | None] = await broker.ask_all(commands)
+    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
+    return DescribeGroupsResponse(
+        groups=[
+            _described(group_id, group, context.version, operations)
+            for group_id, group in zip(request.groups, groups, strict=True)
+        ]
+    )
+
+
+def _described(group_id: str, group: Group | None, version: int, operations: int) -> DescribedGroup:
+    if not isinstance(group, ClassicGroup):
+        described = DescribedGroup(group_id=group_id, group_state="Dead", authorized_operations=operations)
+        if version >= 6:
+            described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            described.error_message = f"Group {group_id} not found."
+        return described
+    # What the members say and own has a meaning only between two rebalances.
+    is_stable = group.state is ClassicState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state_name,
+        protocol_type=group.protocol_type,
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
+            )
+            for member in group.members.values()
+        ],
+        authorized_operations=operations,
+    )
+
+
+async def delete_groups(
+    broker: Broker, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
+    """DeleteGroups v0–v2: delete groups that have no members, with their offsets.
+
+    Behaviour: NON_EMPTY_GROUP while somebody is a member; GROUP_ID_NOT_FOUND if there is none.
+    Versions:  v2 flexible.
+    """
+    commands = [DeleteGroup(group_id) for group_id in request.groups_names]
+    try:
+        errors: list[ErrorCode] = await broker.ask_all(commands)
+    except StoreFull:
+        errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(commands)
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=command.group_id, error_code=error)
+            for command, error in zip(commands, errors, strict=True)
+        ]
+    )
+
+
+HANDLERS: dict[int, Handler] = {15: describe_groups, 16: list_groups, 42: delete_groups}

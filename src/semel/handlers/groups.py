@@ -1,0 +1,173 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: classic group requests to commands.
+
+What depends on the version of a request is settled here, so that the rules in ``semel.core.groups`` know
+nothing of versions. A join or a sync that has to wait is answered by whoever ends the wait; the connection
+keeps the order.
+
+KIP-848 is in ``consumer_groups``, listing and deleting in ``group_admin``, committed offsets in
+``offsets``; all of them are in ``HANDLERS`` here.
+"""
+
+import uuid
+from typing import Any
+
+from semel.broker.broker import Broker
+from semel.core.groups.commands import (
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+    Synced,
+    SyncGroup,
+)
+from semel.core.types import Command, ErrorCode
+from semel.handlers import consumer_groups, group_admin
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreFull
+from semel.wire.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+
+async def _ask(broker: Broker, command: Command, when_full: Any) -> Any:
+    """The answer; when the disk is full, one that makes the client come back later."""
+    try:
+        return await broker.ask(command)
+    except StoreFull:
+        return when_full
+
+
+async def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+    """JoinGroup v0–v9: become a member of a classic group, or take part in its rebalance.
+
+    Behaviour: waits until the members have joined or the rebalance timeout is over. An empty group waits
+        group.initial.rebalance.delay.ms for more members. The leader is told who the members are.
+    Versions:  v1 rebalance timeout · v4 MEMBER_ID_REQUIRED (KIP-394) · v5 static members (KIP-345) · v6
+        flexible · v7 protocol type · v8 reason · v9 skip assignment (KIP-814).
+    Differs:   no online migration: a consumer group with members answers INCONSISTENT_GROUP_PROTOCOL.
+    """
+    settings = broker.settings
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if context.version == 0 or rebalance_timeout_ms < 0:
+        rebalance_timeout_ms = request.session_timeout_ms
+    known_as = request.group_instance_id or context.client_id or ""
+    command = JoinGroup(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocols=tuple((each.name, each.metadata) for each in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        ticket=broker.new_ticket(),
+        new_member_id=f"{known_as}-{uuid.uuid4()}",
+        requires_member_id=context.version >= 4,
+        can_skip_assignment=context.version >= 9,
+        session_timeout_min_ms=settings.group_min_session_timeout_ms,
+        session_timeout_max_ms=settings.group_max_session_timeout_ms,
+        initial_delay_ms=settings.group_initial_rebalance_delay_ms,
+        members_max=settings.group_max_size,
+    )
+    full = Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+    joined: Joined = await _ask(broker, command, full)
+    # Before version 7 an absent protocol is an empty name.
+    protocol_name = joined.protocol_name
+    if protocol_name is None and context.version < 7:
+        protocol_name = ""
+    return JoinGroupResponse(
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=protocol_name,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
+            )
+            for each in joined.members
+        ],
+    )
+
+
+async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+    """SyncGroup v0–v5: the leader gives assignments, every member gets its own.
+
+    Behaviour: waits for the leader. Assignments are durable before anybody is given one.
+    Versions:  v3 static members · v4 flexible · v5 protocol type and name are checked.
+    """
+    command = SyncGroup(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={each.member_id: each.assignment for each in request.assignments},
+        ticket=broker.new_ticket(),
+    )
+    synced: Synced = await _ask(broker, command, Synced(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    return SyncGroupResponse(
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+    """Heartbeat v0–v4: a member of a classic group is alive.
+
+    Behaviour: REBALANCE_IN_PROGRESS tells it to join again. Nothing is written to the ledger.
+    Versions:  v3 static members · v4 flexible.
+    """
+    command = Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
+    return HeartbeatResponse(error_code=await _ask(broker, command, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+async def leave_group(
+    broker: Broker, request: LeaveGroupRequest, context: RequestContext
+) -> LeaveGroupResponse:
+    """LeaveGroup v0–v5: members leave a classic group.
+
+    Behaviour: one rebalance for all that leave. A static member may be removed by its instance id alone.
+    Versions:  v3 several members · v4 flexible · v5 reason.
+    """
+    leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
+    if context.version >= 3:
+        leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
+    command = LeaveGroup(request.group_id, leaving)
+    left: Left = await _ask(broker, command, Left(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    if context.version < 3:
+        return LeaveGroupResponse(error_code=left.error or left.members[0][1])
+    return LeaveGroupResponse(
+        error_code=left.error,
+        members=[
+            MemberResponse(member_id=each.member_id, group_instance_id=each.instance_id, error_code=error)
+            for each, error in left.members
+        ],
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    11: join_group,
+    12: heartbeat,
+    13: leave_group,
+    14: sync_group,
+    **group_admin.HANDLERS,
+    **consumer_groups.HANDLERS,
+}

@@ -1,0 +1,284 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: a group's positions.
+
+Whether a partition exists is found out here, before anything is decided: a position in a partition that is
+deleted a moment later does no harm. Who may commit is decided in ``semel.core.offsets``.
+
+A client whose commit was answered sees it: the answer comes after the ledger's commit, and every fetch
+reads what the ledger holds or what was applied since.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from semel.broker.broker import Broker
+from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreFull
+from semel.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+TOPIC_IDS = 10
+"""From this version on topics are named by their ids in OffsetCommit and OffsetFetch (KIP-848)."""
+
+
+async def offset_commit(
+    broker: Broker, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """OffsetCommit v2–v10: move a group's positions.
+
+    Behaviour: from a member of the current generation or epoch, or from outside while the group is empty.
+    Versions:  v6 leader epoch · v7 static members · v8 flexible · v9 KIP-848 members, GROUP_ID_NOT_FOUND
+        and STALE_MEMBER_EPOCH · v10 topic ids.
+    Differs:   the retention time of v2–v4 is not looked at: offsets.retention.minutes holds for all. An
+        empty group id is INVALID_GROUP_ID.
+    """
+    response = OffsetCommitResponse()
+    answers: list[OffsetCommitResponsePartition] = []
+    offsets: list[tuple[OffsetKey, CommittedOffset]] = []
+    for asked in request.topics:
+        topic, unknown = await _find(broker, asked, context.version)
+        shown = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
+        response.topics.append(shown)
+        for partition in asked.partitions:
+            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+            shown.partitions.append(answer)
+            if topic is None or not 0 <= partition.partition_index < topic.partitions:
+                answer.error_code = unknown if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            answers.append(answer)
+            value = CommittedOffset(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata or "",
+            )
+            offsets.append((OffsetKey(request.group_id, topic.name, partition.partition_index), value))
+    committer = Committer(request.generation_id_or_member_epoch, request.member_id, request.group_instance_id)
+    command = CommitOffsets(
+        request.group_id,
+        committer,
+        tuple(offsets),
+        broker.settings.offset_metadata_max_bytes,
+        knows_consumer_groups=context.version >= 9,
+    )
+    errors: Iterable[ErrorCode] = ()
+    if offsets:
+        try:
+            errors = await broker.ask(command)
+        except StoreFull:
+            errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
+    for answer, error in zip(answers, errors, strict=True):
+        answer.error_code = error
+    return response
+
+
+async def _find(
+    broker: Broker, asked: OffsetCommitRequestTopic, version: int
+) -> tuple[Topic | None, ErrorCode]:
+    """The topic, and what to say if it is not there."""
+    if version >= TOPIC_IDS:
+        return await broker.catalog.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    return await broker.catalog.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class _AskedTopic(NamedTuple):
+    """A topic in a fetch, whichever way it was named; no name if its id is not known."""
+
+    name: str | None
+    topic_id: bytes
+    partitions: list[int]
+
+
+class _Position(NamedTuple):
+    partition: int
+    value: CommittedOffset | None
+    error: ErrorCode
+
+
+_Positions = list[tuple[_AskedTopic, list[_Position]]]
+
+
+async def offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """OffsetFetch v1–v10: read a group's positions.
+
+    Behaviour: -1 without an error where nothing is committed, also for a group that is not there. No list
+        of topics means all that the group has committed.
+    Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
+        several groups · v9 member id and epoch · v10 topic ids.
+    """
+    if context.version < 8:
+        topics = None
+        if request.topics is not None:
+            topics = [_AskedTopic(each.name, bytes(16), each.partition_indexes) for each in request.topics]
+        error, positions = await _fetch(broker, FetchOffsets(request.group_id), topics, context.version)
+        return OffsetFetchResponse(
+            error_code=error,
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=asked.name or "", partitions=[_partition(each) for each in found]
+                )
+                for asked, found in positions
+            ],
+        )
+    response = OffsetFetchResponse()
+    for group in request.groups:
+        topics = None
+        if group.topics is not None:
+            topics = [
+                await _asked(broker, each.name, each.topic_id, each.partition_indexes, context.version)
+                for each in group.topics
+            ]
+        command = FetchOffsets(group.group_id, group.member_id, group.member_epoch)
+        error, positions = await _fetch(broker, command, topics, context.version)
+        response.groups.append(
+            OffsetFetchResponseGroup(
+                group_id=group.group_id,
+                error_code=error,
+                topics=[
+                    OffsetFetchResponseTopics(
+                        name=asked.name or "",
+                        topic_id=asked.topic_id,
+                        partitions=[_partition_of_group(each) for each in found],
+                    )
+                    for asked, found in positions
+                ],
+            )
+        )
+    return response
+
+
+async def _asked(
+    broker: Broker, name: str, topic_id: bytes, partitions: list[int], version: int
+) -> _AskedTopic:
+    if version < TOPIC_IDS:
+        return _AskedTopic(name, topic_id, partitions)
+    topic = await broker.catalog.topic_by_id(topic_id)
+    return _AskedTopic(topic.name if topic else None, topic_id, partitions)
+
+
+async def _fetch(
+    broker: Broker, command: FetchOffsets, topics: list[_AskedTopic] | None, version: int
+) -> tuple[ErrorCode, _Positions]:
+    """The group's error, and the positions."""
+    keys = tuple(
+        OffsetKey(command.group_id, each.name, partition)
+        for each in topics or ()
+        if each.name is not None
+        for partition in each.partitions
+    )
+    try:
+        fetched: Fetched = await broker.ask(command._replace(offsets=keys))
+    except StoreFull:
+        fetched = Fetched(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if fetched.error is not ErrorCode.NONE:
+        # Version 1 has no place for the group's error but its partitions.
+        refused = [
+            (each, [_Position(partition, None, fetched.error) for partition in each.partitions])
+            for each in (topics or ())
+        ]
+        return fetched.error, refused if version < 2 else []
+    if topics is None:
+        return ErrorCode.NONE, await _everything(broker, command.group_id, version)
+    values = iter(fetched.offsets)
+    positions: _Positions = []
+    for each in topics:
+        if each.name is None:
+            found = [_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in each.partitions]
+        else:
+            found = [_Position(index, next(values), ErrorCode.NONE) for index in each.partitions]
+        positions.append((each, found))
+    return ErrorCode.NONE, positions
+
+
+async def _everything(broker: Broker, group_id: str, version: int) -> _Positions:
+    by_name: dict[str, list[_Position]] = {}
+    for key, value in await broker.store.ledger.group_offsets(group_id):
+        by_name.setdefault(key.topic, []).append(_Position(key.partition, value, ErrorCode.NONE))
+    positions: _Positions = []
+    for name, found in by_name.items():
+        topic_id = bytes(16)
+        if version >= TOPIC_IDS:
+            topic = await broker.catalog.topic(name)
+            if topic is None:
+                continue  # Without an id the client could not know what this is about.
+            topic_id = topic.topic_id
+        positions.append((_AskedTopic(name, topic_id, []), found))
+    return positions
+
+
+def _partition(position: _Position) -> OffsetFetchResponsePartition:
+    value = position.value or CommittedOffset(-1)
+    return OffsetFetchResponsePartition(
+        partition_index=position.partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        error_code=position.error,
+    )
+
+
+def _partition_of_group(position: _Position) -> OffsetFetchResponsePartitions:
+    value = position.value or CommittedOffset(-1)
+    return OffsetFetchResponsePartitions(
+        partition_index=position.partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        error_code=position.error,
+    )
+
+
+async def offset_delete(
+    broker: Broker, request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse:
+    """OffsetDelete v0: forget a group's positions.
+
+    Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member still wants; NON_EMPTY_GROUP for a group
+        whose members are no consumers. A position that is not there is no error.
+    Versions:  only one.
+    """
+    response = OffsetDeleteResponse()
+    keys: list[OffsetKey] = []
+    answers: list[OffsetDeleteResponsePartition] = []
+    for asked in request.topics:
+        topic = await broker.catalog.topic(asked.name)
+        shown = OffsetDeleteResponseTopic(name=asked.name)
+        response.topics.append(shown)
+        for each in asked.partitions:
+            answer = OffsetDeleteResponsePartition(partition_index=each.partition_index)
+            shown.partitions.append(answer)
+            if topic is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            keys.append(OffsetKey(request.group_id, asked.name, each.partition_index))
+            answers.append(answer)
+    try:
+        deleted: OffsetsDeleted = await broker.ask(DeleteOffsets(request.group_id, tuple(keys)))
+    except StoreFull:
+        deleted = OffsetsDeleted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if deleted.error is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=deleted.error)
+    for answer, error in zip(answers, deleted.partitions, strict=True):
+        answer.error_code = error
+    return response
+
+
+HANDLERS: dict[int, Handler] = {8: offset_commit, 9: offset_fetch, 47: offset_delete}

@@ -1,0 +1,431 @@
+"""kafka-python against a real broker: the scenarios of `test_confluent.py` that it has.
+
+It is the client with the newest versions of the admin APIs (flexible Metadata v13, FindCoordinator v6, JoinGroup v7,
+ListOffsets v11), and the one that can delete offsets of a group and ask for features, log directories and producers.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import (
+    AlterConfigOp,
+    ConfigResource,
+    ConfigResourceType,
+    KafkaAdminClient,
+    MemberToRemove,
+    OffsetSpec,
+)
+from kafka.errors import (
+    GroupIdNotFoundError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NoError,
+    NoOffsetForPartitionError,
+    NonEmptyGroupError,
+    OffsetOutOfRangeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.structs import OffsetAndMetadata
+from support.process import BrokerProcess
+from support.raw import RawClient
+from support.waiting import until
+
+from semel.wire.compression import Codec
+
+Fresh = Callable[[str], str]
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
+    with administrator(bootstrap) as client:
+        yield client
+
+
+@contextmanager
+def administrator(bootstrap: str) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def topic(admin: KafkaAdminClient, fresh: Fresh) -> str:
+    """A topic with three partitions."""
+    return create(admin, fresh("kafka-python"), 3)
+
+
+def create(admin: KafkaAdminClient, name: str, partitions: int = 1, **configs: str) -> str:
+    options = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+    admin.create_topics({name: options}, wait_for_metadata=True)
+    return name
+
+
+@contextmanager
+def producing(bootstrap: str, **config: Any) -> Iterator[KafkaProducer]:
+    producer = KafkaProducer(bootstrap_servers=bootstrap, **config)
+    try:
+        yield producer
+    finally:
+        producer.close(WAIT_SECONDS)
+
+
+def produce(
+    bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **config: Any
+) -> list[int]:
+    """Send, wait for all, and say which offsets they got."""
+    with producing(bootstrap, **config) as producer:
+        sent = [producer.send(topic, value, partition=partition) for value in values]
+        return [each.get(WAIT_SECONDS).offset for each in sent]
+
+
+class Reader:
+    """A consumer that notes what it got."""
+
+    def __init__(self, bootstrap: str, group: str | None, **config: Any) -> None:
+        self.records: list[Any] = []
+        options = {"auto_offset_reset": "earliest", "session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
+        options |= {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000, "reconnect_backoff_max_ms": 500}
+        self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **{**options, **config})
+
+    def poll(self, timeout_ms: int = 50) -> list[Any]:
+        for records in self.consumer.poll(timeout_ms=timeout_ms).values():
+            self.records += records
+        return self.records
+
+    def read(self, count: int) -> list[bytes]:
+        until(lambda: len(self.poll()) >= count, WAIT_SECONDS, f"reading {count} records")
+        return self.values
+
+    @property
+    def values(self) -> list[bytes]:
+        return [each.value for each in self.records]
+
+    @property
+    def partitions(self) -> set[int]:
+        self.poll(20)
+        return {each.partition for each in self.consumer.assignment()}
+
+
+@contextmanager
+def reader(bootstrap: str, group: str | None, topic: str | None = None, **config: Any) -> Iterator[Reader]:
+    each = Reader(bootstrap, group, **config)
+    if topic is not None:
+        each.consumer.subscribe([topic])
+    try:
+        yield each
+    finally:
+        each.consumer.close()
+
+
+def shared(members: list[Reader], count: int) -> bool:
+    """Every member has some partitions, and together they have each once."""
+    parts = [member.partitions for member in members]
+    return all(parts) and sorted(each for part in parts for each in part) == list(range(count))
+
+
+def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: Fresh) -> None:
+    sent = []
+    with producing(bootstrap) as producer:
+        for number in range(30):
+            headers = [("a", b"1"), ("a", b"2"), ("empty", b""), ("none", None)] if number % 2 else []
+            key, value, timestamp = b"key-%d" % number, b"value-%d" % number, 1_700_000_000_000 + number
+            answer = producer.send(topic, value, key, headers, number % 3, timestamp).get(WAIT_SECONDS)
+            sent.append((answer.partition, answer.offset, key, value, timestamp, headers))
+        producer.send(topic, None, b"tombstone", partition=0).get(WAIT_SECONDS)
+    assert [each[:2] for each in sent] == [(number % 3, number // 3) for number in range(30)]
+    with reader(bootstrap, fresh("group"), topic) as each:
+        each.read(31)
+        got = sorted(
+            (r.partition, r.offset, r.key, r.value, r.timestamp, r.headers)
+            for r in each.records
+            if r.value is not None
+        )
+        assert got == sorted(sent)
+        assert [r.key for r in each.records if r.value is None] == [b"tombstone"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_behaviour_96_kafka_python_really_compresses(
+    bootstrap: str, topic: str, fresh: Fresh, raw: RawClient, codec: str
+) -> None:
+    values = [b"the same again and again %d " % number * 20 for number in range(50)]
+    produce(bootstrap, topic, values, compression_type=codec, linger_ms=100)
+    headers = raw.headers(topic)
+    assert {header.codec for header in headers} == {Codec[codec.upper()]}
+    assert sum(header.length for header in headers) < sum(map(len, values)) / 4
+    with reader(bootstrap, fresh("group"), topic) as each:
+        assert each.read(50) == values
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_acks(bootstrap: str, topic: str, fresh: Fresh, acks: int | str) -> None:
+    values = [b"%d" % number for number in range(20)]
+    offsets = produce(bootstrap, topic, values, acks=acks, enable_idempotence=False)
+    if acks != 0:
+        assert offsets == list(range(20))
+    with reader(bootstrap, fresh("group"), topic) as each:
+        assert each.read(20) == values
+
+
+def test_an_idempotent_producer(
+    bootstrap: str, topic: str, raw: RawClient, admin: KafkaAdminClient
+) -> None:
+    values = [b"%d" % number for number in range(200)]
+    offsets = produce(bootstrap, topic, values, enable_idempotence=True, batch_size=200)
+    assert offsets == list(range(200))
+    headers = raw.headers(topic)
+    (producer_id,) = {header.producer_id for header in headers}
+    assert producer_id >= 0
+    assert [header.base_sequence for header in headers] == [header.base_offset for header in headers]
+    part = TopicPartition(topic, 0)
+    (state,) = admin.describe_producers([part])[part].active_producers
+    assert (state.producer_id, state.producer_epoch, state.last_sequence) == (producer_id, 0, 199)
+
+
+def test_two_members_share_and_take_over(bootstrap: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
+    topic, group = create(admin, fresh("shared"), 4), fresh("group")
+    with reader(bootstrap, group, topic) as first:
+        until(lambda: shared([first], 4), WAIT_SECONDS, "all partitions for one")
+        with reader(bootstrap, group, topic) as second:
+            until(lambda: shared([first, second], 4), WAIT_SECONDS, "sharing")
+            for partition in range(4):
+                produce(bootstrap, topic, [b"shared-%d" % partition], partition)
+            until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
+            assert len(first.records) == len(second.records) == 2
+        until(lambda: shared([first], 4), WAIT_SECONDS, "taking over")
+        for partition in range(4):
+            produce(bootstrap, topic, [b"taken-%d" % partition], partition)
+        first.read(6)
+        assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
+
+
+def test_committed_offsets_survive_the_consumer(
+    bootstrap: str, topic: str, fresh: Fresh, admin: KafkaAdminClient
+) -> None:
+    group, part = fresh("group"), TopicPartition(topic, 0)
+    produce(bootstrap, topic, [b"%d" % number for number in range(10)])
+    with reader(bootstrap, group, topic, enable_auto_commit=False) as first:
+        first.read(10)
+        first.consumer.commit({part: OffsetAndMetadata(6, "a note", -1)})
+        assert first.consumer.committed(part) == 6
+        assert first.consumer.committed(TopicPartition(topic, 1)) is None
+    stored = admin.list_group_offsets({group: None})[group]
+    assert {key: (value.offset, value.metadata) for key, value in stored.items()} == {part: (6, "a note")}
+    with reader(bootstrap, group, topic, enable_auto_commit=False) as second:
+        assert second.read(4) == [b"6", b"7", b"8", b"9"]
+
+
+def test_seek_watermarks_and_offsets_by_time(
+    bootstrap: str, topic: str, admin: KafkaAdminClient
+) -> None:
+    with producing(bootstrap) as producer:
+        for number in range(10):
+            timestamp = 1_000_000 + number * 100
+            producer.send(topic, b"%d" % number, partition=0, timestamp_ms=timestamp).get(WAIT_SECONDS)
+    part = TopicPartition(topic, 0)
+    with reader(bootstrap, None) as each:
+        each.consumer.assign([part])
+        assert each.consumer.beginning_offsets([part]) == {part: 0}
+        assert each.consumer.end_offsets([part]) == {part: 10}
+        for timestamp, offset in {1_000_000: 0, 1_000_001: 1, 1_000_450: 5, 1_000_900: 9, 1: 0}.items():
+            found = each.consumer.offsets_for_times({part: timestamp})[part]
+            assert (found.offset, found.timestamp) == (offset, 1_000_000 + offset * 100)
+        assert each.consumer.offsets_for_times({part: 1_000_901})[part] is None
+        each.consumer.seek(part, 7)
+        assert each.read(3) == [b"7", b"8", b"9"]
+        each.consumer.seek_to_beginning(part)
+        each.records.clear()
+        assert each.read(10)[0] == b"0"
+        assert each.consumer.position(part) == 10
+    for spec, offset in {OffsetSpec.EARLIEST: 0, OffsetSpec.LATEST: 10, OffsetSpec.MAX_TIMESTAMP: 9}.items():
+        assert admin.list_partition_offsets({part: spec})[part].offset == offset
+
+
+def test_auto_offset_reset(bootstrap: str, topic: str) -> None:
+    part = TopicPartition(topic, 0)
+    produce(bootstrap, topic, [b"old"])
+    with reader(bootstrap, None, auto_offset_reset="latest") as latest:
+        latest.consumer.assign([part])
+        assert latest.consumer.position(part) == 1
+        produce(bootstrap, topic, [b"new"])
+        assert latest.read(1) == [b"new"]
+    with reader(bootstrap, None, auto_offset_reset="none") as strict:
+        strict.consumer.assign([part])
+        with pytest.raises(NoOffsetForPartitionError):
+            until(strict.poll, WAIT_SECONDS)
+    with reader(bootstrap, None, auto_offset_reset="none") as strict:
+        strict.consumer.assign([part])
+        strict.consumer.seek(part, 1_000)
+        with pytest.raises(OffsetOutOfRangeError):
+            until(strict.poll, WAIT_SECONDS)
+
+
+def test_admin_of_the_cluster(bootstrap: str, topic: str, admin: KafkaAdminClient) -> None:
+    cluster = admin.describe_cluster()
+    assert cluster["cluster_id"]
+    assert [f"{each['host']}:{each['port']}" for each in cluster["brokers"]] == [bootstrap]
+    features = admin.describe_features()
+    assert features["supported_features"]["transaction.version"] == (0, 2)
+    assert features["finalized_features"]["group.version"] == (1, 1)
+    assert admin.list_partition_reassignments() == {}
+    produce(bootstrap, topic, [b"some bytes"])
+    (broker,) = admin.describe_log_dirs({topic: [0]})
+    sizes = [
+        part["partition_size"]
+        for directory in broker["log_dirs"]
+        for each in directory["topics"]
+        for part in each["partitions"]
+    ]
+    assert len(sizes) == 1
+    assert sizes[0] >= 61
+
+
+def test_admin_of_topics(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
+    assert topic in admin.list_topics()
+    (described,) = admin.describe_topics([topic])
+    assert (described["name"], len(described["partitions"])) == (topic, 3)
+    (by_id,) = admin.describe_topics([described["topic_id"]])
+    assert by_id["name"] == topic
+    page = admin.describe_topic_partitions([topic], response_partition_limit=2)
+    assert [len(each["partitions"]) for each in page["topics"]] == [2]
+    rest = admin.describe_topic_partitions([topic], cursor=page["next_cursor"])
+    assert [each["partition_index"] for each in rest["topics"][0]["partitions"]] == [2]
+    with pytest.raises(TopicAlreadyExistsError):
+        admin.create_topics([topic])
+    admin.create_partitions({topic: 5})
+    assert len(admin.describe_topics([topic])[0]["partitions"]) == 5
+    with pytest.raises(KafkaError):
+        admin.create_partitions({topic: 2})
+    part = TopicPartition(topic, 4)
+    assert produce(bootstrap, topic, [b"%d" % number for number in range(10)], 4) == list(range(10))
+    assert admin.delete_records({part: 4})[part]["low_watermark"] == 4
+    with reader(bootstrap, None) as each:
+        each.consumer.assign([part])
+        assert each.read(6) == [b"%d" % number for number in range(4, 10)]
+    admin.delete_topics([topic])
+    assert topic not in admin.list_topics()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.delete_topics([topic])
+
+
+def test_admin_of_configs(admin: KafkaAdminClient, topic: str) -> None:
+    def value(name: str) -> str:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        found = admin.describe_configs([resource], config_filter="all")
+        (configs,) = (each[topic] for kind, each in found.items() if kind.lower() == "topic")
+        return str(configs[name]["value"])
+
+    def change(**configs: Any) -> None:
+        renamed = {name.replace("_", "."): each for name, each in configs.items()}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=renamed)])
+
+    assert value("retention.ms") == "604800000"
+    change(retention_ms=(AlterConfigOp.SET, "1000000"), cleanup_policy=(AlterConfigOp.APPEND, "compact"))
+    assert value("retention.ms") == "1000000"
+    assert set(value("cleanup.policy").split(",")) == {"delete", "compact"}
+    change(retention_ms=(AlterConfigOp.DELETE, None), cleanup_policy=(AlterConfigOp.SUBTRACT, "compact"))
+    assert (value("retention.ms"), value("cleanup.policy")) == ("604800000", "delete")
+
+
+def test_admin_of_groups(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
+    group, part = fresh("group"), TopicPartition(topic, 0)
+    produce(bootstrap, topic, [b"0", b"1", b"2"])
+    with reader(bootstrap, group, topic, client_id="somebody") as each:
+        each.read(3)
+        each.consumer.commit()
+        listed = {one["group_id"]: one for one in admin.list_groups()}
+        assert (listed[group]["protocol_type"], listed[group]["group_state"]) == ("consumer", "Stable")
+        described = admin.describe_groups([group])[group]
+        assert described["group_state"] == "Stable"
+        assert [member["client_id"] for member in described["members"]] == ["somebody"]
+        ((_, error),) = errors_of(admin.delete_groups([group]))
+        assert error is NonEmptyGroupError
+    assert admin.describe_groups([group])[group]["group_state"] == "Empty"
+    assert group not in {one["group_id"] for one in admin.list_groups(states_filter=["Stable"])}
+    assert admin.alter_group_offsets(group, {part: OffsetAndMetadata(1, "", -1)}) == {part: NoError}
+    assert admin.list_group_offsets({group: [part]})[group][part].offset == 1
+    assert admin.delete_group_offsets(group, [part]) == {part: NoError}
+    assert part not in admin.list_group_offsets({group: None})[group]
+    assert admin.reset_group_offsets(group, {part: OffsetSpec.LATEST})[part]["offset"] == 3
+    ((_, error),) = errors_of(admin.delete_groups([group]))
+    assert error is NoError
+    ((_, error),) = errors_of(admin.delete_groups([group]))
+    assert error is GroupIdNotFoundError
+
+
+def errors_of(answer: Any) -> list[tuple[str, Any]]:
+    return list(answer.items()) if isinstance(answer, dict) else list(answer)
+
+
+def test_a_member_can_be_removed(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
+    """KIP-345: an administrator removes a static member that will not come back."""
+    group = fresh("group")
+    config = {"group_instance_id": "gone", "session_timeout_ms": 30_000}
+    with reader(bootstrap, group, topic, **config) as each:
+        until(lambda: shared([each], 3), WAIT_SECONDS, "joining")
+    assert [one["group_instance_id"] for one in admin.describe_groups([group])[group]["members"]] == ["gone"]
+    removed = admin.remove_group_members(group, [MemberToRemove(group_instance_id="gone")])
+    assert list(removed.values()) == [NoError]
+    assert admin.describe_groups([group])[group]["members"] == []
+
+
+def test_an_unknown_topic_is_an_error(bootstrap: str, fresh: Fresh) -> None:
+    with producing(bootstrap, max_block_ms=1_000) as producer, pytest.raises(KafkaTimeoutError):
+        producer.send(fresh("missing"), b"lost").get(WAIT_SECONDS)
+
+
+def test_topics_are_made_when_that_is_enabled(creating_bootstrap: str, fresh: Fresh) -> None:
+    topic = fresh("made")
+    assert produce(creating_bootstrap, topic, [b"first"], 1) == [0]
+    with reader(creating_bootstrap, fresh("group"), topic) as each:
+        assert each.read(1) == [b"first"]
+
+
+def test_a_message_that_is_too_large(bootstrap: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
+    topic = create(admin, fresh("small"), 1, **{"max.message.bytes": "2000"})
+    with producing(bootstrap, max_request_size=10_000_000, enable_idempotence=False) as producer:
+        producer.send(topic, bytes(1_000)).get(WAIT_SECONDS)
+        with pytest.raises(MessageSizeTooLargeError):
+            producer.send(topic, bytes(3_000)).get(WAIT_SECONDS)
+        producer.send(topic, bytes(1_000)).get(WAIT_SECONDS)
+
+
+def test_a_group_carries_on_when_the_broker_was_restarted(tmp_path: Path, fresh: Fresh) -> None:
+    options = ["--set", "group.initial.rebalance.delay.ms=0", "--set", "group.min.session.timeout.ms=500"]
+    config = {"session_timeout_ms": 10_000, "enable_auto_commit": False}
+    with BrokerProcess(tmp_path / "data", *options) as broker, ExitStack() as stack:
+        bootstrap = broker.bootstrap
+        with administrator(bootstrap) as admin:
+            topic, group = create(admin, fresh("restarted"), 4), fresh("group")
+        members = [stack.enter_context(reader(bootstrap, group, topic, **config)) for _ in range(2)]
+        until(lambda: shared(members, 4), WAIT_SECONDS, "sharing")
+
+        def values() -> list[bytes]:
+            for member in members:
+                member.poll()
+            return sorted(value for member in members for value in member.values)
+
+        def send_and_read(word: str, count: int) -> None:
+            for partition in range(4):
+                produce(bootstrap, topic, [f"{word}-{partition}".encode()], partition)
+            until(lambda: len(values()) >= count, WAIT_SECONDS, f"reading {word}")
+
+        send_and_read("before", 4)
+        for member in members:
+            member.consumer.commit()
+        broker.stop()
+        broker.start()
+        send_and_read("later", 8)
+        assert values() == sorted(f"{word}-{at}".encode() for word in ("before", "later") for at in range(4))
+        until(lambda: shared(members, 4), WAIT_SECONDS, "sharing afterwards")
+        for member in members:
+            member.consumer.commit()

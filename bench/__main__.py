@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.subjects import Semel, create_topics, mock_cluster, semel
+from bench.subjects import create_topics, mock_cluster, semel
 from bench.workloads import BULK_PARTITIONS, bulk_consume, bulk_produce, small_requests
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ def beside_the_mock(rounds: int, records: int) -> list[Row]:
             # A restart, so that what is read comes from files and not from a tail in memory.
             subject.stop()
             subject.start()
-            floor_read = bulk_consume(mock, "bulk", records_in_mock(mock))
+            floor_read = bulk_consume(mock, "bulk", records)
             ours_read = bulk_consume(subject.bootstrap, "bulk", records)
         produce.append(ours / floor)
         consume.append(ours_read / floor_read)
@@ -74,19 +74,6 @@ def beside_the_mock(rounds: int, records: int) -> list[Row]:
             0.70,
         ),
     ]
-
-
-def records_in_mock(bootstrap: str) -> int:
-    """The mock cluster keeps a limited tail of each partition; count what is left."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count"})
-    total = 0
-    for partition in range(BULK_PARTITIONS):
-        low, high = consumer.get_watermark_offsets(TopicPartition("bulk", partition), timeout=10)
-        total += high - low
-    consumer.close()
-    return total
 
 
 def requests_per_core(rounds: int, seconds: float) -> Row:

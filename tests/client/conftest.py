@@ -1,7 +1,7 @@
 """One broker for each module of client tests, and names that nobody else uses.
 
-Set SEMEL_PEER to a host and port to run the same tests against another broker, for instance Apache Kafka with the
-settings below: what passes there is what the clients may expect here.
+Set SEMEL_PEER to a host and port to run the same tests against another broker, for instance Apache Kafka with
+the settings below: what passes there is what the clients may expect here.
 """
 
 import itertools
@@ -25,7 +25,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
     "group.consumer.heartbeat.interval.ms": 200,
-    "group.consumer.session.timeout.ms": 5_000,
+    "group.consumer.session.timeout.ms": 2_000,
 }
 
 _run = uuid.uuid4().hex[:8]

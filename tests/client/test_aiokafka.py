@@ -1,7 +1,7 @@
 """aiokafka against a real broker: the scenarios of `test_confluent.py` that it has.
 
-It speaks old versions (ApiVersions v0, InitProducerId v0, OffsetCommit v3), so these tests are also the ones for those.
-Its admin client has no incremental configs, no deletion of groups, and no way to alter their offsets.
+It speaks old versions (ApiVersions v0, InitProducerId v0, OffsetCommit v3), so these tests are also the ones
+for those. Its admin client has no incremental configs, no deletion of groups, and no way to alter offsets.
 """
 
 import asyncio

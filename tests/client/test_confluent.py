@@ -1,9 +1,11 @@
 """confluent-kafka (librdkafka) against a real broker: what an application does with it, end to end.
 
-The same scenarios are in `test_aiokafka.py` and `test_kafka_python.py`, as far as those clients have them. librdkafka
-alone has cooperative rebalancing, static members and the group protocol of KIP-848 in Python.
+The same scenarios are in `test_aiokafka.py` and `test_kafka_python.py`, as far as those clients have them.
+librdkafka alone has cooperative rebalancing, static members and the group protocol of KIP-848 in Python.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,6 +16,7 @@ import pytest
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
@@ -151,12 +154,15 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: 
     sent = []
     for number in range(30):
         headers = [("a", b"1"), ("a", b"2"), ("empty", b""), ("none", None)] if number % 2 else []
-        record = (number % 3, f"key-{number}".encode(), f"value-{number}".encode(), 1_700_000_000_000 + number)
+        record = (
+            number % 3,
+            f"key-{number}".encode(),
+            f"value-{number}".encode(),
+            1_700_000_000_000 + number,
+        )
         sent.append((*record, headers))
         partition, key, value, timestamp = record
-        producer.produce(
-            topic, value, key, partition, report, timestamp=timestamp, headers=headers
-        )
+        producer.produce(topic, value, key, partition, report, timestamp=timestamp, headers=headers)
     producer.produce(topic, None, b"tombstone", 0, report, timestamp=1_700_000_000_100)
     producer.produce(topic, b"", None, 0, report, timestamp=1_700_000_000_101)
     assert producer.flush(WAIT_SECONDS) == 0
@@ -547,7 +553,8 @@ def test_delete_records_and_list_offsets(
         done(admin.delete_records([TopicPartition(topic, 0, 11)]))
     assert code(error) == KafkaError.OFFSET_OUT_OF_RANGE
     assert [
-        each.low_watermark for each in done(admin.delete_records([TopicPartition(topic, 0, OFFSET_END)])).values()
+        each.low_watermark
+        for each in done(admin.delete_records([TopicPartition(topic, 0, OFFSET_END)])).values()
     ] == [10]
     committed = done(
         admin.list_offsets({part: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
@@ -643,7 +650,9 @@ def test_an_unknown_topic_is_an_error(bootstrap: str, fresh: Fresh) -> None:
     assert failed[0] in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
     each = Reader(bootstrap, fresh("group"))
     each.consumer.subscribe([missing])
-    errors = until(lambda: [one.error() for one in each.consumer.consume(1, 0.1) if one.error()], WAIT_SECONDS)
+    errors = until(
+        lambda: [one.error() for one in each.consumer.consume(1, 0.1) if one.error()], WAIT_SECONDS
+    )
     assert errors[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     each.consumer.close()
 
@@ -675,6 +684,75 @@ def test_large_messages_and_small_fetches(bootstrap: str, topic: str, fresh: Fre
     config = {"fetch.max.bytes": 1_000, "fetch.message.max.bytes": 1_000, "message.max.bytes": 1_000}
     with reader(bootstrap, fresh("group"), topic, **config) as each:
         assert each.read(5) == values
+
+
+def test_log_append_time(bootstrap: str, admin: AdminClient, fresh: Fresh) -> None:
+    topic = create(admin, fresh("append-time"), 1, **{"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1_000)
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4"})
+    reports: list[Message] = []
+    for _ in range(3):
+        producer.produce(topic, b"x" * 100, timestamp=1_000, on_delivery=lambda _, each: reports.append(each))
+    assert producer.flush(WAIT_SECONDS) == 0
+    after = int(time.time() * 1_000)
+    with reader(bootstrap, fresh("group"), topic) as each:
+        each.read(3)
+        for message in (*each.messages, *reports):
+            kind, timestamp = message.timestamp()
+            assert kind == TIMESTAMP_LOG_APPEND_TIME
+            assert before - 1_000 <= timestamp <= after + 1_000
+        (found,) = each.consumer.offsets_for_times([TopicPartition(topic, 0, before - 1_000)], WAIT_SECONDS)
+        assert found.offset == 0
+
+
+def test_many_partitions_keep_their_order(bootstrap: str, admin: AdminClient, fresh: Fresh) -> None:
+    topic = create(admin, fresh("many"), 40)
+    config = {"enable.idempotence": True, "linger.ms": 2, "compression.type": "zstd"}
+    producer = Producer({"bootstrap.servers": bootstrap, **config})
+    for number in range(8_000):
+        producer.produce(topic, b"%d" % number, partition=number % 40)
+        producer.poll(0)
+    assert producer.flush(WAIT_SECONDS) == 0
+    with reader(bootstrap, fresh("group"), topic) as each:
+        each.read(8_000)
+    by_partition: dict[int, list[tuple[int, int]]] = {}
+    for message in each.messages:
+        by_partition.setdefault(message.partition(), []).append((message.offset(), int(message.value())))
+    assert by_partition == {at: [(nth, at + 40 * nth) for nth in range(200)] for at in range(40)}
+
+
+DYING = """
+import sys
+from confluent_kafka import Consumer
+bootstrap, group, protocol, topic = sys.argv[1:]
+config = {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol}
+if protocol == "classic":
+    config |= {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}
+consumer = Consumer(config)
+consumer.subscribe([topic], on_assign=lambda _, parts: parts and print(len(parts), flush=True))
+while True:
+    consumer.poll(0.1)
+"""
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_partitions_of_a_member_that_died_are_taken_over(
+    bootstrap: str, admin: AdminClient, fresh: Fresh, protocol: str
+) -> None:
+    """It does not say goodbye, so the coordinator finds out by the session timeout."""
+    topic, group = create(admin, fresh("dying"), 4), fresh("group")
+    with reader(bootstrap, group, topic, **{"group.protocol": protocol}) as survivor:
+        until(lambda: len(survivor.partitions) == 4, WAIT_SECONDS, "joining")
+        command = [sys.executable, "-c", DYING, bootstrap, group, protocol, topic]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
+            try:
+                until(lambda: len(survivor.partitions) == 2, WAIT_SECONDS, "sharing")
+                assert dying.stdout is not None
+                assert dying.stdout.readline() in ("1\n", "2\n")
+            finally:
+                dying.kill()
+        until(lambda: len(survivor.partitions) == 4, WAIT_SECONDS, "taking over")
+        assert not survivor.errors
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -1,16 +1,22 @@
 """kafka-python against a real broker: the scenarios of `test_confluent.py` that it has.
 
-It is the client with the newest versions of the admin APIs (flexible Metadata v13, FindCoordinator v6, JoinGroup v7,
-ListOffsets v11), and the one that can delete offsets of a group and ask for features, log directories and producers.
+It is the client with the newest versions of the admin APIs (flexible Metadata v13, FindCoordinator v6,
+JoinGroup v7, ListOffsets v11), and the one that can delete offsets of a group and ask for features, log
+directories and producers. It is also the one that uses incremental fetch sessions (KIP-227).
 """
 
+import contextlib
+import gc
+import threading
+import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import (
     AlterConfigOp,
     ConfigResource,
@@ -19,14 +25,14 @@ from kafka.admin import (
     MemberToRemove,
     OffsetSpec,
 )
+from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import (
-    GroupIdNotFoundError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     NoError,
     NoOffsetForPartitionError,
-    NonEmptyGroupError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -38,8 +44,20 @@ from support.waiting import until
 
 from semel.wire.compression import Codec
 
+# kafka-python forgets to close some of its sockets and leaves them to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 Fresh = Callable[[str], str]
 WAIT_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _collect_leaked_sockets() -> Iterator[None]:
+    """Have them collected here, and not in a later test that would be blamed for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +106,11 @@ def produce(
 
 
 class Reader:
-    """A consumer that notes what it got."""
+    """A consumer that notes what it got.
+
+    It polls for a long time, which returns at once when something came: kafka-python 3.0.12 loses a rebalance
+    that ends between two polls, and then neither reads nor sends heartbeats (also against Apache Kafka 4.3).
+    """
 
     def __init__(self, bootstrap: str, group: str | None, **config: Any) -> None:
         self.records: list[Any] = []
@@ -96,7 +118,7 @@ class Reader:
         options |= {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000, "reconnect_backoff_max_ms": 500}
         self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **{**options, **config})
 
-    def poll(self, timeout_ms: int = 50) -> list[Any]:
+    def poll(self, timeout_ms: int = 3_000) -> list[Any]:
         for records in self.consumer.poll(timeout_ms=timeout_ms).values():
             self.records += records
         return self.records
@@ -108,11 +130,6 @@ class Reader:
     @property
     def values(self) -> list[bytes]:
         return [each.value for each in self.records]
-
-    @property
-    def partitions(self) -> set[int]:
-        self.poll(20)
-        return {each.partition for each in self.consumer.assignment()}
 
 
 @contextmanager
@@ -126,7 +143,53 @@ def reader(bootstrap: str, group: str | None, topic: str | None = None, **config
         each.consumer.close()
 
 
-def shared(members: list[Reader], count: int) -> bool:
+class Member(Reader):
+    """A reader that polls in a thread of its own, as members of a group do in an application."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
+        super().__init__(bootstrap, group, auto_commit_interval_ms=100, **config)
+        self.partitions: set[int] = set()
+        self.failure: BaseException | None = None
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+        assert self.failure is None
+
+    def _run(self) -> None:
+        try:
+            self.consumer.subscribe([self._topic], listener=self._listener())
+            while not self._stopping.is_set():
+                # While nobody listens, kafka-python lets the refused connection through to the application.
+                with contextlib.suppress(KafkaConnectionError):
+                    self.poll(1_000)
+        except BaseException as error:  # noqa: BLE001 - the test that waits has to hear of it
+            self.failure = error
+        finally:
+            self.consumer.close()
+
+    def _listener(self) -> ConsumerRebalanceListener:
+        member = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+                member.partitions -= {each.partition for each in revoked}
+
+            def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+                member.partitions |= {each.partition for each in assigned}
+
+        return Listener()
+
+
+def shared(members: list[Member], count: int) -> bool:
     """Every member has some partitions, and together they have each once."""
     parts = [member.partitions for member in members]
     return all(parts) and sorted(each for part in parts for each in part) == list(range(count))
@@ -136,7 +199,7 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: 
     sent = []
     with producing(bootstrap) as producer:
         for number in range(30):
-            headers = [("a", b"1"), ("a", b"2"), ("empty", b""), ("none", None)] if number % 2 else []
+            headers = [("a", b"1"), ("a", b"2"), ("empty", b"")] if number % 2 else []
             key, value, timestamp = b"key-%d" % number, b"value-%d" % number, 1_700_000_000_000 + number
             answer = producer.send(topic, value, key, headers, number % 3, timestamp).get(WAIT_SECONDS)
             sent.append((answer.partition, answer.offset, key, value, timestamp, headers))
@@ -153,7 +216,21 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: 
         assert [r.key for r in each.records if r.value is None] == [b"tombstone"]
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def codec_parameter(name: str, is_installed: bool) -> Any:
+    """kafka-python finds a library for each codec, or refuses to use it."""
+    missing = pytest.mark.skipif(not is_installed, reason=f"kafka-python has no library for {name}")
+    return pytest.param(name, marks=missing)
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        codec_parameter("gzip", has_gzip()),
+        codec_parameter("snappy", has_snappy()),
+        codec_parameter("lz4", has_lz4()),
+        codec_parameter("zstd", has_zstd()),
+    ],
+)
 def test_behaviour_96_kafka_python_really_compresses(
     bootstrap: str, topic: str, fresh: Fresh, raw: RawClient, codec: str
 ) -> None:
@@ -176,9 +253,7 @@ def test_acks(bootstrap: str, topic: str, fresh: Fresh, acks: int | str) -> None
         assert each.read(20) == values
 
 
-def test_an_idempotent_producer(
-    bootstrap: str, topic: str, raw: RawClient, admin: KafkaAdminClient
-) -> None:
+def test_an_idempotent_producer(bootstrap: str, topic: str, raw: RawClient, admin: KafkaAdminClient) -> None:
     values = [b"%d" % number for number in range(200)]
     offsets = produce(bootstrap, topic, values, enable_idempotence=True, batch_size=200)
     assert offsets == list(range(200))
@@ -193,18 +268,18 @@ def test_an_idempotent_producer(
 
 def test_two_members_share_and_take_over(bootstrap: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
     topic, group = create(admin, fresh("shared"), 4), fresh("group")
-    with reader(bootstrap, group, topic) as first:
+    with Member(bootstrap, group, topic) as first:
         until(lambda: shared([first], 4), WAIT_SECONDS, "all partitions for one")
-        with reader(bootstrap, group, topic) as second:
+        with Member(bootstrap, group, topic) as second:
             until(lambda: shared([first, second], 4), WAIT_SECONDS, "sharing")
             for partition in range(4):
                 produce(bootstrap, topic, [b"shared-%d" % partition], partition)
-            until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
+            until(lambda: len(first.records) + len(second.records) >= 4, WAIT_SECONDS, "reading")
             assert len(first.records) == len(second.records) == 2
         until(lambda: shared([first], 4), WAIT_SECONDS, "taking over")
         for partition in range(4):
             produce(bootstrap, topic, [b"taken-%d" % partition], partition)
-        first.read(6)
+        until(lambda: len(first.records) >= 6, WAIT_SECONDS, "reading what was taken over")
         assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
 
 
@@ -224,9 +299,7 @@ def test_committed_offsets_survive_the_consumer(
         assert second.read(4) == [b"6", b"7", b"8", b"9"]
 
 
-def test_seek_watermarks_and_offsets_by_time(
-    bootstrap: str, topic: str, admin: KafkaAdminClient
-) -> None:
+def test_seek_watermarks_and_offsets_by_time(bootstrap: str, topic: str, admin: KafkaAdminClient) -> None:
     with producing(bootstrap) as producer:
         for number in range(10):
             timestamp = 1_000_000 + number * 100
@@ -274,8 +347,8 @@ def test_admin_of_the_cluster(bootstrap: str, topic: str, admin: KafkaAdminClien
     assert cluster["cluster_id"]
     assert [f"{each['host']}:{each['port']}" for each in cluster["brokers"]] == [bootstrap]
     features = admin.describe_features()
-    assert features["supported_features"]["transaction.version"] == (0, 2)
-    assert features["finalized_features"]["group.version"] == (1, 1)
+    assert features["transaction.version"]["supported"] == (0, 2)
+    assert features["group.version"]["finalized"] == (1, 1)
     assert admin.list_partition_reassignments() == {}
     produce(bootstrap, topic, [b"some bytes"])
     (broker,) = admin.describe_log_dirs({topic: [0]})
@@ -293,7 +366,7 @@ def test_admin_of_topics(bootstrap: str, topic: str, admin: KafkaAdminClient, fr
     assert topic in admin.list_topics()
     (described,) = admin.describe_topics([topic])
     assert (described["name"], len(described["partitions"])) == (topic, 3)
-    (by_id,) = admin.describe_topics([described["topic_id"]])
+    (by_id,) = admin.describe_topics([uuid.UUID(described["topic_id"])])
     assert by_id["name"] == topic
     page = admin.describe_topic_partitions([topic], response_partition_limit=2)
     assert [len(each["partitions"]) for each in page["topics"]] == [2]
@@ -347,8 +420,7 @@ def test_admin_of_groups(bootstrap: str, topic: str, admin: KafkaAdminClient, fr
         described = admin.describe_groups([group])[group]
         assert described["group_state"] == "Stable"
         assert [member["client_id"] for member in described["members"]] == ["somebody"]
-        ((_, error),) = errors_of(admin.delete_groups([group]))
-        assert error is NonEmptyGroupError
+        assert admin.delete_groups([group]) == {group: "NonEmptyGroupError"}
     assert admin.describe_groups([group])[group]["group_state"] == "Empty"
     assert group not in {one["group_id"] for one in admin.list_groups(states_filter=["Stable"])}
     assert admin.alter_group_offsets(group, {part: OffsetAndMetadata(1, "", -1)}) == {part: NoError}
@@ -356,21 +428,15 @@ def test_admin_of_groups(bootstrap: str, topic: str, admin: KafkaAdminClient, fr
     assert admin.delete_group_offsets(group, [part]) == {part: NoError}
     assert part not in admin.list_group_offsets({group: None})[group]
     assert admin.reset_group_offsets(group, {part: OffsetSpec.LATEST})[part]["offset"] == 3
-    ((_, error),) = errors_of(admin.delete_groups([group]))
-    assert error is NoError
-    ((_, error),) = errors_of(admin.delete_groups([group]))
-    assert error is GroupIdNotFoundError
-
-
-def errors_of(answer: Any) -> list[tuple[str, Any]]:
-    return list(answer.items()) if isinstance(answer, dict) else list(answer)
+    assert admin.delete_groups([group]) == {group: "OK"}
+    assert admin.delete_groups([group]) == {group: "GroupIdNotFoundError"}
 
 
 def test_a_member_can_be_removed(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
     """KIP-345: an administrator removes a static member that will not come back."""
     group = fresh("group")
     config = {"group_instance_id": "gone", "session_timeout_ms": 30_000}
-    with reader(bootstrap, group, topic, **config) as each:
+    with Member(bootstrap, group, topic, **config) as each:
         until(lambda: shared([each], 3), WAIT_SECONDS, "joining")
     assert [one["group_instance_id"] for one in admin.describe_groups([group])[group]["members"]] == ["gone"]
     removed = admin.remove_group_members(group, [MemberToRemove(group_instance_id="gone")])
@@ -401,31 +467,32 @@ def test_a_message_that_is_too_large(bootstrap: str, admin: KafkaAdminClient, fr
 
 def test_a_group_carries_on_when_the_broker_was_restarted(tmp_path: Path, fresh: Fresh) -> None:
     options = ["--set", "group.initial.rebalance.delay.ms=0", "--set", "group.min.session.timeout.ms=500"]
-    config = {"session_timeout_ms": 10_000, "enable_auto_commit": False}
     with BrokerProcess(tmp_path / "data", *options) as broker, ExitStack() as stack:
         bootstrap = broker.bootstrap
         with administrator(bootstrap) as admin:
             topic, group = create(admin, fresh("restarted"), 4), fresh("group")
-        members = [stack.enter_context(reader(bootstrap, group, topic, **config)) for _ in range(2)]
+        members = [
+            stack.enter_context(Member(bootstrap, group, topic, session_timeout_ms=10_000)) for _ in range(2)
+        ]
         until(lambda: shared(members, 4), WAIT_SECONDS, "sharing")
 
-        def values() -> list[bytes]:
-            for member in members:
-                member.poll()
-            return sorted(value for member in members for value in member.values)
-
-        def send_and_read(word: str, count: int) -> None:
+        def send_and_read(word: str, each: int) -> None:
             for partition in range(4):
                 produce(bootstrap, topic, [f"{word}-{partition}".encode()], partition)
-            until(lambda: len(values()) >= count, WAIT_SECONDS, f"reading {word}")
 
-        send_and_read("before", 4)
-        for member in members:
-            member.consumer.commit()
+            def committed() -> bool:
+                with administrator(bootstrap) as admin:
+                    offsets = admin.list_group_offsets({group: None})[group]
+                return {part.partition: one.offset for part, one in offsets.items()} == dict.fromkeys(
+                    range(4), each
+                )
+
+            until(committed, WAIT_SECONDS, f"reading and committing {word}")
+
+        send_and_read("before", 1)
         broker.stop()
         broker.start()
-        send_and_read("later", 8)
-        assert values() == sorted(f"{word}-{at}".encode() for word in ("before", "later") for at in range(4))
+        send_and_read("later", 2)
+        values = sorted(value for member in members for value in member.values)
+        assert values == sorted(f"{word}-{at}".encode() for word in ("before", "later") for at in range(4))
         until(lambda: shared(members, 4), WAIT_SECONDS, "sharing afterwards")
-        for member in members:
-            member.consumer.commit()

@@ -38,7 +38,11 @@ def test_list(kcat: Callable[..., str], bootstrap: str, topic: str) -> None:
     assert [each["name"] for each in listed["brokers"]] == [bootstrap]
     (described,) = listed["topics"]
     assert described["topic"] == topic
-    assert [(each["partition"], each["leader"]) for each in described["partitions"]] == [(0, 0), (1, 0), (2, 0)]
+    assert [(each["partition"], each["leader"]) for each in described["partitions"]] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ]
 
 
 def test_produce_and_consume(kcat: Callable[..., str], topic: str) -> None:

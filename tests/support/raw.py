@@ -1,7 +1,7 @@
 """A client with nothing in between: one socket, any request in any version, and the answer as it came.
 
-It does not retry, negotiate, pipeline or hide an error code. Beside `ask` it has the few requests that tests of
-the log need all the time, each for one partition.
+It does not retry, negotiate, pipeline or hide an error code. Beside `ask` it has the few requests that tests
+of the log need all the time, each for one partition.
 """
 
 import contextlib
@@ -75,9 +75,7 @@ class RawClient:
         """Send a request by hand, with a header that is not flexible, also of a version we cannot encode."""
         self._correlation_id += 1
         name = (self._client_id or "").encode()
-        self.send_frame(
-            struct.pack(">hhih", api_key, version, self._correlation_id, len(name)) + name + body
-        )
+        self.send_frame(struct.pack(">hhih", api_key, version, self._correlation_id, len(name)) + name + body)
         return self._correlation_id
 
     def receive_frame(self) -> bytes | None:

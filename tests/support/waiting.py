@@ -17,7 +17,9 @@ def until(check: Callable[[], T], seconds: float = 20.0, what: str = "it") -> T:
         answer = check()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} seconds; last: {answer!r}"
+        assert time.monotonic() < deadline, (
+            f"{what} did not happen within {seconds} seconds; last: {answer!r}"
+        )
         time.sleep(PAUSE_SECONDS)
 
 
@@ -28,5 +30,7 @@ async def until_async(check: Callable[[], Awaitable[T]], seconds: float = 20.0, 
         answer = await check()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} seconds; last: {answer!r}"
+        assert time.monotonic() < deadline, (
+            f"{what} did not happen within {seconds} seconds; last: {answer!r}"
+        )
         await asyncio.sleep(PAUSE_SECONDS)

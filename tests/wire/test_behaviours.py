@@ -170,7 +170,7 @@ def test_behaviour_22_a_batch_may_straddle_the_wrap(producer: Producer) -> None:
 
 
 def test_behaviour_23_a_restart_does_not_forget_batches(tmp_path: Path) -> None:
-    """Kafka keeps the last batch only, where a snapshot was taken. All five survive here, which is stronger."""
+    """Kafka keeps the last batch only, if a snapshot was taken. All five survive here, which is stronger."""
     with semel.embedded(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         producer = Producer(client)
         for sequence in range(6):
@@ -392,8 +392,8 @@ def test_behaviour_103_every_connection_hears_the_same(bootstrap: str) -> None:
     assert len(found) == 1
 
 
-# What `hashCode()` of a Java string says, printed by Java itself, and the partition of 50, which is the default
-# number of partitions of __transaction_state.
+# What `hashCode()` of a Java string says, printed by Java itself, and the partition of 50, which is the
+# default number of partitions of __transaction_state.
 JAVA_HASHES = {
     "": (0, 0),
     "a": (97, 47),

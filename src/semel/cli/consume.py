@@ -1,8 +1,11 @@
 """`semel consume`: records become lines on standard output."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +15,18 @@ from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Isolation, Isolation
 
 if TYPE_CHECKING:
     from semel.client import Client, ConsumedRecord, Consumer
+
+FOLLOW_POLL_S = 0.2
+INTERRUPTED = 130
+
+Maximum = Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="Stop after N records.")]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, and this behind them."),
+]
 
 
 def consume(
@@ -26,23 +41,15 @@ def consume(
         str | None,
         typer.Option("--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit."),
     ] = None,
-    maximum: Annotated[
-        int | None, typer.Option("--max", "-n", min=1, metavar="N", help="Stop after N records.")
-    ] = None,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
-    ] = None,
+    maximum: Maximum = None,
+    partition: Partitions = None,
     offset: Annotated[
         int | None, typer.Option("--offset", "-o", help="Start here; -N is N records before the end.")
     ] = None,
     form: Annotated[
         OutputFormat, typer.Option("--format", "-f", help="How records are printed.")
     ] = OutputFormat.text,
-    key_separator: Annotated[
-        str | None,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, and this behind them."),
-    ] = None,
+    key_separator: KeySeparator = None,
     isolation: Isolation = IsolationName.committed,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -67,16 +74,54 @@ def consume(
         consumer = _consumer(client, topics, group, partition, isolation, from_beginning)
         if offset is not None:
             _seek(client, consumer, offset)
-        records: Iterator[ConsumedRecord] = (
-            iter(consumer) if follow or starts_at_end else consumer.read_to_end()
-        )
-        with consumer:
-            out = sys.stdout.buffer
-            for record in islice(records, maximum):
-                out.write(write_record(record, form, separator))
-                if follow or starts_at_end:
-                    out.flush()
+        try:
+            with consumer:
+                follows = follow or starts_at_end
+                interrupted = (_follow if follows else _read)(consumer, maximum, form, separator)
+        except BrokenPipeError:
+            # Who reads our output had enough, like `head`. What was not read is not committed.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _read(consumer: "Consumer", maximum: int | None, form: OutputFormat, separator: bytes | None) -> bool:
+    """Print records up to the end."""
+    out = sys.stdout.buffer
+    for record in islice(consumer.read_to_end(), maximum):
+        out.write(write_record(record, form, separator))
+    out.flush()
+    return False
+
+
+def _follow(consumer: "Consumer", maximum: int | None, form: OutputFormat, separator: bytes | None) -> bool:
+    """Print records as they come; whether it was Ctrl-C that ended it.
+
+    Ctrl-C is how following ends, so it waits for the record at hand: what was printed is then committed, and
+    nothing else. Who is impatient presses it again.
+    """
+    stopped = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        if stopped:
+            raise KeyboardInterrupt
+        stopped = True
+
+    def records() -> "Iterator[ConsumedRecord]":
+        while not stopped:
+            yield from consumer.poll(FOLLOW_POLL_S, max_records=1)
+
+    out = sys.stdout.buffer
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        for record in islice(records(), maximum):
+            out.write(write_record(record, form, separator))
             out.flush()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return stopped
 
 
 def _consumer(
@@ -90,6 +135,8 @@ def _consumer(
     from semel.client import Consumer, Start
 
     start = Start.EARLIEST if from_beginning else Start.LATEST
+    for topic in topics:
+        client.topic(topic)  # A name that is not there is more likely a typing mistake than a topic to come.
     if not partitions:
         return Consumer(client, topics, group_id=group, isolation=isolation.wire, start=start)
     for topic in topics:

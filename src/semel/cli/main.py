@@ -7,7 +7,6 @@ is taken, 70 the store or the broker failed, 75 another process owns the data di
 An error that a user can meet is one or two sentences on standard error. A traceback means a mistake of ours.
 """
 
-import os
 import sys
 from typing import Annotated
 
@@ -63,11 +62,6 @@ def run() -> None:
         app(prog_name="semel")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output had enough, like `head`. Python would complain again when it flushes at
-        # the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:  # What a user can meet is told in a sentence, the rest is raised again.
         if not _is_expected(error):
             raise

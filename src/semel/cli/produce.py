@@ -40,22 +40,24 @@ class Acks(StrEnum):
     none = "0"
 
 
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILE", help="Files to read; standard input if left out, or '-'."),
+]
+HeaderTexts = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated."),
+]
+
+
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to write to.")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="Files to read; standard input if left out, or '-'."),
-    ] = None,
+    files: Files = None,
     key_separator: Annotated[
         str | None,
         typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value."),
     ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated."
-        ),
-    ] = None,
+    header: HeaderTexts = None,
     form: Annotated[InputFormat, typer.Option("--format", "-f", help="What a line is.")] = InputFormat.text,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="The partition; else the key decides.")

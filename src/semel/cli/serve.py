@@ -44,50 +44,55 @@ class LogFormat(StrEnum):
     json = "json"
 
 
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", help=f"Where the data is kept; made if missing. [default: ./{DEFAULT_DATA}]"
+    ),
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        metavar="[NAME=]HOST:PORT",
+        help=f"Where clients connect; may be repeated; port 0 is any free one. [default: {DEFAULT_LISTEN}]",
+    ),
+]
+Advertise = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--advertise",
+        metavar="[NAME=]HOST:PORT",
+        help="The address that clients of a listener are told, if it is not the one it listens on.",
+    ),
+]
+Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory, and nothing at the end.")]
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics over HTTP here."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A TOML file with these options, and [settings]."),
+]
+SettingTexts = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name; may be repeated."),
+]
+Level = Annotated[LogLevel | None, typer.Option("--log-level", help="How much is logged. [default: info]")]
+Layout = Annotated[LogFormat | None, typer.Option("--log-format", help="Lines for people, or JSON.")]
+
+
 def serve(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="DIR",
-            help=f"Where the data is kept; made if missing. [default: ./{DEFAULT_DATA}]",
-        ),
-    ] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--listen",
-            metavar="[NAME=]HOST:PORT",
-            help=f"Where clients connect; may be repeated; port 0 is any free. [default: {DEFAULT_LISTEN}]",
-        ),
-    ] = None,
-    advertise: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--advertise",
-            metavar="[NAME=]HOST:PORT",
-            help="The address that clients of a listener are told, if it is not the one it listens on.",
-        ),
-    ] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Keep everything in memory, and nothing at the end.")
-    ] = False,
-    metrics: Annotated[
-        str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics over HTTP here."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="A TOML file with these options, and [settings]."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name; may be repeated."),
-    ] = None,
-    log_level: Annotated[LogLevel | None, typer.Option("--log-level", help="How much is logged.")] = None,
-    log_format: Annotated[
-        LogFormat | None, typer.Option("--log-format", help="Lines for people or JSON.")
-    ] = None,
+    data: Data = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    memory: Memory = False,
+    metrics: MetricsAddress = None,
+    config: ConfigFile = None,
+    setting: SettingTexts = None,
+    log_level: Level = None,
+    log_format: Layout = None,
 ) -> None:
     """Run a broker until it is told to stop.
 

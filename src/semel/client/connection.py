@@ -25,7 +25,7 @@ from semel.wire.schema import Request
 RESPONSE_BYTES_MAX = 1 << 28  # no honest answer is larger: brokers cut fetches long before
 RECEIVE_BYTES = 1 << 18
 SOFTWARE_NAME = "semel"
-# The package's root is loaded by now. It is not imported, because it also offers what the client must not need.
+# The package's root is loaded by now. It is not imported, because it offers what the client must not need.
 SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
@@ -176,6 +176,9 @@ class Connection:
         except OSError as error:
             self.close()
             raise ConnectionLost(f"{self.host}:{self.port} hung up while it was asked: {error}") from error
+        except BaseException:
+            self.close()  # An interrupt may have cut the request in two.
+            raise
         return self._next_id
 
     def _receive_until(self, pending: Pending, timeout_s: float | None) -> None:
@@ -202,7 +205,8 @@ class Connection:
         except OSError as error:
             self.close()
             raise ConnectionLost(f"{self.host}:{self.port} hung up before it answered: {error}") from error
-        except (ProtocolError, ConnectionLost):
+        except BaseException:
+            # Also an interrupt: it may have taken bytes with it, so that the next answer would be misread.
             self.close()
             raise
 

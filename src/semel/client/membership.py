@@ -81,7 +81,11 @@ class Member(Protocol):
 
 def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
     """A member of the group that reads these topics, in the best protocol that the broker has."""
-    if client.serves(ConsumerGroupHeartbeatRequest.api_key):
+    features = client.connection().features
+    # A broker may know the request and still have the feature switched off. One that names no features has
+    # no switch.
+    is_on = not features or features.get("group.version", 0) >= 1
+    if is_on and client.serves(ConsumerGroupHeartbeatRequest.api_key):
         return ConsumerMember(client, group_id, topics)
     return ClassicMember(client, group_id, topics)
 
@@ -159,6 +163,7 @@ class ConsumerMember:
             member_epoch=epoch,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if joins else -1,
             subscribed_topic_names=self._topics if joins else None,
+            subscribed_topic_regex="" if joins else None,
             topic_partitions=self._owned_by_id() if joins or self._must_report else None,
         )
         response: ConsumerGroupHeartbeatResponse = self._client.ask_coordinator(

@@ -115,9 +115,9 @@ class Producer:
         """
         if self._is_closed:
             raise ClientError("the producer is closed.")
-        chosen = self._choose(topic, key, partition)
         timestamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         record = Record(0, timestamp, _checked("key", key), _checked("value", value), _headers(headers))
+        chosen = self._choose(topic, key, partition)
         delivery = Delivery(self, topic, chosen, timestamp)
         queue = self._outgoing.get((topic, chosen))
         if queue is None:

@@ -116,6 +116,7 @@ async def _heartbeat(
             session_timeout_ms=settings.group_consumer_session_timeout_ms,
             heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
             members_max=settings.group_consumer_max_size,
+            sessions_max=settings.semel_entities_max,
         )
     )
     return answer

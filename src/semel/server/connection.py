@@ -23,7 +23,6 @@ cancelled.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -39,18 +38,13 @@ from semel.server.under_way import UnderWay
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser, encode_response
-from semel.wire.messages import APIS, FetchRequest, ProduceRequest
+from semel.wire.messages import FetchRequest, ProduceRequest
 from semel.wire.schema import Buffer, Request
 
 if TYPE_CHECKING:
     from semel.server.edge import Edge
 
-log = logging.getLogger("semel.server")
-
 FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
-
-SHORT_OF_MEMORY_SECONDS: Final = 1.0
-"""How long a client may be too slow while others wait for the memory that it holds."""
 
 
 class Connection(asyncio.Protocol):
@@ -201,7 +195,7 @@ class Connection(asyncio.Protocol):
             self, header.api_key, response_version, header.correlation_id, len(frame) + FRAME_COST
         )
         self._under_way.append(under_way)
-        edge.requests.begin(self)
+        edge.requests.begin(self, is_produce=header.api_key == PRODUCE)
         if not isinstance(message, ProduceRequest):
             handler = edge.dispatch.handlers[header.api_key]
             self._task = self._loop.create_task(self._handle(handler, message, context, under_way))
@@ -255,7 +249,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, under_way: UnderWay) -> None:
         edge = self._edge
         self._charged -= under_way.size
-        edge.requests.end(under_way.size)
+        edge.requests.end(self, under_way.size)
         outcome = under_way.outcome
         if isinstance(outcome, StoreBroken):
             edge.broker.fatal(outcome)
@@ -316,6 +310,11 @@ class Connection(asyncio.Protocol):
 
     # Reading, or not.
 
+    @property
+    def has_half_frame(self) -> bool:
+        """Whether bytes are held for a frame that has not ended."""
+        return self._parser.buffered > 0
+
     def budget_allows(self) -> None:
         """A budget has room again for this connection."""
         self._is_over_budget = False
@@ -337,14 +336,13 @@ class Connection(asyncio.Protocol):
     # Ending.
 
     def _doom_for(self, error: BaseException, under_way: UnderWay) -> None:
-        api = APIS[under_way.api_key].name
         if isinstance(error, CloseConnection):
             self._doom("refused", error)
         elif isinstance(error, ProtocolError):
             self._doom("malformed request", error)
         else:
-            log.error("a request failed: api=%s version=%d", api, under_way.version, exc_info=error)
-            self._doom("internal error", error)
+            self._edge.failed(under_way.api_key, under_way.version, error)
+            self._doom("internal error", repr(error))
 
     def _doom(self, reason: str, error: object) -> None:
         """Begin nothing more; close when what was begun is answered."""
@@ -383,14 +381,20 @@ class Connection(asyncio.Protocol):
         patience = edge.settings.semel_write_timeout_ms / 1000
         outgoing = self._outgoing
         if outgoing is not None and outgoing.is_blocked and self._measure_unsent():
-            stalled = self._send_pace.stalled_seconds(outgoing.taken, now)
-            if stalled > (SHORT_OF_MEMORY_SECONDS if edge.responses.is_waited_for else patience):
+            is_waited_for = edge.responses.is_waited_for
+            stalled = self._send_pace.stalled_seconds(
+                outgoing.taken, now, patience, is_waited_for=is_waited_for
+            )
+            if stalled:
                 self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
         elif self._under_way or self._waiting or self._is_doomed or not self._is_reading:
             return
         elif self._parser.buffered:
-            stalled = self._receive_pace.stalled_seconds(self._received, now)
-            if stalled > (SHORT_OF_MEMORY_SECONDS if edge.requests.is_waited_for else patience):
+            is_waited_for = edge.requests.is_waited_for
+            stalled = self._receive_pace.stalled_seconds(
+                self._received, now, patience, is_waited_for=is_waited_for
+            )
+            if stalled:
                 self._close("slow sender", f"a frame has not ended for {stalled:.1f} s")
         elif now - self._active_at > edge.settings.connections_max_idle_ms / 1000:
             self._close("idle", f"silent for {now - self._active_at:.1f} s")

@@ -10,6 +10,7 @@ from semel.handlers.context import RequestContext
 from semel.server.budget import RequestBudget, ResponseBudget
 from semel.server.dispatch import Dispatch
 from semel.server.logs import RateLimit, event
+from semel.wire.messages import APIS
 
 if TYPE_CHECKING:
     from semel.server.connection import Connection
@@ -33,6 +34,10 @@ class Edge:
         self.emptied.set()
         self._connection_ids = count(1)
         self._lines = RateLimit()
+        gauge = self.metrics.gauge
+        gauge("requests_under_way", "Requests begun and not answered.", lambda: self.requests.under_way)
+        gauge("request_bytes", "Bytes of requests that are not answered.", lambda: self.requests.used)
+        gauge("response_bytes", "Bytes of responses that clients did not take.", lambda: self.responses.used)
 
     def admit(self, connection: "Connection") -> int:
         """The number of a new connection, or -1 if there is no room for it."""
@@ -50,6 +55,11 @@ class Edge:
         if not self.connections:
             self.emptied.set()
         self.metrics.connections = len(self.connections)
+
+    def failed(self, api_key: int, version: int, error: BaseException) -> None:
+        """A mistake of ours: say where it is, but not for every request of a client that found it."""
+        if self._lines.suppressed(f"failed {api_key}") is not None:
+            log.error("a request failed: api=%s version=%d", APIS[api_key].name, version, exc_info=error)
 
     def closing(self, context: RequestContext, reason: str, detail: object) -> None:
         """We close a connection: count it, and say so unless too much was said already."""

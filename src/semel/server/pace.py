@@ -2,12 +2,16 @@
 
 A deadline alone would close a client on a bad line in the middle of a large response, and progress alone
 would keep one that takes a byte a second for ever. So a client has to keep a pace: within every stretch
-of its patience it must at some moment have averaged `SLOWEST_BYTES_PER_SECOND` since it last did.
+of its patience it must at some moment have averaged the slowest pace since it last did. While others wait
+for the memory that it holds, the pace is faster and the patience shorter.
 """
 
 from typing import Final
 
 SLOWEST_BYTES_PER_SECOND: Final = 16_384
+
+SHORT_OF_MEMORY_BYTES_PER_SECOND: Final = 1_048_576
+SHORT_OF_MEMORY_SECONDS: Final = 1.0
 
 
 class Pace:
@@ -24,10 +28,11 @@ class Pace:
         self._bytes = total_bytes
         self._since = now
 
-    def stalled_seconds(self, total_bytes: int, now: float) -> float:
-        """For how long it was too slow; zero when it is fast enough now."""
+    def stalled_seconds(self, total_bytes: int, now: float, patience: float, *, is_waited_for: bool) -> float:
+        """For how long it was too slow, if that is longer than the patience; zero if all is well."""
+        slowest = SHORT_OF_MEMORY_BYTES_PER_SECOND if is_waited_for else SLOWEST_BYTES_PER_SECOND
         elapsed = now - self._since
-        if total_bytes - self._bytes >= elapsed * SLOWEST_BYTES_PER_SECOND:
+        if total_bytes - self._bytes >= elapsed * slowest:
             self.restart(total_bytes, now)
             return 0.0
-        return elapsed
+        return elapsed if elapsed > (SHORT_OF_MEMORY_SECONDS if is_waited_for else patience) else 0.0

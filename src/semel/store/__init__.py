@@ -1,1 +1,1 @@
-"""Where bytes and truth are kept. ``interface`` is the contract, ``embedded`` opens the store of a process."""
+"""Where bytes and truth are kept: ``interface`` is the contract, ``embedded`` the store of one process."""

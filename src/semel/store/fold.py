@@ -52,7 +52,7 @@ _PUT_GROUPS: Final = ManyRows("put_groups")
 _LEAVE_BATCHES: Final = ManyRows("leave_batches")
 
 PARTITIONS_MAX: Final = 50_000
-"""Partition rows that are kept in memory, so that a commit need not read what it wrote before."""
+"""Partition rows that stay in memory between commits, so that a commit need not read what it wrote before."""
 
 
 class Counters:
@@ -142,6 +142,9 @@ class Fold:
         self._flush()
         assert self._places_taken == len(places), "every place belongs to a batch"
         self._places = ()
+        if len(self._rows) > PARTITIONS_MAX:
+            # More than needed goes, those that came first, so that this is not done at every commit.
+            self._rows = dict(list(self._rows.items())[-PARTITIONS_MAX // 2 :])
 
     def forget(self, counters: Counters) -> None:
         """The commit was undone: what is kept in memory is not what the ledger holds."""
@@ -251,10 +254,6 @@ class Fold:
         return row
 
     def _keep(self, row: PartitionRow) -> PartitionRow:
-        if len(self._rows) >= PARTITIONS_MAX:
-            # The half that came first goes; those that this commit changes are held by the gathered ones.
-            self._rows = dict(list(self._rows.items())[PARTITIONS_MAX // 2 :])
-            self._rows.update(self._partitions)
         self._rows[row.key] = row
         return row
 

@@ -140,11 +140,11 @@ class LedgerReader:
         rows = self._sql.rows("offset_past_bytes", bindings)
         return int(rows[0][0]) if rows else edges.high_watermark
 
-    def size_below(self, key: PartitionKey, offset: int) -> int:
-        """Bytes of the batches from the log start that lie wholly below this offset."""
+    def size_below(self, key: PartitionKey, offset: int) -> tuple[int, int]:
+        """The log start, and the bytes of the batches from there that lie wholly below this offset."""
         partition = self._partition(key)
         if partition is None:
-            return 0
+            return 0, 0
         partition_id, edges = partition
         bindings = {
             "partition_id": partition_id,
@@ -152,7 +152,7 @@ class LedgerReader:
             "before": offset,
         }
         size: int = self._sql.value("size_between", bindings)
-        return size
+        return edges.log_start_offset, size
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id."""

@@ -32,6 +32,7 @@ ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Up to this much is copied from the page cache on the event loop: cheaper than going to a thread."""
+INLINE_PLACES_MAX: Final = 16
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -65,14 +66,15 @@ class LocalChunks:
         self._chunk_bytes_max = chunk_bytes_max
         self._reserve_bytes = reserve_bytes
         self._files = files or Files()
+        self._files.make_directory(directory)
+        self._next_id = max(self._ids(), default=0) + 1
         self._fuse = fuse or Fuse()
+        self._open_files = OpenFiles()
+        self._writing: _Writing | None = None
+        # Threads last: nobody would stop them if something before them went wrong.
         self._own_writer = writer is None
         self._writer = writer or Worker("chunk-writer")
         self._readers = Worker("chunk-reader", threads=2)
-        self._open_files = OpenFiles()
-        self._writing: _Writing | None = None
-        self._files.make_directory(directory)
-        self._next_id = max(self._ids(), default=0) + 1
 
     # -- the contract -------------------------------------------------------------------------------------
 
@@ -86,7 +88,8 @@ class LocalChunks:
         An OSError of the disk passes through: the bytes are there and cannot be had, which is not "gone".
         """
         self._fuse.check()
-        if _NOWAIT and sum(place.length for place in places) <= INLINE_BYTES_MAX:
+        few = len(places) <= INLINE_PLACES_MAX
+        if _NOWAIT and few and sum(place.length for place in places) <= INLINE_BYTES_MAX:
             found = self._read_cached(places)
             if found is not None:
                 return found
@@ -148,10 +151,9 @@ class LocalChunks:
         self._open_files.close()
 
     def _make_room(self, length: int) -> _Writing:
-        """The chunk to append to, with room for this many bytes. StoreFull, and then nothing has changed."""
+        """The chunk to append to, with room for this many bytes. StoreFull, and then nothing was written."""
         writing = self._writing
         if writing is not None and writing.position and writing.position + length > self._chunk_bytes_max:
-            self._seal()
             writing = None
         if writing is not None and writing.position + length <= writing.room_end:
             return writing
@@ -160,6 +162,7 @@ class LocalChunks:
         if self._files.free_bytes(self.directory) - step < self._reserve_bytes:
             raise StoreFull(f"less than {self._reserve_bytes} bytes would be left free in {self.directory}")
         if writing is None:
+            self._seal()
             writing = self._writing = self._begin()
         try:
             self._files.allocate(writing.descriptor, writing.room_end, step)

@@ -100,8 +100,8 @@ class SqliteLedger:
         """The smallest offset from which the rest of the partition is no larger; at a batch edge."""
         return await self._read(LedgerReader.offset_at_size, partition, size_bytes)
 
-    async def size_below(self, partition: PartitionKey, offset: int) -> int:
-        """Bytes of the batches from the log start that lie wholly below this offset."""
+    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+        """The log start, and the bytes of the batches from there that lie wholly below this offset."""
         return await self._read(LedgerReader.size_below, partition, offset)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:

@@ -57,7 +57,7 @@ class Written:
         return partition
 
     async def delete_below(self, key: PartitionKey, offset: int) -> None:
-        below = await self.store.ledger.size_below(key, offset)
+        _, below = await self.store.ledger.size_below(key, offset)
         remaining = self.partition(key).size_bytes - below
         await self.commit([LogStartAdvanced(key, offset, remaining)], [])
         self.reads.publish({key: self.partition(key)}, [])

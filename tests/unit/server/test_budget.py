@@ -7,8 +7,9 @@ from semel.server.budget import FETCH_SHARE_MIN_BYTES, RequestBudget, ResponseBu
 
 
 class Asker:
-    def __init__(self) -> None:
+    def __init__(self, *, has_half_frame: bool = True) -> None:
         self.allowed = 0
+        self.has_half_frame = has_half_frame
 
     def budget_allows(self) -> None:
         self.allowed += 1
@@ -22,25 +23,45 @@ def test_within_the_limit_everyone_reads() -> None:
 
 def test_over_the_limit_one_waits_until_bytes_come_back() -> None:
     budget = RequestBudget(100)
-    busy, late = Asker(), Asker()
+    busy, late = Asker(), Asker(has_half_frame=False)
     assert budget.charge(busy, 90)
-    budget.begin(busy)
+    budget.begin(busy, is_produce=True)
     assert not budget.charge(late, 20)
     assert budget.is_waited_for
-    budget.end(90)
+    budget.end(busy, 90)
     assert late.allowed == 1
     assert not budget.is_waited_for
 
 
-def test_one_alone_may_always_go_on() -> None:
+def test_one_half_frame_may_always_go_on_to_its_end() -> None:
     budget = RequestBudget(100)
-    alone = Asker()
+    alone, other = Asker(), Asker()
     assert budget.charge(alone, 1_000)
     assert budget.charge(alone, 1_000)
-    budget.begin(alone)
-    assert not budget.charge(alone, 1)  # it has had its turn: its request is under way
-    budget.end(2_000)
-    assert alone.allowed >= 1
+    assert not budget.charge(other, 10)
+    budget.begin(alone, is_produce=True)
+    assert not budget.charge(alone, 1)  # it has had its turn
+    assert other.allowed == 0  # and the next has to wait until its bytes come back
+    budget.end(alone, 2_000)
+    assert other.allowed == 1
+
+
+def test_a_client_without_a_half_frame_is_not_the_one_to_wait_for() -> None:
+    """It may have nothing more to say, and everyone would wait for it."""
+    budget = RequestBudget(100)
+    silent, half = Asker(has_half_frame=False), Asker()
+    assert not budget.charge(silent, 200)
+    assert budget.charge(half, 10)
+    assert silent.allowed == 0
+
+
+def test_a_parked_fetch_is_not_waited_for() -> None:
+    budget = RequestBudget(100)
+    consumer, producer = Asker(), Asker()
+    assert budget.charge(consumer, 200)
+    assert not budget.charge(producer, 200)
+    budget.begin(consumer, is_produce=False)
+    assert producer.allowed == 1
 
 
 def test_when_the_chosen_one_leaves_the_next_is_let_through() -> None:
@@ -50,6 +71,18 @@ def test_when_the_chosen_one_leaves_the_next_is_let_through() -> None:
     assert not budget.charge(second, 200)
     budget.forget(first)
     budget.release(200)
+    assert second.allowed == 1
+
+
+def test_when_the_chosen_one_leaves_its_request_is_still_waited_for() -> None:
+    budget = RequestBudget(100)
+    first, second = Asker(), Asker()
+    assert budget.charge(first, 200)
+    assert not budget.charge(second, 200)
+    budget.begin(first, is_produce=True)
+    budget.forget(first)
+    assert second.allowed == 0
+    budget.end(first, 200)
     assert second.allowed == 1
 
 
@@ -80,42 +113,66 @@ def test_whoever_waits_for_responses_is_called_when_they_are_sent() -> None:
 class _Client:
     """A client that sends frames of three pieces, as far as it is read from."""
 
-    def __init__(self, budget: RequestBudget, frames: int) -> None:
+    def __init__(self, budget: RequestBudget, frames: int, *, is_producer: bool) -> None:
         self.budget = budget
         self.left = frames
         self.pieces = 0
+        self.is_producer = is_producer
         self.is_reading = True
+        self.under_way = 0
+
+    @property
+    def has_half_frame(self) -> bool:
+        return self.pieces > 0
 
     def budget_allows(self) -> None:
         self.is_reading = True
 
-    def step(self) -> bool:
-        """Send one piece, if we may; a whole frame is begun and ended. Whether something happened."""
+    def send(self) -> bool:
+        """Send one piece, if we may; a whole frame is begun. Whether something happened."""
         if not self.is_reading or not self.left:
             return False
-        self.pieces += 1
+        self.pieces = (self.pieces + 1) % 3
         if not self.budget.charge(self, 10):
             self.is_reading = False
-        if self.pieces == 3:
-            self.pieces = 0
+        if not self.pieces:
             self.left -= 1
-            self.budget.begin(self)
-            self.budget.end(30)
+            self.under_way += 1
+            self.budget.begin(self, is_produce=self.is_producer)
+        return True
+
+    def answer(self) -> bool:
+        """What was begun is answered, at some time."""
+        if not self.under_way:
+            return False
+        self.under_way -= 1
+        self.budget.end(self, 30)
         return True
 
 
 @given(
-    frames=st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    order=st.lists(st.integers(0, 5), max_size=60),
+    frames=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=6),
+    order=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=80),
     limit=st.integers(1, 60),
 )
-def test_there_is_never_a_standstill(frames: list[int], order: list[int], limit: int) -> None:
-    """However the pieces of frames interleave, all of them get through, and all bytes come back."""
+def test_there_is_never_a_standstill(
+    frames: list[tuple[int, bool]], order: list[tuple[int, bool]], limit: int
+) -> None:
+    """However pieces and answers interleave, all frames get through, and all bytes come back.
+
+    Only Produce has to be answered for that. Others may be parked, unless they alone are over the limit.
+    """
     budget = RequestBudget(limit)
-    clients = [_Client(budget, count) for count in frames]
-    for index in order:
-        clients[index % len(clients)].step()
+    clients = [_Client(budget, count, is_producer=is_producer) for count, is_producer in frames]
+    for index, is_answer in order:
+        client = clients[index % len(clients)]
+        client.answer() if is_answer else client.send()
     while any(client.left for client in clients):
-        went_on = [client.step() for client in clients]
-        assert any(went_on), "nobody may read, and nothing is under way"
+        went_on = [client.send() or (client.is_producer and client.answer()) for client in clients]
+        parked_bytes = sum(30 * client.under_way for client in clients if not client.is_producer)
+        assert any(went_on) or parked_bytes > limit, "nobody may go on"
+        if not any(went_on):
+            assert any([client.answer() for client in clients])  # noqa: C419  all of them, not the first
+    while any([client.answer() for client in clients]):  # noqa: C419  all of them, not the first
+        pass
     assert budget.used == 0

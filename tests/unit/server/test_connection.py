@@ -529,11 +529,21 @@ def test_over_the_request_budget_others_are_not_read_and_then_are() -> None:
 
 
 def test_half_frames_over_the_budget_do_not_stop_everyone() -> None:
-    """All bytes are held by frames that have not ended: one after another is let through to its end."""
+    """All bytes are held by frames that have not ended: one after another is let through to its end.
+
+    Also while a Fetch is parked, which is under way but gives nothing back for long.
+    """
+
+    async def fetch(broker: Any, request: FetchRequest, context: Any) -> FetchResponse:
+        await asyncio.sleep(60)
+        return FetchResponse()
 
     async def main() -> None:
         produces = Produces(answer_at_once=True)
-        async with serving(produces=produces, queued_max_request_bytes=30_000) as under_test:
+        async with serving({1: fetch}, produces, queued_max_request_bytes=30_000) as under_test:
+            consumer = await under_test.connect()
+            consumer.send(FetchRequest(), 12)
+            await under_test.until(lambda: under_test.edge.responses.fetches == 1)
             clients = [await under_test.connect() for _ in range(6)]
             frames = [client.frame(ProduceRequest(transactional_id="x" * 20_000), 9) for client in clients]
             for client, frame in zip(clients, frames, strict=True):

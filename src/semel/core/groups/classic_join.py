@@ -24,7 +24,7 @@ from semel.core.groups.classic_rebalance import (
 )
 from semel.core.groups.commands import Joined, JoinGroup
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
-from semel.core.groups.session import Session
+from semel.core.groups.session import Session, has_room_for_session
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
     error = _check_request(command)
     if error is ErrorCode.NONE and isinstance(known, ConsumerGroup) and known.members:
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if error is ErrorCode.NONE and not has_room_for_session(
+        state.sessions, command.group_id, command.sessions_max
+    ):
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error is not ErrorCode.NONE:
         return Decision(Joined(error, command.member_id))
     group = as_classic(command.group_id, known)

@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
 from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, Ticket
 
+# ``sessions_max`` in the commands that make somebody a member: how many groups may be alive at the same time.
+# A session cannot leave memory while somebody counts on it, so the next group has to wait.
+
 GROUP_TICK_MS: Final = 100
 """How often ``GroupTick`` should be asked: deadlines are kept to within this."""
 
@@ -37,6 +40,7 @@ class JoinGroup(NamedTuple):
     session_timeout_max_ms: int = 1_800_000
     initial_delay_ms: int = 3_000
     members_max: int = 10_000
+    sessions_max: int = 100_000
 
     def keys(self) -> Iterable[Key]:
         """The group."""
@@ -151,6 +155,7 @@ class ConsumerHeartbeat(NamedTuple):
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     members_max: int = 10_000
+    sessions_max: int = 100_000
 
     def keys(self) -> Iterable[Key]:
         """The group."""

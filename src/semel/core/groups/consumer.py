@@ -39,7 +39,7 @@ from semel.core.groups.model import (
     TopicShape,
 )
 from semel.core.groups.reconcile import reconcile
-from semel.core.groups.session import Session, begin, drop
+from semel.core.groups.session import Session, begin, drop, has_room_for_session
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, 
     turn = ConsumerTurn(known, session, now, command.session_timeout_ms)
     if command.epoch < JOIN:
         return _leave(turn, command)
+    if not has_room_for_session(state.sessions, command.group_id, command.sessions_max):
+        return _refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many groups have members.")
     return _live(turn, command)
 
 

@@ -97,6 +97,11 @@ def drop(mapping: Mapping[str, Held], keys: Collection[str]) -> Mapping[str, Hel
     return {key: value for key, value in mapping.items() if key not in gone}
 
 
+def has_room_for_session(sessions: Mapping[str, Session], group_id: str, sessions_max: int) -> bool:
+    """Whether this group may be alive: it is already, or there are not too many."""
+    return group_id in sessions or len(sessions) < sessions_max
+
+
 def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Session:
     """The session of a group that was just loaded: all its members have their full time from now on."""
     if group is None or not group.members:

@@ -1,0 +1,201 @@
+"""`semel.embedded` and the pytest plugin: quick to start, nothing left behind, errors told."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import semel
+from semel.client import Admin, Client, Consumer, KafkaError, NewTopic, Producer
+from semel.config import UnknownSetting
+
+
+def open_files() -> set[str]:
+    """What this process has open, by name; sockets and pipes are told apart by their number."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(str(entry.readlink()))
+        except FileNotFoundError:  # the one that lists the folder
+            continue
+    return found
+
+
+def test_a_broker_in_memory_serves_and_leaves_nothing_behind(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with semel.embedded():
+        pass  # what the first one loads stays loaded
+    threads, files = set(threading.enumerate()), open_files()
+    with semel.embedded() as broker, Client(broker.bootstrap_servers) as client:
+        with Producer(client) as producer:
+            producer.send("t", b"hello")
+        with Consumer(client, "t") as consumer:
+            assert [record.value for record in consumer.read_to_end()] == [b"hello"]
+        port = broker.port
+    assert set(threading.enumerate()) == threads
+    assert open_files() == files
+    assert list(tmp_path.iterdir()) == []
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # the port is free again
+
+
+def test_it_starts_in_well_under_a_second() -> None:
+    """The best of five, because the machine may have other things to do."""
+    took_s = []
+    for _ in range(5):
+        started = time.monotonic()
+        with semel.embedded():
+            took_s.append(time.monotonic() - started)
+    assert min(took_s) < 0.5
+
+
+def test_a_directory_keeps_its_records(tmp_path: Path) -> None:
+    for number in range(3):
+        with (
+            semel.embedded(tmp_path / "data") as broker,
+            Client(broker.bootstrap_servers) as client,
+            Producer(client) as producer,
+        ):
+            assert producer.send("t", b"%d" % number).result().offset == number
+    with (
+        semel.embedded(tmp_path / "data") as broker,
+        Client(broker.bootstrap_servers) as client,
+        Consumer(client, "t") as consumer,
+    ):
+        assert [record.value for record in consumer.read_to_end()] == [b"0", b"1", b"2"]
+
+
+def test_a_directory_in_use_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with semel.embedded(tmp_path), pytest.raises(semel.EmbeddedError, match="in use"):
+        semel.embedded(tmp_path).start()
+
+
+def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    with semel.embedded() as broker, pytest.raises(semel.EmbeddedError, match="cannot listen"):
+        semel.embedded(port=broker.port).start()
+    assert not [thread for thread in threading.enumerate() if thread.name == "semel broker"]
+
+
+def test_an_unknown_setting_is_refused_by_name() -> None:
+    with pytest.raises(UnknownSetting, match=r"num\.partitions"):
+        semel.embedded(settings={"num.partition": 3}).start()
+
+
+def test_settings_are_kafkas_and_win_over_the_defaults() -> None:
+    settings = {"num.partitions": "3", "auto.create.topics.enable": False}
+    with semel.embedded(settings=settings) as broker, Client(broker.bootstrap_servers) as client:
+        with Producer(client) as producer, pytest.raises(KafkaError, match="there is no topic 'typo'"):
+            producer.send("typo", b"")
+        assert Admin(client).topics.create("t")[0].partitions == 3
+
+
+def test_start_and_close_without_with() -> None:
+    broker = semel.embedded()
+    with pytest.raises(semel.EmbeddedError, match="not running"):
+        _ = broker.bootstrap_servers
+    assert broker.start() is broker
+    with pytest.raises(semel.EmbeddedError, match="already running"):
+        broker.start()
+    broker.close()
+    broker.close()
+    with pytest.raises(semel.EmbeddedError, match="not running"):
+        _ = broker.port
+    with broker:
+        assert broker.port > 0
+
+
+def test_what_stops_the_broker_is_told_to_the_caller() -> None:
+    broker = semel.embedded().start()
+    reason = OSError("the disk is on fire")
+    broker._loop.call_soon_threadsafe(broker._server.fail, reason)
+    broker._thread.join(10)
+    with pytest.raises(semel.EmbeddedError, match="had to stop"):
+        _ = broker.bootstrap_servers
+    with pytest.raises(semel.EmbeddedError, match="the disk is on fire") as raised:
+        broker.close()
+    assert raised.value.__cause__ is reason
+
+
+def test_an_error_of_the_caller_is_not_hidden() -> None:
+    def work() -> None:
+        with semel.embedded() as broker:
+            broker._loop.call_soon_threadsafe(broker._server.fail, OSError("broken"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_two_brokers_at_once() -> None:
+    with semel.embedded() as one, semel.embedded() as two:
+        with Client(one.bootstrap_servers) as client:
+            Admin(client).topics.create(NewTopic("only-here"))
+        with Client(two.bootstrap_servers) as client:
+            assert Admin(client).topics.all() == []
+
+
+def test_importing_semel_and_the_plugin_loads_no_broker() -> None:
+    heavy = [
+        "asyncio",
+        "apsw",
+        "typer",
+        "rich",
+        "uvloop",
+        "semel.wire",
+        "semel.server",
+        "semel.broker",
+        "semel.client",
+    ]
+    code = "import sys, semel, {}; print([name for name in {!r} if name in sys.modules])"
+    for module, allowed in (("semel.embedded", []), ("semel.pytest_plugin", ["rich", "asyncio"])):
+        program = code.format(module, [name for name in heavy if name not in allowed])
+        ran = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert ran.stdout.strip() == "[]", module
+
+
+def test_the_fixture_is_a_fresh_broker_for_each_test(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        """
+import pytest
+from semel.client import Admin, Client, KafkaError, Producer
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_fresh(semel_broker, time):
+    with Client(semel_broker.bootstrap_servers) as client:
+        assert Admin(client).topics.all() == []
+        with Producer(client) as producer:
+            producer.send("t", b"x")
+
+@pytest.mark.semel_settings({"auto.create.topics.enable": False, "num.partitions": 2})
+def test_settings(semel_broker):
+    with Client(semel_broker.bootstrap_servers) as client:
+        assert Admin(client).topics.create("t")[0].partitions == 2
+
+def test_shared(semel_session_broker):
+    assert semel_session_broker.port
+
+def test_shared_again(semel_session_broker):
+    assert semel_session_broker.port
+"""
+    )
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "pytest",
+        "-q",
+        "--strict-markers",
+        "-p",
+        "no:cacheprovider",
+        "test_it.py",
+    ]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "5 passed" in ran.stdout

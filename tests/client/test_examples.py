@@ -1,0 +1,42 @@
+"""Every example runs, by itself and against a broker that is named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if not path.name.endswith("_test.py"))
+EXPECTED = {
+    "produce_consume.py": "three apples are at offset 0",
+    "groups.py": "100 events were read, 100 of them different",
+}
+
+
+def run(*command: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", *command], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_every_example_is_known_here() -> None:
+    assert set(EXPECTED) == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_example(name: str) -> None:
+    assert EXPECTED[name] in run(str(EXAMPLES / name))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_example_against_a_running_broker(name: str, semel_broker) -> None:
+    assert EXPECTED[name] in run(str(EXAMPLES / name), semel_broker.bootstrap_servers)
+
+
+def test_example_of_a_test() -> None:
+    out = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "embedded_test.py"))
+    assert "1 passed" in out

@@ -1,0 +1,230 @@
+"""What store tests share: the implementations under test, faults, and a scribe that makes facts.
+
+The contract suites (``test_ledger_contract``, ``test_chunk_contract``) know no implementation. Each runs on
+every entry of ``LEDGERS`` or ``CHUNK_STORES`` below. A new implementation is a new entry here; the suites
+stay as they are.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from semel.core.facts import BatchAppended, LogStartAdvanced, TopicCreated
+from semel.core.types import Partition, PartitionKey, Topic
+from semel.store.files import Files
+from semel.store.interface import ChunkStore, Ledger, Place, StoredBatch
+from semel.store.local_chunks import LocalChunks
+from semel.store.memory_chunks import MemoryChunks
+from semel.store.sqlite_ledger import SqliteLedger
+
+CHUNK_BYTES_MAX = 64 * 1024
+
+
+class LedgerOpener:
+    """Opens one ledger, again and again. Every one that is open is closed at the end of the test."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    async def open(self) -> Ledger:
+        return await SqliteLedger.open(self._path)
+
+
+class ChunkOpener:
+    """Opens one chunk store, again and again."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    async def open(self, *, full: bool = False) -> ChunkStore:
+        """``full``: one that has no room for anything."""
+        if self._directory is None:
+            return MemoryChunks(CHUNK_BYTES_MAX, bytes_max=0 if full else None)
+        return LocalChunks(self._directory, CHUNK_BYTES_MAX, 2**62 if full else 0)
+
+
+LEDGERS: dict[str, Callable[[Path], LedgerOpener]] = {
+    "memory": lambda directory: LedgerOpener(None),
+    "disk": lambda directory: LedgerOpener(directory / "ledger.db"),
+}
+CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
+    "memory": lambda directory: ChunkOpener(None),
+    "disk": lambda directory: ChunkOpener(directory / "chunks"),
+}
+DURABLE = ["disk"]
+"""Those that are the same after they were closed and opened."""
+
+
+@pytest.fixture(params=list(LEDGERS))
+def ledgers(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerOpener:
+    return LEDGERS[request.param](tmp_path)
+
+
+@pytest.fixture(params=DURABLE)
+def durable_ledgers(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerOpener:
+    return LEDGERS[request.param](tmp_path)
+
+
+@pytest.fixture(params=list(CHUNK_STORES))
+def chunk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkOpener:
+    return CHUNK_STORES[request.param](tmp_path)
+
+
+@pytest.fixture(params=DURABLE)
+def durable_chunk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkOpener:
+    return CHUNK_STORES[request.param](tmp_path)
+
+
+class Scribe:
+    """Makes facts as the core would, and remembers what must be true after them."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[PartitionKey, Partition] = {}
+        self.batches: dict[PartitionKey, list[StoredBatch]] = {}
+        self._chunk_end = 0
+
+    def topic(self, name: str = "orders", partitions: int = 1, **configs: str) -> Topic:
+        topic = Topic(name, os.urandom(16), partitions, configs)
+        for index in range(partitions):
+            key = PartitionKey(topic.topic_id, index)
+            self.partitions[key] = Partition()
+            self.batches[key] = []
+        return topic
+
+    def created(self, name: str = "orders", partitions: int = 1, **configs: str) -> TopicCreated:
+        return TopicCreated(self.topic(name, partitions, **configs))
+
+    def append(
+        self, key: PartitionKey, records: int = 1, timestamp: int = 1_000, size: int = 100, chunk_id: int = 1
+    ) -> tuple[BatchAppended, Place]:
+        """The next batch of a partition, and a place for it."""
+        before = self.partitions[key]
+        base, last = before.high_watermark, before.high_watermark + records - 1
+        peak = max(before.peak_timestamp, timestamp)
+        place = Place(chunk_id, self._chunk_end, size)
+        self._chunk_end += size
+        self.batches[key].append(StoredBatch(base, last, timestamp, place))
+        self.partitions[key] = before._replace(
+            high_watermark=last + 1, peak_timestamp=peak, size_bytes=before.size_bytes + size
+        )
+        return BatchAppended(key, base, last, timestamp, peak, size, -1, False, False), place
+
+    def trim(self, key: PartitionKey, offset: int) -> LogStartAdvanced:
+        """Everything below an offset is deleted."""
+        self.batches[key] = [batch for batch in self.batches[key] if batch.last_offset >= offset]
+        size = sum(batch.place.length for batch in self.batches[key])
+        self.partitions[key] = self.partitions[key]._replace(log_start_offset=offset, size_bytes=size)
+        return LogStartAdvanced(key, offset, size)
+
+    async def fill(self, ledger: Ledger, key: PartitionKey, batches: list[dict[str, int]]) -> None:
+        """Commit batches in one commit."""
+        pairs = [self.append(key, **batch) for batch in batches]
+        await ledger.commit([fact for fact, _ in pairs], [place for _, place in pairs])
+
+
+@pytest.fixture
+def scribe() -> Scribe:
+    return Scribe()
+
+
+class FailingFiles(Files):
+    """Fails the calls that are named, with the error that is given; counts all of them."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, int] = {}
+        self.calls: list[str] = []
+        self.short_write_bytes: int | None = None
+        self.after: Callable[[str], None] = lambda call: None
+
+    def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        self.calls.append(name)
+        if name in self.failures:
+            code = self.failures[name]
+            raise OSError(code, os.strerror(code))
+        result = function(*args)
+        self.after(name)
+        return result
+
+    def create(self, path: Path) -> int:
+        return int(self._call("create", super().create, path))
+
+    def allocate(self, descriptor: int, position: int, length: int) -> None:
+        self._call("allocate", super().allocate, descriptor, position, length)
+
+    def write(self, descriptor: int, buffers: Any, position: int) -> int:
+        if self.short_write_bytes is not None:
+            buffers = [b"".join(buffers)[: self.short_write_bytes]]
+        return int(self._call("write", super().write, descriptor, buffers, position))
+
+    def flush(self, descriptor: int) -> None:
+        self._call("flush", super().flush, descriptor)
+
+    def flush_directory(self, path: Path) -> None:
+        self._call("flush_directory", super().flush_directory, path)
+
+    def punch(self, descriptor: int, position: int, length: int) -> None:
+        self._call("punch", super().punch, descriptor, position, length)
+
+
+@pytest.fixture
+def failing_files() -> FailingFiles:
+    return FailingFiles()
+
+
+class FailingDisk(apsw.VFS):
+    """SQLite's way to the disk, on which writing or flushing the write-ahead log can be made to fail."""
+
+    def __init__(self) -> None:
+        self.name = f"failing-{os.urandom(4).hex()}"
+        self.failing: dict[str, type[apsw.Error]] = {}
+        super().__init__(self.name, base="")
+
+    def xOpen(self, name: Any, flags: list[int]) -> "FailingFile":  # noqa: N802 - SQLite's name
+        return FailingFile(self, name, flags)
+
+
+class FailingFile(apsw.VFSFile):
+    def __init__(self, disk: FailingDisk, name: Any, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+        self._disk = disk
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        self._is_log = str(path).endswith("-wal")
+
+    def _fail(self, call: str) -> None:
+        if self._is_log and call in self._disk.failing:
+            raise self._disk.failing[call](call)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
+        self._fail("write")
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+        self._fail("sync")
+        super().xSync(flags)
+
+
+@pytest.fixture
+def failing_disk() -> Iterator[FailingDisk]:
+    disk = FailingDisk()
+    yield disk
+    disk.unregister()
+
+
+@pytest.fixture
+def open_files() -> Callable[[], list[str]]:
+    """The names of all files that this process has open."""
+
+    def names() -> list[str]:
+        found: list[str] = []
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            # The descriptor with which the directory is listed is closed by now.
+            with contextlib.suppress(FileNotFoundError):
+                found.append(str(entry.readlink()))
+        return found
+
+    return names

@@ -1,0 +1,430 @@
+"""The embedded store: bytes and facts together, through crashes, faults, full disks and second processes."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from semel.config import Settings
+from semel.core.facts import BatchAppended, ProducerIdAllocated, TopicDeleted
+from semel.core.types import ClusterKey, PartitionKey
+from semel.store.embedded import EmbeddedStore, open_store
+from semel.store.interface import StoreBroken, StoredBatch, StoreFull, StoreLocked
+
+SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
+EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
+
+
+@contextlib.asynccontextmanager
+async def _opened(directory: Path | None, settings: Settings = SETTINGS, **options: Any) -> Any:
+    store = await open_store(directory, settings, **options)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _log(store: EmbeddedStore, key: PartitionKey) -> list[tuple[StoredBatch, bytes]]:
+    """Every batch of a partition with its bytes."""
+    batches = await store.ledger.find_batches(key, 0, **EVERYTHING)
+    data = await store.chunks.read([batch.place for batch in batches])
+    return [(batch, bytes(each)) for batch, each in zip(batches, data, strict=True)]
+
+
+def _bytes_of(offset: int) -> bytes:
+    return f"batch {offset} ".encode() * (1 + offset % 50)
+
+
+async def _append(store: EmbeddedStore, scribe: Any, key: PartitionKey, count: int = 1) -> int:
+    """Append batches whose bytes say their offset, in one commit."""
+    facts, data = [], []
+    for _ in range(count):
+        each = _bytes_of(scribe.partitions[key].high_watermark)
+        facts.append(scribe.append(key, size=len(each))[0])
+        data.append(each)
+    return await store.commit(facts, data)
+
+
+def _assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
+    for offset, (batch, data) in enumerate(log):
+        assert batch.base_offset == offset
+        assert data == _bytes_of(offset)
+
+
+# -- together ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_bytes_and_facts_are_committed_together(tmp_path: Path, scribe: Any, kind: str) -> None:
+    async with _opened(tmp_path / "data" if kind == "disk" else None) as store:
+        created = scribe.created(partitions=2)
+        first = await store.commit([created], [])
+        keys = [PartitionKey(created.topic.topic_id, index) for index in range(2)]
+        for number in range(30):
+            assert await _append(store, scribe, keys[number % 2], 1 + number % 7) == first + number + 1
+        for key in keys:
+            log = await _log(store, key)
+            _assert_dense(log)
+            assert len(log) == scribe.partitions[key].high_watermark
+        assert await store.ledger.load(keys) == [scribe.partitions[key] for key in keys]
+        assert 0 < store.append_seconds < store.flush_seconds
+        counted: Counter[int] = Counter()
+        for key in keys:
+            for batch, _ in await _log(store, key):
+                counted[batch.place.chunk_id] += batch.place.length
+        assert await store.ledger.chunk_references() == counted
+        assert [chunk_id for chunk_id, _ in await store.chunks.list_chunks()] == sorted(counted)
+
+
+async def test_stores_in_memory_share_nothing() -> None:
+    async with _opened(None) as one, _opened(None) as other:
+        await one.commit([ProducerIdAllocated(5)], [])
+        assert await other.ledger.load([ClusterKey()]) == [(0,)]
+        assert one.cluster_id != other.cluster_id
+
+
+async def test_close_leaves_no_thread_and_no_open_file(tmp_path: Path, scribe: Any, open_files: Any) -> None:
+    before = set(threading.enumerate())
+    for directory in (tmp_path / "data", None):
+        store = await open_store(directory, SETTINGS)
+        created = scribe.created()
+        await store.commit([created], [])
+        await _append(store, scribe, PartitionKey(created.topic.topic_id, 0))
+        await _log(store, PartitionKey(created.topic.topic_id, 0))
+        await store.close()
+        await store.close()
+        for again in (store.commit([], []), store.ledger.topics(), store.sweep_orphans()):
+            with pytest.raises((StoreBroken, LookupError)):
+                await again
+    assert set(threading.enumerate()) <= before
+    assert not [name for name in open_files() if str(tmp_path) in name]
+
+
+async def test_a_cancelled_commit_happens(tmp_path: Path, scribe: Any) -> None:
+    """A client that goes away loses its answer; what was given to the store is not taken back."""
+    async with _opened(tmp_path / "data") as store:
+        created = scribe.created()
+        await store.commit([created], [])
+        key = PartitionKey(created.topic.topic_id, 0)
+        task = asyncio.create_task(_append(store, scribe, key))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await _append(store, scribe, key)
+        assert len(await _log(store, key)) == 2
+
+
+async def test_identity_outlives_a_restart(tmp_path: Path) -> None:
+    async with _opened(tmp_path / "data") as store:
+        cluster_id = store.cluster_id
+        assert (store.term, store.stopped_cleanly) == (1, True)
+    async with _opened(tmp_path / "data") as store:
+        assert (store.cluster_id, store.term, store.stopped_cleanly) == (cluster_id, 1, True)
+    with pytest.raises(ValueError, match=cluster_id):
+        await open_store(tmp_path / "data", Settings(cluster_id="another"))
+    # The one that was refused has let go of the directory.
+    async with _opened(tmp_path / "data") as store:
+        assert store.cluster_id == cluster_id
+
+
+# -- crashes ----------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_at_any_step_leaves_all_of_a_commit_or_nothing(
+    tmp_path: Path, scribe: Any, failing_files: Any
+) -> None:
+    """The crash table: a copy of the directory after each step is what a crash at that step leaves."""
+    copies: dict[str, Path] = {}
+    data = tmp_path / "data"
+
+    def copy(step: str) -> None:
+        copies[step] = tmp_path / f"after-{len(copies)}-{step}"
+        shutil.copytree(data, copies[step])
+
+    async with _opened(data, files=failing_files) as store:
+        created = scribe.created()
+        key = PartitionKey(created.topic.topic_id, 0)
+        await store.commit([created], [])
+        await _append(store, scribe, key, 3)
+        copy("nothing")
+        failing_files.after = copy
+        await _append(store, scribe, key, 2)
+        failing_files.after = lambda call: None
+        copy("commit")
+    copy("close")
+
+    there = {"nothing": 3, "write": 3, "flush": 3, "commit": 5, "close": 5}
+    assert list(copies) == list(there)
+    for step, count in there.items():
+        async with _opened(copies[step]) as store:
+            assert store.stopped_cleanly == (step == "close")
+            log = await _log(store, key)
+            _assert_dense(log)
+            assert len(log) == count, step
+            # What nobody points at is not written over, and the log goes on.
+            again = await store.chunks.append([b"later"])
+            assert again[0].chunk_id > max(batch.place.chunk_id for batch, _ in log)
+
+
+CHILD = textwrap.dedent(
+    """
+    import asyncio, os, sys
+    from pathlib import Path
+    from semel.config import Settings
+    from semel.core.facts import BatchAppended, TopicCreated
+    from semel.core.types import PartitionKey, Topic, TopicKey
+    from semel.store.embedded import open_store
+
+    async def main():
+        settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
+        store = await open_store(Path(sys.argv[1]), settings)
+        topic = (await store.ledger.load([TopicKey("t")]))[0]
+        if topic is None:
+            topic = Topic("t", os.urandom(16), 1, {})
+            await store.commit([TopicCreated(topic)], [])
+        key = PartitionKey(topic.topic_id, 0)
+        offset = (await store.ledger.load([key]))[0].high_watermark
+        while True:
+            facts, data = [], []
+            for number in range(offset, offset + 1 + offset % 5):
+                each = f"batch {number} ".encode() * (1 + number % 50)
+                facts.append(BatchAppended(key, number, number, number, number, len(each), -1, False, False))
+                data.append(each)
+            await store.commit(facts, data)
+            offset += len(facts)
+            os.write(1, f"{offset}\\n".encode())
+
+    asyncio.run(main())
+    """
+)
+
+
+def _start(directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(directory)], stdout=subprocess.PIPE)
+
+
+async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    acknowledged = 0
+    for acknowledgements in (1, 40, 150):
+        child = _start(directory)
+        assert child.stdout is not None
+        for _ in range(acknowledgements):
+            acknowledged = int(child.stdout.readline())
+        os.kill(child.pid, signal.SIGKILL)
+        # What it said before it died counts too.
+        for line in child.stdout.read().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                acknowledged = int(line)
+        child.stdout.close()
+        child.wait()
+
+        async with _opened(directory) as store:
+            (topic,) = await store.ledger.topics()
+            key = PartitionKey(topic.topic_id, 0)
+            log = await _log(store, key)
+            _assert_dense(log)
+            # One commit may have happened without its answer.
+            assert acknowledged <= len(log) <= acknowledged + 5
+            assert (await store.ledger.load([key]))[0].high_watermark == len(log)
+            assert not store.stopped_cleanly
+            assert store.term == 1
+
+
+# -- faults -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["write", "flush"])
+async def test_a_chunk_that_cannot_be_written_breaks_the_store(
+    tmp_path: Path, scribe: Any, failing_files: Any, call: str
+) -> None:
+    store = await open_store(tmp_path / "data", SETTINGS, files=failing_files)
+    created = scribe.created()
+    key = PartitionKey(created.topic.topic_id, 0)
+    await store.commit([created], [])
+    await _append(store, scribe, key)
+    failing_files.failures[call] = errno.EIO
+    with pytest.raises(StoreBroken):
+        await _append(store, scribe, key)
+    failing_files.failures.clear()
+    for again in (
+        store.commit([ProducerIdAllocated(1)], []),
+        store.ledger.load([key]),
+        store.chunks.list_chunks(),
+        store.sweep_orphans(),
+        store.ledger.sweep(limit=1),
+    ):
+        with pytest.raises(StoreBroken):
+            await again
+    await store.close()
+    async with _opened(tmp_path / "data") as store:
+        assert len(await _log(store, key)) == 1
+        assert not store.stopped_cleanly
+
+
+async def test_a_ledger_that_cannot_be_written_breaks_the_store(
+    tmp_path: Path, scribe: Any, failing_disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semel.store import embedded
+
+    open_ledger = embedded.SqliteLedger.open
+    monkeypatch.setattr(
+        embedded.SqliteLedger,
+        "open",
+        lambda *args, **options: open_ledger(*args, **options, vfs=failing_disk.name),
+    )
+    store = await open_store(tmp_path / "data", SETTINGS)
+    created = scribe.created()
+    key = PartitionKey(created.topic.topic_id, 0)
+    await store.commit([created], [])
+    failing_disk.failing["sync"] = apsw.IOError
+    with pytest.raises(StoreBroken):
+        await _append(store, scribe, key)
+    failing_disk.failing.clear()
+    with pytest.raises(StoreBroken):
+        await store.commit([ProducerIdAllocated(1)], [])
+    with pytest.raises(StoreBroken):
+        await store.chunks.append([b"x"])
+    await store.close()
+
+
+async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
+    tmp_path: Path, scribe: Any, failing_files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=10_000_000)
+    async with _opened(tmp_path / "data", settings, files=failing_files) as store:
+        created = scribe.created()
+        key = PartitionKey(created.topic.topic_id, 0)
+        await store.commit([created], [])
+        await _append(store, scribe, key, 3)
+        monkeypatch.setattr(failing_files, "free_bytes", lambda path: 1_000_000)
+        big = BatchAppended(key, 3, 3, 0, 1_000, 100_000, -1, False, False)
+        for _ in range(2):
+            with pytest.raises(StoreFull):
+                await store.commit([big], [bytes(100_000)])
+        # Reading, committing facts, deleting and sweeping go on: that is how a disk gets room again.
+        assert len(await _log(store, key)) == 3
+        await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2)], [])
+        places = await store.ledger.sweep(limit=10)
+        assert len(places) == 2
+        await store.chunks.release(places)
+        await store.sweep_orphans()
+        monkeypatch.undo()
+        await _append(store, scribe, key)
+        assert [batch.base_offset for batch, _ in await _log(store, key)] == [2, 3]
+
+
+# -- orphans ----------------------------------------------------------------------------------------------
+
+
+async def test_orphans_are_removed_and_nothing_else(tmp_path: Path, scribe: Any, failing_files: Any) -> None:
+    data = tmp_path / "data"
+    crashed = tmp_path / "crashed"
+    async with _opened(data, files=failing_files) as store:
+        keep, gone = scribe.created("keep"), scribe.created("gone")
+        await store.commit([keep, gone], [])
+        keys = [PartitionKey(each.topic.topic_id, 0) for each in (keep, gone)]
+        for _ in range(3):
+            await _append(store, scribe, keys[0], 50)
+        await store.chunks.append([os.urandom(60_000)])
+        for _ in range(10):
+            await _append(store, scribe, keys[1], 100)
+        await store.chunks.append([os.urandom(60_000)])
+        await _append(store, scribe, keys[0])
+        assert await store.sweep_orphans() != []
+        assert await store.sweep_orphans() == []
+
+        referenced = await store.ledger.chunk_references()
+        await store.commit([TopicDeleted(gone.topic)], [])
+        # Rows that nobody can reach still point; their chunks go when the rows are swept.
+        assert await store.sweep_orphans() == []
+        while places := await store.ledger.sweep(limit=100):
+            await store.chunks.release(places)
+        orphans = await store.sweep_orphans()
+        assert orphans
+        assert set(orphans) < set(referenced)
+        _assert_dense(await _log(store, keys[0]))
+        left = {chunk_id for chunk_id, _ in await store.chunks.list_chunks()}
+        assert left >= set(await store.ledger.chunk_references())
+        # A crash after bytes were written and before their facts were.
+        failing_files.after = lambda call: (
+            shutil.copytree(data, crashed) and None if call == "flush" else None
+        )
+        await _append(store, scribe, keys[0])
+        failing_files.after = lambda call: None
+
+    async with _opened(crashed) as store:
+        await store.chunks.append([b"begin a chunk, so that the one before is sealed"])
+        await store.sweep_orphans()
+        _assert_dense(await _log(store, keys[0]))
+
+
+async def test_orphan_sweeps_and_commits_at_the_same_time(tmp_path: Path, scribe: Any) -> None:
+    async with _opened(tmp_path / "data") as store:
+        created = scribe.created()
+        key = PartitionKey(created.topic.topic_id, 0)
+        await store.commit([created], [])
+
+        async def append() -> None:
+            for _ in range(60):
+                await _append(store, scribe, key, 20)
+
+        async def sweep() -> None:
+            for _ in range(60):
+                await store.sweep_orphans()
+
+        await asyncio.gather(append(), sweep())
+        log = await _log(store, key)
+        _assert_dense(log)
+        assert len(log) == 1_200
+
+
+# -- one process ------------------------------------------------------------------------------------------
+
+
+async def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    child = _start(directory)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        with pytest.raises(StoreLocked, match=rf"{directory} is in use by process {child.pid}"):
+            await open_store(directory, SETTINGS)
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    # The lock went with the process.
+    async with _opened(directory):
+        with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+            await open_store(directory, SETTINGS)
+    async with _opened(directory):
+        pass
+
+
+async def test_a_directory_that_cannot_be_used_leaves_nothing_behind(
+    tmp_path: Path, failing_files: Any
+) -> None:
+    before = set(threading.enumerate())
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "chunks").write_text("a file where a directory should be")
+    with pytest.raises(FileExistsError):
+        await open_store(tmp_path / "data", SETTINGS)
+    assert set(threading.enumerate()) <= before
+    (tmp_path / "data" / "chunks").unlink()
+    async with _opened(tmp_path / "data"):
+        pass

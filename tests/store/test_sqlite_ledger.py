@@ -1,0 +1,363 @@
+"""The embedded ledger: how SQLite is set, what a failing disk does, and that searches do not scan."""
+
+import ast
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from semel.core.facts import (
+    BatchAppended,
+    OffsetCommitted,
+    ProducerAdvanced,
+    ProducerExpired,
+    ProducerIdAllocated,
+    TopicDeleted,
+)
+from semel.core.types import (
+    ClusterKey,
+    CommittedOffset,
+    OffsetKey,
+    PartitionKey,
+    ProducerKey,
+    ProducerState,
+    TopicKey,
+)
+from semel.store import fold, ledger_writer
+from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.ledger_writer import LedgerWriter, open_reader
+from semel.store.queries import QUERIES, SCHEMA, ManyRows, Statements, parse
+from semel.store.sqlite_ledger import SqliteLedger
+
+STORE = Path(ledger_writer.__file__).parent
+
+
+# -- settings ---------------------------------------------------------------------------------------------
+
+
+def test_every_connection_flushes_and_maps_nothing(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger.db")
+    reader = open_reader(tmp_path / "ledger.db")
+    for connection in (writer.connection, reader):
+        assert connection.pragma("journal_mode") == "wal"
+        assert connection.pragma("synchronous") == 2
+        assert connection.pragma("mmap_size") == 0
+    assert writer.connection.pragma("wal_autocheckpoint") == 0
+    with pytest.raises(apsw.ReadOnlyError):
+        reader.execute("DELETE FROM topics")
+    reader.close()
+    writer.close(cleanly=True)
+
+
+def test_the_library_has_no_known_corruption() -> None:
+    """SQLite before 3.51.3 could corrupt a database when its write-ahead log was reset."""
+    assert apsw.sqlite_lib_version() >= "3.51.3"
+
+
+def test_every_table_is_strict_and_described() -> None:
+    tables = re.findall(r"((?:^--.*\n)+)CREATE TABLE (\w+) \((?:.|\n)*?\n\)(.*);", SCHEMA, re.MULTILINE)
+    assert len(tables) == SCHEMA.count("CREATE TABLE")
+    for sentence, name, options in tables:
+        assert sentence.strip(), name
+        assert "STRICT" in options, name
+
+
+def test_every_query_is_described_and_used_and_every_used_one_exists() -> None:
+    text = (STORE / "queries.sql").read_text()
+    assert len(QUERIES) == text.count("-- name: ")
+    used: set[str] = set()
+    for path in STORE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if name in ("run", "rows", "value", "ManyRows"):
+                    used.add(node.args[0].value)
+    assert used == set(QUERIES)
+
+
+def test_queries_need_a_sentence_and_a_name_of_their_own() -> None:
+    assert parse("-- name: a\n-- What it does.\nSELECT 1;\n") == {"a": "SELECT 1;"}
+    assert parse("-- name: a\nSELECT 1;\n") == {}
+    with pytest.raises(ValueError, match="two queries"):
+        parse("-- name: a\n-- One.\nSELECT 1;\n-- name: a\n-- Two.\nSELECT 2;\n")
+    with pytest.raises(ValueError, match="no row"):
+        ManyRows("begin")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 255, 256, 257, 1000])
+def test_many_rows_writes_each_row_once(count: int) -> None:
+    writer = LedgerWriter(None)
+    steps: list[str] = []
+    writer.connection.exec_trace = lambda cursor, sql, bindings: steps.append(sql) is None
+    values = [number for index in range(count) for number in (index + 1, index)]
+    ManyRows("leave_batches").run(Statements(writer.connection), values)
+    assert len(steps) == -(-count // 256)
+    writer.connection.exec_trace = None
+    rows = writer.connection.execute("SELECT partition_id, below_offset FROM leftovers ORDER BY 1").fetchall()
+    assert rows == [(index + 1, index) for index in range(count)]
+    writer.close(cleanly=False)
+
+
+def test_searches_use_keys_and_never_scan() -> None:
+    """Every query that runs while clients wait finds its rows by a key."""
+    writer = LedgerWriter(None)
+    may_scan = {"read_meta", "has_schema", "read_counters", "chunk_references", "next_leftover", "settings"}
+    for name, text in QUERIES.items():
+        if name in may_scan or not re.match(r"SELECT|UPDATE|DELETE|WITH", text):
+            continue
+        names = re.findall(r":(\w+)", text)
+        bindings: Any = dict.fromkeys(names, 1) if names else [1] * text.count("?")
+        plan = writer.connection.execute(f"EXPLAIN QUERY PLAN {text}", bindings).fetchall()
+        for *_, step in plan:
+            scanned = re.match(r"SCAN (\w+)", step)
+            # What is scanned may be the rows that were given, or what a part of the query has found.
+            tables = ("topics", "partitions", "batches", "producers", "offsets", "groups")
+            assert scanned is None or scanned.group(1) not in tables, (name, step)
+    writer.close(cleanly=False)
+
+
+# -- a few rows per tick ----------------------------------------------------------------------------------
+
+
+async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, scribe: Any) -> None:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    created = scribe.created(partitions=10)
+    await ledger.commit([created], [])
+    facts: list[Any] = []
+    places: list[Place] = []
+    for number in range(1_000):
+        key = PartitionKey(created.topic.topic_id, number % 10)
+        fact, place = scribe.append(key)
+        facts += [fact, ProducerAdvanced(ProducerKey(*key, 7), ProducerState(0, seen_ms=number))]
+        places.append(place)
+    steps: list[str] = []
+    connection = ledger._writer.connection
+    connection.exec_trace = lambda cursor, sql, bindings: steps.append(sql) is None
+    changes = connection.total_changes()
+    await ledger.commit(facts, places)
+    connection.exec_trace = None
+    # A thousand batches, ten partitions, ten producers, one chunk, one row of counters.
+    assert connection.total_changes() - changes == 1_000 + 10 + 10 + 1 + 1
+    assert len(steps) == 1 + 1 + 4 + 1 + 1 + 1 + 1
+    await ledger.close()
+
+
+async def test_partition_rows_in_memory_are_bounded(
+    tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "PARTITIONS_MAX", 8)
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    created = scribe.created(partitions=30)
+    await ledger.commit([created], [])
+    keys = [PartitionKey(created.topic.topic_id, index) for index in range(30)]
+    for _ in range(3):
+        for key in keys:
+            await scribe.fill(ledger, key, [{}])
+        pairs = [scribe.append(key) for key in keys]
+        await ledger.commit([fact for fact, _ in pairs], [place for _, place in pairs])
+        await scribe.fill(ledger, keys[0], [{}])
+    assert len(ledger._writer._fold._rows) <= 8
+    assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
+    await ledger.close()
+
+
+# -- a disk that fails ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+async def test_an_error_in_a_commit_breaks_the_ledger_for_good(
+    tmp_path: Path, failing_disk: Any, scribe: Any, call: str
+) -> None:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", vfs=failing_disk.name)
+    await ledger.commit([scribe.created("before")], [])
+    failing_disk.failing[call] = apsw.IOError
+    with pytest.raises(StoreBroken):
+        await ledger.commit([scribe.created("unknown")], [])
+    failing_disk.failing.clear()
+    for again in (
+        ledger.commit([scribe.created("after")], []),
+        ledger.load([TopicKey("before")]),
+        ledger.topics(),
+        ledger.sweep(limit=1),
+        ledger.chunk_references(),
+    ):
+        with pytest.raises(StoreBroken):
+            await again
+    await ledger.close()
+
+    # Whether it happened is for the next start to say; it is one of the two, and nothing in between.
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    assert [topic.name for topic in await ledger.topics()] in (["before"], ["before", "unknown"])
+    assert not ledger.identity.stopped_cleanly
+    await ledger.commit([scribe.created("after")], [])
+    await ledger.close()
+
+
+async def test_no_room_for_a_commit_undoes_it(tmp_path: Path, failing_disk: Any, scribe: Any) -> None:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", vfs=failing_disk.name)
+    created = scribe.created("before", 2)
+    key = PartitionKey(created.topic.topic_id, 0)
+    await ledger.commit([created], [])
+    await scribe.fill(ledger, key, [{}] * 3)
+    expected = scribe.partitions[key]
+    number = await ledger.commit([ProducerIdAllocated(0)], [])
+    failing_disk.failing["write"] = apsw.FullError
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            await ledger.commit(
+                [
+                    BatchAppended(key, 3, 3, 1, 1_000, 100, -1, False, False),
+                    ProducerIdAllocated(1),
+                    scribe.created("refused"),
+                ],
+                [Place(1, 900, 100)],
+            )
+    # Reads go on.
+    assert await ledger.load([key, ClusterKey()]) == [expected, (1,)]
+    failing_disk.failing.clear()
+    fact, place = scribe.append(key)
+    assert fact.base_offset == 3
+    assert await ledger.commit([fact, scribe.created("after")], [place]) == number + 1
+    await ledger.close()
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    assert await ledger.load([key, ClusterKey()]) == [scribe.partitions[key], (1,)]
+    assert [topic.name for topic in await ledger.topics()] == ["after", "before"]
+    await ledger.close()
+
+
+async def test_a_database_that_may_not_grow_still_deletes(tmp_path: Path, scribe: Any) -> None:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    created = scribe.created()
+    key = PartitionKey(created.topic.topic_id, 0)
+    await ledger.commit([created], [])
+    await scribe.fill(ledger, key, [{}] * 2_000)
+    connection = ledger._writer.connection
+    connection.pragma("max_page_count", connection.pragma("page_count"))
+    refused = [
+        BatchAppended(key, 2_000 + number, 2_000 + number, 0, 1_000, 1, -1, False, False)
+        for number in range(3_000)
+    ]
+    with pytest.raises(StoreFull):
+        await ledger.commit(refused, [Place(2, number, 1) for number in range(3_000)])
+    assert await ledger.load([key]) == [scribe.partitions[key]]
+    await ledger.commit([scribe.trim(key, 1_000)], [])
+    await ledger.commit([TopicDeleted(created.topic)], [])
+    freed = 0
+    while places := await ledger.sweep(limit=300):
+        freed += len(places)
+    assert freed == 2_000
+    assert await ledger.chunk_references() == {}
+    await ledger.close()
+
+
+async def test_a_fact_that_cannot_be_written_breaks_the_ledger(tmp_path: Path, scribe: Any) -> None:
+    """The core promises dense offsets and known partitions. If it breaks that, nothing may go on."""
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    await ledger.commit([scribe.created()], [])
+    unknown = ProducerKey(b"?" * 16, 0, 1)
+    with pytest.raises(StoreBroken, match="not in the ledger"):
+        await ledger.commit([ProducerExpired(unknown)], [])
+    with pytest.raises(StoreBroken):
+        await ledger.topics()
+    await ledger.close()
+
+
+async def test_what_is_not_a_ledger_is_refused(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    (tmp_path / "ledger.db").write_bytes(b"not a database" * 1_000)
+    with pytest.raises(StoreBroken, match=r"ledger\.db cannot be opened"):
+        await SqliteLedger.open(tmp_path / "ledger.db")
+    assert set(threading.enumerate()) <= before
+
+
+async def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db")
+    await ledger.close()
+    connection = apsw.Connection(str(tmp_path / "ledger.db"))
+    connection.execute("UPDATE meta SET value = '99' WHERE name = 'schema_version'")
+    connection.close()
+    with pytest.raises(StoreBroken, match="schema 99"):
+        await SqliteLedger.open(tmp_path / "ledger.db")
+
+
+# -- the write-ahead log ----------------------------------------------------------------------------------
+
+
+def _frames(writer: LedgerWriter) -> tuple[int, int]:
+    return writer.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+
+
+def test_the_log_is_moved_in_quiet_moments_and_at_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LedgerWriter(tmp_path / "ledger.db")
+    for number in range(400):
+        writer.commit([OffsetCommitted(OffsetKey("g", "t", number), CommittedOffset(1))], [])
+        writer.rest(quiet=False)
+    frames, moved = _frames(writer)
+    assert frames > ledger_writer.LOG_FRAMES_QUIET
+    assert moved == 0
+    writer.rest(quiet=True)
+    assert _frames(writer) == (frames, frames)
+    # All of it was moved, so the next commit begins the log anew.
+    writer.commit([ProducerIdAllocated(1)], [])
+    assert _frames(writer)[0] < 10
+
+    monkeypatch.setattr(ledger_writer, "LOG_FRAMES_MAX", 300)
+    most = 0
+    for number in range(1_000):
+        writer.commit([OffsetCommitted(OffsetKey("g", "t", number), CommittedOffset(2))], [])
+        writer.rest(quiet=False)
+        most = max(most, _frames(writer)[0])
+    assert 300 <= most < 300 + 10 * ledger_writer.LOOK_EVERY
+    writer.close(cleanly=True)
+    assert (tmp_path / "ledger.db-wal").stat().st_size == 0
+
+
+def test_the_log_takes_its_space_at_the_start(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger.db")
+    taken = (tmp_path / "ledger.db-wal").stat().st_size
+    assert taken >= ledger_writer.LOG_FRAMES_MAX * 4096
+    for number in range(50):
+        writer.commit([ProducerIdAllocated(number)], [])
+    assert (tmp_path / "ledger.db-wal").stat().st_size == taken
+    # A process that ends here leaves the log with room behind its last commit.
+    writer.close(cleanly=False)
+    writer = LedgerWriter(tmp_path / "ledger.db")
+    assert writer._fold.counters.next_producer_id == 50
+    writer.close(cleanly=True)
+
+
+# -- identity and terms -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cleanly", "boot", "term"),
+    [(True, "one", 1), (True, "two", 1), (False, "one", 1), (False, "two", 2), (False, "", 2)],
+)
+def test_a_term_ends_when_unflushed_writes_may_be_lost(
+    tmp_path: Path, cleanly: bool, boot: str, term: int
+) -> None:
+    """A killed process loses nothing that it wrote; an operating system that went down may."""
+    writer = LedgerWriter(tmp_path / "ledger.db", boot_id="one")
+    assert writer.identity.term == 1
+    cluster_id = writer.identity.cluster_id
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", cluster_id)
+    writer.close(cleanly=cleanly)
+    writer = LedgerWriter(tmp_path / "ledger.db", boot_id=boot)
+    assert writer.identity == (cluster_id, term, cleanly)
+    writer.close(cleanly=True)
+
+
+def test_a_cluster_id_is_given_once(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger.db", cluster_id="mine")
+    assert writer.identity.cluster_id == "mine"
+    writer.close(cleanly=True)
+    writer = LedgerWriter(tmp_path / "ledger.db")
+    assert writer.identity.cluster_id == "mine"
+    writer.close(cleanly=True)
+    with pytest.raises(ValueError, match="belongs to cluster mine"):
+        LedgerWriter(tmp_path / "ledger.db", cluster_id="other")

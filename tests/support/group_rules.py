@@ -1,0 +1,233 @@
+"""Words for tests of groups: a state that decides and applies, a clock, and answers to who waited."""
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from semel.core.facts import DURABLE, GroupChanged
+from semel.core.groups.commands import (
+    ConsumerAnswer,
+    ConsumerHeartbeat,
+    GroupTick,
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+    ReadSubscriptions,
+    Synced,
+    SyncGroup,
+)
+from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, TopicShape, unpack_group
+from semel.core.groups.patterns import TopicPattern
+from semel.core.state import BrokerState
+from semel.core.types import PARKED, Command, Decision, ErrorCode, GroupKey
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+GROUP = "g"
+
+
+def subscription(*topics: str) -> bytes:
+    """The beginning of a ConsumerProtocolSubscription."""
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
+    return struct.pack(">hi", 1, len(topics)) + names
+
+
+class GroupRules:
+    """Decides and applies, as the commit loop does. Checks what must hold of every decision."""
+
+    def __init__(self) -> None:
+        self.state = BrokerState()
+        self.now = 1_000_000
+        self.tickets = 0
+        self.waiting: set[int] = set()
+        self.answers: dict[int, Any] = {}
+        self.writes = 0
+        """Durable facts so far."""
+        self.topics: dict[str, TopicShape] = {}
+
+    # The commit loop.
+
+    def run(self, command: Command) -> Any:
+        for key in self.state.missing(command.keys()):
+            self.state.put(key, None)
+        before = self._snapshot()
+        decision = self.state.decide(command, self.now)
+        assert self._snapshot() == before, "decide changed the state"
+        self._apply(command, decision)
+        return decision.answer
+
+    def _snapshot(self) -> str:
+        return repr((self.state.groups, self.state.sessions, self.state.offsets))
+
+    def _apply(self, command: Command, decision: Decision) -> None:
+        for fact in decision.facts:
+            self.state.apply(fact)
+            self.writes += type(fact) in DURABLE
+            if isinstance(fact, GroupChanged):
+                assert unpack_group(fact.group.kind, fact.group.pack()) == fact.group
+        if decision.answer is PARKED:
+            self.waiting.add(command.ticket)  # type: ignore[attr-defined]
+        for ticket, answer in decision.replies:
+            self.waiting.remove(ticket)
+            self.answers[ticket] = answer
+
+    def restart(self) -> None:
+        """Kill the broker: what is in the ledger comes back when it is touched, sessions and waits do not."""
+        groups = {key: group for key, group in self.state.groups.items() if group is not None}
+        self.state = BrokerState()
+        for key, group in groups.items():
+            self.state.put(key, unpack_group(group.kind, group.pack()))
+        self.waiting.clear()
+
+    def tick(self, passed_ms: int = 0) -> None:
+        self.now += passed_ms
+        self.run(GroupTick())
+
+    def group(self, group_id: str = GROUP) -> Group:
+        found = self.state.groups[GroupKey(group_id)]
+        assert found is not None
+        return found
+
+    @property
+    def classic(self) -> ClassicGroup:
+        group = self.group()
+        assert isinstance(group, ClassicGroup)
+        return group
+
+    @property
+    def consumer(self) -> ConsumerGroup:
+        group = self.group()
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    # The classic protocol.
+
+    def join(self, member_id: str = "", *, new: str = "", **fields: Any) -> Any:
+        """The answer, or the ticket if it waits."""
+        self.tickets += 1
+        defaults: dict[str, Any] = {
+            "group_id": GROUP,
+            "member_id": member_id,
+            "instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": (("range", subscription("t")),),
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "client_id": "client",
+            "client_host": "/host",
+            "ticket": self.tickets,
+            "new_member_id": new or f"new-{self.tickets}",
+            "initial_delay_ms": 0,
+        }
+        command = JoinGroup(**{**defaults, **fields})
+        answer = self.run(command)
+        return command.ticket if answer is PARKED else answer
+
+    def sync(
+        self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None, **fields: Any
+    ) -> Any:
+        """The answer, or the ticket if it waits."""
+        self.tickets += 1
+        defaults: dict[str, Any] = {
+            "group_id": GROUP,
+            "generation": generation,
+            "member_id": member_id,
+            "instance_id": None,
+            "protocol_type": None,
+            "protocol_name": None,
+            "assignments": assignments or {},
+            "ticket": self.tickets,
+        }
+        command = SyncGroup(**{**defaults, **fields})
+        answer = self.run(command)
+        return command.ticket if answer is PARKED else answer
+
+    def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
+        answer = self.run(Heartbeat(GROUP, generation, member_id, instance_id))
+        assert isinstance(answer, ErrorCode)
+        return answer
+
+    def leave(self, *members: str | LeavingMember) -> Left:
+        leaving = tuple(LeavingMember(each) if isinstance(each, str) else each for each in members)
+        answer = self.run(LeaveGroup(GROUP, leaving))
+        assert isinstance(answer, Left)
+        return answer
+
+    def joined(self, ticket: int) -> Joined:
+        answer = self.answers[ticket]
+        assert isinstance(answer, Joined)
+        return answer
+
+    def synced(self, ticket: int) -> Synced:
+        answer = self.answers[ticket]
+        assert isinstance(answer, Synced)
+        return answer
+
+    def enter(self, name: str) -> Any:
+        """Join as KIP-394 wants it: ask for an id, come back with it. The answer or ticket of the second."""
+        promised = self.join(new=name)
+        assert promised.error is ErrorCode.MEMBER_ID_REQUIRED
+        return self.join(promised.member_id)
+
+    def stable(self, *names: str) -> int:
+        """A stable group with these members, the first of them leader; its generation."""
+        self.enter(names[0])
+        for name in names[1:]:
+            self.enter(name)
+        if names[1:]:
+            self.join(names[0])
+        generation = self.classic.generation
+        for name in names[1:]:
+            self.sync(name, generation)
+        self.sync(names[0], generation, {name: name.encode() for name in names})
+        assert self.classic.state_name == "Stable"
+        return generation
+
+    # The consumer protocol.
+
+    def make_topic(self, name: str, partitions: int) -> bytes:
+        topic_id = name.encode().ljust(16, b".")
+        self.topics[name] = TopicShape(topic_id, partitions)
+        return topic_id
+
+    def beat(self, member_id: str, epoch: int, **fields: Any) -> ConsumerAnswer:
+        """A heartbeat, with the topics looked up as the handler does."""
+        wanted = self.run(ReadSubscriptions(GROUP))
+        regexes = set(wanted.regexes)
+        if fields.get("topic_regex"):
+            regexes.add(fields["topic_regex"])
+        matches = {regex: self._matching(regex) for regex in regexes}
+        names: set[str] = set(wanted.topic_names).union(fields.get("topic_names") or (), *matches.values())
+        command = ConsumerHeartbeat(
+            GROUP,
+            member_id,
+            epoch,
+            topics={name: self.topics.get(name) for name in names},
+            regex_matches=matches,
+            session_timeout_ms=SESSION_MS,
+            **fields,
+        )
+        answer = self.run(command)
+        assert isinstance(answer, ConsumerAnswer)
+        return answer
+
+    def consumer_join(self, member_id: str, *topics: str, **fields: Any) -> ConsumerAnswer:
+        defaults: dict[str, Any] = {
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "topic_names": topics or ("t",),
+            "owned": frozenset(),
+        }
+        return self.beat(member_id, 0, **{**defaults, **fields})
+
+    def _matching(self, regex: str) -> tuple[str, ...]:
+        pattern = TopicPattern(regex)
+        return tuple(sorted(name for name in self.topics if pattern.matches(name)))
+
+
+def indexes(owned: Iterable[tuple[bytes, int]] | None) -> list[int]:
+    """The partition numbers of an assignment."""
+    assert owned is not None
+    return sorted(partition for _, partition in owned)

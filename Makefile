@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos demo run bench peers ci clean
+.PHONY: help setup check fmt test chaos docs demo run bench peers ci clean
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data
 
 bench: setup ## measure beside the client's own floor, write docs/benchmarks.md
 	$(BIN)/python -m bench
+
+docs: setup ## write the generated parts of the docs
+	$(BIN)/python -m tools.docs
 
 demo: setup ## the exactly-once Spark pipeline with crashes (not built yet)
 	@echo "make demo: the Spark pipeline is not built yet; see 'What does not work yet' in README.md" >&2; exit 1

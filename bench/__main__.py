@@ -1,8 +1,9 @@
 """``make bench``: measure, print a table, write docs/benchmarks.md.
 
-Everything is a ratio taken in one run on one machine: the same client does the same work against Semel, which
-writes it durably to disk in another process, and against librdkafka's in-memory mock cluster, which does as
-little as a broker can. Rounds are interleaved and the median of their ratios is shown, because machines are noisy.
+Everything is a ratio taken in one run on one machine: the same client does the same work against Semel,
+which writes it durably to disk in another process, and against librdkafka's in-memory mock cluster, which
+does as little as a broker can. Rounds are interleaved and the median of their ratios is shown, because
+machines are noisy.
 """
 
 import argparse
@@ -102,7 +103,9 @@ def start_and_memory(rounds: int) -> list[Row]:
             seconds.append(subject.ready_seconds)
             idle.append(subject.resident_bytes() / 2**20)
     return [
-        Row("ready with an empty directory, seconds", spread(seconds), statistics.median(seconds), 1.0, False),
+        Row(
+            "ready with an empty directory, seconds", spread(seconds), statistics.median(seconds), 1.0, False
+        ),
         Row("resident memory when idle, MiB", spread(idle), statistics.median(idle), 150, False),
     ]
 
@@ -116,7 +119,9 @@ def memory_under_load(records: int) -> Row:
             highest = max(highest, subject.resident_bytes())
             bulk_consume(subject.bootstrap, "bulk", records)
             highest = max(highest, subject.resident_bytes())
-    return Row("resident memory after bulk rounds, MiB", f"{highest / 2**20:,.0f}", highest / 2**20, 600, False)
+    return Row(
+        "resident memory after bulk rounds, MiB", f"{highest / 2**20:,.0f}", highest / 2**20, 600, False
+    )
 
 
 def ready_with_many_batches(batches: int) -> Row:
@@ -127,7 +132,11 @@ def ready_with_many_batches(batches: int) -> Row:
         fill(subject.directory, batches)
         subject.start()
         return Row(
-            f"ready with {batches:,} batches in the ledger, seconds", f"{subject.ready_seconds:,.2f}", subject.ready_seconds, 3.0, False
+            f"ready with {batches:,} batches in the ledger, seconds",
+            f"{subject.ready_seconds:,.2f}",
+            subject.ready_seconds,
+            3.0,
+            False,
         )
 
 
@@ -135,25 +144,34 @@ def table(rows: list[Row]) -> str:
     lines = ["| what | measured | value | target | met |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         sign = "≥" if row.higher_is_better else "≤"
-        lines.append(f"| {row.what} | {row.measured} | {row.value:,.2f} | {sign} {row.target:,.2f} | {'yes' if row.met else '**no**'} |")
+        met = "yes" if row.met else "**no**"
+        lines.append(f"| {row.what} | {row.measured} | {row.value:,.2f} | {sign} {row.target:,.2f} | {met} |")
     return "\n".join(lines)
 
 
+PAGE = """# Benchmarks
+
+Written by `make bench`. Each ratio compares the same client doing the same work in the same run; absolute
+rates belong to the machine they were taken on and are only shown to give them a size. The mock cluster is
+librdkafka's own, in memory and inside the client's process: the fastest broker that this client can meet,
+which keeps nothing.
+
+{cores} cores, Python {python}, {system}; median of {rounds} interleaved rounds; commit {commit}.
+
+{table}
+"""
+
+
 def document(rows: list[Row], rounds: int) -> str:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return "\n".join(
-        [
-            "# Benchmarks",
-            "",
-            "Written by `make bench`. Each ratio compares the same client doing the same work in the same run; absolute rates belong to the",
-            "machine they were taken on and are only shown to give them a size. The mock cluster is librdkafka's own, in memory and",
-            "inside the client's process: the fastest broker that this client can meet, which keeps nothing.",
-            "",
-            f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}; median of {rounds} interleaved rounds; commit {commit.stdout.strip()}.",
-            "",
-            table(rows),
-            "",
-        ]
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
+    return PAGE.format(
+        cores=os.cpu_count(),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        rounds=rounds,
+        commit=commit.stdout.strip(),
+        table=table(rows),
     )
 
 
@@ -162,7 +180,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--batches", type=int, default=10_000_000, help="in the ledger, for the start with many")
+    parser.add_argument(
+        "--batches", type=int, default=10_000_000, help="in the ledger, for the start with many"
+    )
     parser.add_argument("--only", default="", help="a part of a workload's name")
     parser.add_argument("--no-write", action="store_true", help="do not touch docs/benchmarks.md")
     options = parser.parse_args()
@@ -181,7 +201,9 @@ def main() -> None:
     print(table(rows))
     if not options.no_write and not options.only:
         (ROOT / "docs/benchmarks.md").write_text(document(rows, options.rounds))
-        (ROOT / "docs/benchmarks.json").write_text(json.dumps([asdict(row) | {"met": row.met} for row in rows], indent=1) + "\n")
+        (ROOT / "docs/benchmarks.json").write_text(
+            json.dumps([asdict(row) | {"met": row.met} for row in rows], indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

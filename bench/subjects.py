@@ -25,8 +25,19 @@ class Semel:
 
     def start(self) -> None:
         started = time.perf_counter()
-        command = [sys.executable, "-m", "semel", "serve", "--data", str(self.directory), "--listen", "127.0.0.1:0"]
-        self._process = subprocess.Popen([*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "semel",
+            "serve",
+            "--data",
+            str(self.directory),
+            "--listen",
+            "127.0.0.1:0",
+        ]
+        self._process = subprocess.Popen(
+            [*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         self.ready_seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The parts of the docs that are generated: ``python -m tools.docs`` writes them, a house test checks them."""
+"""The parts of the docs that are generated: ``make docs`` writes them, a house test checks them."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -47,6 +47,7 @@ as in Kafka.
 
 
 def settings_table() -> str:
+    """Every setting, its default and its reason."""
     rows = ["| name | default | why |", "| --- | --- | --- |"]
     dotted = {attribute: name for name, attribute in Settings.names().items()}
     for each in fields(Settings):
@@ -56,6 +57,7 @@ def settings_table() -> str:
 
 
 def configs_table() -> str:
+    """Every topic config."""
     rows = ["| name | default | what it does |", "| --- | --- | --- |"]
     for name, config in TOPIC_CONFIGS.items():
         doc = f"*inert*: {config.doc}" if config.inert else config.doc
@@ -64,9 +66,14 @@ def configs_table() -> str:
 
 
 def apis_table() -> str:
+    """Every API that has a handler."""
     rows = ["| key | API | versions |", "| --- | --- | --- |"]
     for api in sorted(served(), key=lambda each: each.key):
-        versions = f"{api.min_version}–{api.advertised_max}" if api.min_version != api.advertised_max else str(api.min_version)
+        versions = (
+            f"{api.min_version}–{api.advertised_max}"
+            if api.min_version != api.advertised_max
+            else str(api.min_version)
+        )
         rows.append(f"| {api.key} | {api.name} | {versions} |")
     return "\n".join(rows)
 

@@ -50,7 +50,12 @@ class Writer(threading.Thread):
         count = 0
         while not self.stopping.is_set():
             try:
-                self.producer.produce("numbers", f"{self.number}-{count}", partition=count % PARTITIONS, on_delivery=self.delivered)
+                self.producer.produce(
+                    "numbers",
+                    f"{self.number}-{count}",
+                    partition=count % PARTITIONS,
+                    on_delivery=self.delivered,
+                )
                 count += 1
             except BufferError:
                 self.producer.poll(0.05)
@@ -98,7 +103,9 @@ def test_kill_under_idempotent_load(tmp_path: Path) -> None:
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     with BrokerProcess(tmp_path / "data") as broker:
-        AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("numbers", PARTITIONS)])["numbers"].result(30)
+        AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("numbers", PARTITIONS)])[
+            "numbers"
+        ].result(30)
         progress = threading.Semaphore(0)
         writers = [Writer(number, broker.bootstrap, progress) for number in range(PRODUCERS)]
         for writer in writers:
@@ -122,7 +129,9 @@ def test_kill_under_idempotent_load(tmp_path: Path) -> None:
         found = read_all(broker.bootstrap)
 
     for partition, records in found.items():
-        assert [offset for offset, _ in records] == list(range(len(records))), f"partition {partition} is not dense"
+        assert [offset for offset, _ in records] == list(range(len(records))), (
+            f"partition {partition} is not dense"
+        )
     values = Counter(value for records in found.values() for _, value in records)
     assert [value for value, times in values.items() if times > 1] == []
     at = {(partition, offset): value for partition, records in found.items() for offset, value in records}
@@ -132,4 +141,6 @@ def test_kill_under_idempotent_load(tmp_path: Path) -> None:
     for partition, records in found.items():
         for writer in writers:
             mine = [int(value.split("-")[1]) for _, value in records if value.startswith(f"{writer.number}-")]
-            assert mine == sorted(mine), f"partition {partition} has the records of writer {writer.number} out of order"
+            assert mine == sorted(mine), (
+                f"partition {partition} has the records of writer {writer.number} out of order"
+            )

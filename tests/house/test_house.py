@@ -11,6 +11,7 @@ from semel.core.facts import DURABLE, SessionChanged
 from semel.core.state import APPLY
 from semel.handlers import HANDLERS, produce
 from semel.wire.messages import APIS
+from tools.docs import generated
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -49,7 +50,11 @@ def test_nothing_is_left_for_later(path: Path) -> None:
 def test_a_handler_says_which_versions_it_serves(key: int) -> None:
     api = APIS[key]
     handler = produce.submit if key == 0 else HANDLERS[key]
-    served = f"v{api.min_version}" if api.min_version == api.max_version else f"v{api.min_version}–v{api.max_version}"
+    served = (
+        f"v{api.min_version}"
+        if api.min_version == api.max_version
+        else f"v{api.min_version}–v{api.max_version}"
+    )
     first_line = (handler.__doc__ or "").splitlines()[0]
     assert first_line.startswith(f"{api.name} {served}:"), first_line
 
@@ -66,7 +71,9 @@ def test_adr_numbers_are_consecutive() -> None:
 @pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
 def test_paths_in_documents_exist(document: str) -> None:
     text = (ROOT / document).read_text()
-    for path in re.findall(r"`((?:wire|core|store|broker|handlers|server|client|cli)/[\w/]+\.(?:py|sql))", text):
+    for path in re.findall(
+        r"`((?:wire|core|store|broker|handlers|server|client|cli)/[\w/]+\.(?:py|sql))", text
+    ):
         assert (ROOT / "src/semel" / path).exists(), path
     for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (ROOT / path).exists(), path
@@ -79,3 +86,8 @@ def test_code_words_of_the_glossary_are_in_the_code() -> None:
         if len(cells) == 6:
             for word in re.findall(r"`(\w+)`", cells[3]):
                 assert re.search(rf"\b{word}\b", code), f"{word} is in the glossary and not in the code"
+
+
+def test_generated_pages_are_fresh() -> None:
+    for path, text in generated().items():
+        assert path.read_text() == text, f"{path.name} is stale: make docs"

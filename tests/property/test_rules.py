@@ -58,7 +58,10 @@ def snapshot(state: BrokerState) -> dict[str, Any]:
 
 def known(state: BrokerState) -> dict[str, Any]:
     """Without what is only known to be absent: that is not a fact."""
-    return {name: {key: value for key, value in table.items() if value is not None} for name, table in snapshot(state).items()}
+    return {
+        name: {key: value for key, value in table.items() if value is not None}
+        for name, table in snapshot(state).items()
+    }
 
 
 @settings(max_examples=200, deadline=None)
@@ -111,7 +114,9 @@ def test_a_log_stays_a_log(asked: list[Append]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=40))
-def test_an_idempotent_producer_that_retries_writes_each_batch_once(sent: list[tuple[int, int, bool]]) -> None:
+def test_an_idempotent_producer_that_retries_writes_each_batch_once(
+    sent: list[tuple[int, int, bool]],
+) -> None:
     """A retry of any of the last five batches is answered with the offset of the first try."""
     rules = Rules()
     following: dict[int, int] = {}

@@ -1,14 +1,14 @@
 """The broker: builds and owns the parts.
 
-``Broker.open`` opens the store, which recovers by itself, and starts the commit loop and the housekeeping. The
-parts and who owns what:
+``Broker.open`` opens the store, which recovers by itself, and starts the commit loop and the housekeeping.
+The parts and who owns what:
 
 - the commit loop owns the state and is the only one that writes;
 - ``reads`` and ``catalog`` hold what was published after commits, for everyone who reads;
 - housekeeping asks for what time brings about: expired sessions, old records, forgotten producers.
 
-If one of the tasks dies, ``fatal`` is called: a broker that cannot go on must not pretend to. The server ends the
-process, an embedded broker is stopped and says why.
+If one of the tasks dies, ``fatal`` is called: a broker that cannot go on must not pretend to. The server
+ends the process, an embedded broker is stopped and says why.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """The topics that readers know: a bounded memory of what the ledger says.
 
-Handlers look topics up by name or by id. The hot path asks ``cached``, which never waits; the others load what
-is not known. A commit that changes a topic publishes it here before anyone is answered, so that a client that
-was told its topic exists finds it. While a load is under way a publication wins over what the load brings.
+Handlers look topics up by name or by id. The hot path asks ``cached``, which never waits; the others load
+what is not known. A commit that changes a topic publishes it here before anyone is answered, so that a
+client that was told its topic exists finds it. While a load is under way a publication wins over what the
+load brings.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,19 +1,20 @@
 """The commit loop: the one task that decides and writes.
 
-How it works. Commands are put in a queue with ``submit``. The loop takes what has arrived, loads the entities
-that are not in memory, decides the commands one after another (each sees the facts of those before it), hands
-all bytes and facts to the store in one commit, and only then answers. While a commit is under way the next
-commands gather, so a busy broker commits many requests with one flush: group commit without a timer.
+How it works. Commands are put in a queue with ``submit``. The loop takes what has arrived, loads the
+entities that are not in memory, decides the commands one after another (each sees the facts of those before
+it), hands all bytes and facts to the store in one commit, and only then answers. While a commit is under
+way the next commands gather, so a busy broker commits many requests with one flush: group commit without a
+timer.
 
 What must stay true:
 
-- Nobody is answered before the commit that holds the facts behind the answer. That includes a command without
-  facts of its own: it may have read what an earlier command of the same tick made true.
+- Nobody is answered before the commit that holds the facts behind the answer. That includes a command
+  without facts of its own: it may have read what an earlier command of the same tick made true.
 - The loop never awaits between a decision and applying it.
 - Readers see only what was published after a commit (``Reads.publish``, ``Catalog.publish``).
 - A failed commit has an unknown outcome. The loop stops without answering, and the process with it.
-- A full store refused before writing anything. The tick is answered with ``StoreFull`` and the loop forgets all
-  it holds in memory, which is what a restart does: one recovery path.
+- A full store refused before writing anything. The tick is answered with ``StoreFull`` and the loop forgets
+  all it holds in memory, which is what a restart does: one recovery path.
 """
 
 import asyncio
@@ -53,7 +54,9 @@ class _Asked:
 class CommitLoop:
     """Owns the state. Everyone else sends commands."""
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock, metrics: Metrics, publish: Publish) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, clock: Clock, metrics: Metrics, publish: Publish
+    ) -> None:
         self.state = BrokerState()
         self._store = store
         self._settings = settings
@@ -167,7 +170,7 @@ class CommitLoop:
                 each.done(each.answers)
 
     def _forget(self, asked: list[_Asked], full: StoreFull) -> None:
-        """Nothing of this tick happened: drop the state that says otherwise, and tell all who asked or wait."""
+        """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         self.state = BrokerState()
         waiting = {id(each): each for each, _ in self._parked.values()} | {id(each): each for each in asked}
         self._parked.clear()

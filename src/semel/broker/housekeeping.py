@@ -1,12 +1,12 @@
 """Housekeeping: what time brings about.
 
-Three rounds, each at its own pace: group deadlines (sessions, rebalances), retention (old records, the rows and
-bytes they leave behind), and expiry (producers and offsets nobody uses). A round only *asks*: it sends commands to
-the commit loop, which decides again with what is true by then. So a round that works from an old look at the
-ledger can be late, but never wrong.
+Three rounds, each at its own pace: group deadlines (sessions, rebalances), retention (old records, the rows
+and bytes they leave behind), and expiry (producers and offsets nobody uses). A round only *asks*: it sends
+commands to the commit loop, which decides again with what is true by then. So a round that works from an
+old look at the ledger can be late, but never wrong.
 
-A full store is no reason to stop: what frees space goes on, and the round comes again. Anything else that goes
-wrong here ends the process, as any task of the broker does.
+A full store is no reason to stop: what frees space goes on, and the round comes again. Anything else that
+goes wrong here ends the process, as any task of the broker does.
 """
 
 import asyncio
@@ -39,9 +39,12 @@ class Housekeeping:
     async def run(self) -> None:
         """All rounds, until cancelled."""
         settings = self._broker.settings
+        await self.wake_groups()
         async with asyncio.TaskGroup() as rounds:
             rounds.create_task(self._every(GROUP_TICK_MS, self._groups), name="group deadlines")
-            rounds.create_task(self._every(settings.log_retention_check_interval_ms, self.retain), name="retention")
+            rounds.create_task(
+                self._every(settings.log_retention_check_interval_ms, self.retain), name="retention"
+            )
             rounds.create_task(
                 self._every(settings.producer_id_expiration_check_interval_ms, self.expire), name="expiry"
             )
@@ -56,6 +59,17 @@ class Housekeeping:
 
     async def _groups(self) -> None:
         await self._broker.ask(GroupTick())
+
+    async def wake_groups(self) -> None:
+        """Begin the sessions of groups with members: a member that died with the broker is lost in time."""
+        broker = self._broker
+        timeout_ms = broker.settings.group_consumer_session_timeout_ms
+        after = ""
+        while page := await broker.store.ledger.groups(after=after, limit=EXPIRE_AT_ONCE):
+            after = page[-1].group_id
+            with_members = tuple(group.group_id for group in page if group.state not in ("", "Empty", "Dead"))
+            if with_members:
+                await broker.ask(GroupTick(with_members, timeout_ms))
 
     async def retain(self) -> None:
         """Move log starts by age and by size, then give back what is below them."""
@@ -91,7 +105,8 @@ class Housekeeping:
         await store.sweep_orphans()
 
     async def expire(self) -> None:
-        """Forget producers and offsets that nobody used for long."""
+        """Forget producers and offsets that nobody used for long; look after groups nobody touches."""
+        await self.wake_groups()
         await self._expire_producers()
         await self._expire_offsets()
 
@@ -99,7 +114,9 @@ class Housekeeping:
         broker = self._broker
         before = broker.now() - broker.settings.producer_id_expiration_ms
         while keys := await broker.store.ledger.producers_unseen_since(before, limit=EXPIRE_AT_ONCE):
-            expired = await broker.ask_all([ExpireProducer(key, before) for key in keys if isinstance(key, ProducerKey)])
+            expired = await broker.ask_all(
+                [ExpireProducer(key, before) for key in keys if isinstance(key, ProducerKey)]
+            )
             if not any(expired):
                 return
 
@@ -112,5 +129,6 @@ class Housekeeping:
             for group in page:
                 stored = await broker.store.ledger.group_offsets(group.group_id)
                 stale = tuple(key for key, value in stored if value.committed_ms <= before)
-                if stale:
-                    await broker.ask(ExpireOffsets(group.group_id, stale, before))
+                if stale or not stored:
+                    forget_group = len(stale) == len(stored)
+                    await broker.ask(ExpireOffsets(group.group_id, stale, before, forget_group))

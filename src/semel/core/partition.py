@@ -1,14 +1,15 @@
 """One log: appending batches, moving its start, and the producers it remembers.
 
-How it works. ``Append`` is decided in Kafka's order (section 2.2 of the semantics, steps 8 to 13): a duplicate
-is answered again before anything else is checked, then the epoch, then the sequence, then whether a batch fits
-the transaction that is open. What passes gets the next offset, which is the high watermark: on one ledger there
-is no replication between being written and being readable.
+How it works. ``Append`` is decided in Kafka's order (section 2.2 of the semantics, steps 8 to 13): a
+duplicate is answered again before anything else is checked, then the epoch, then the sequence, then whether
+a batch fits the transaction that is open. What passes gets the next offset, which is the high watermark: on
+one ledger there is no replication between being written and being readable.
 
-The bytes of a batch are never opened. They travel beside the facts, and the base offset is stamped into them
-when they are read.
+The bytes of a batch are never opened. They travel beside the facts, and the base offset is stamped into
+them when they are read.
 
-Where records end is never taken back: ``high_watermark`` only grows, also when everything below it is deleted.
+Where records end is never taken back: ``high_watermark`` only grows, also when everything below it is
+deleted.
 """
 
 from collections.abc import Iterable
@@ -138,10 +139,10 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     opens = command.transaction_version > 0 and first_offset < 0
     if opens:
         first_offset = partition.high_watermark
-    advanced = advance(
-        producer, header, partition.high_watermark, now, transaction_first_offset=first_offset
+    advanced = advance(producer, header, partition.high_watermark, now, transaction_first_offset=first_offset)
+    return _appended(
+        key, partition, command, (ProducerAdvanced(producer_key, advanced),), opens_transaction=opens
     )
-    return _appended(key, partition, command, (ProducerAdvanced(producer_key, advanced),), opens_transaction=opens)
 
 
 def _check_producer(producer: ProducerState, header: BatchHeader, transaction_version: int) -> ErrorCode:

@@ -1,8 +1,8 @@
 """One producer on one partition: epoch, sequence, the last five batches.
 
-These are the rules of idempotence. A producer numbers its records per partition; the partition remembers the
-last five batches of the producer's current epoch. Five, because a client may have five requests under way, so
-the retry of any of them must be recognised and answered with the offset it got the first time.
+These are the rules of idempotence. A producer numbers its records per partition; the partition remembers
+the last five batches of the producer's current epoch. Five, because a client may have five requests under
+way, so the retry of any of them must be recognised and answered with the offset it got the first time.
 
 - A batch that was sent before is a *duplicate*: nothing is appended, the answer is the original one.
 - A batch with an older epoch is *fenced*.
@@ -38,10 +38,10 @@ def find_duplicate(producer: ProducerState, header: BatchHeader) -> SentBatch | 
 
 
 def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_at_zero: bool) -> ErrorCode:
-    """Whether the batch may follow what is known; the table of section 2.3 in the order of its rows.
+    """Whether the batch may follow what is known; the first rule that fits decides.
 
-    ``must_start_at_zero`` is the stricter rule for transactions of version 2 (KIP-890): their first batch on a
-    partition always has sequence 0, so a producer of which nothing is known may not start anywhere else.
+    ``must_start_at_zero`` is the stricter rule for transactions of version 2 (KIP-890): their first batch
+    on a partition has sequence 0, so a producer of which nothing is known may not start anywhere else.
     """
     sequence = header.base_sequence
     if must_start_at_zero and not producer.batches and sequence != 0:
@@ -49,11 +49,8 @@ def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_a
     if header.producer_epoch != producer.epoch:
         starts_anew = sequence == 0 or producer.epoch == -1
         return ErrorCode.NONE if starts_anew else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if producer.batches:
-        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCES
-    else:
-        # A marker raised the epoch and nothing was written under it since.
-        expected = 0
+    # Without batches: a marker raised the epoch and nothing was written under it since.
+    expected = (producer.batches[-1].last_sequence + 1) % SEQUENCES if producer.batches else 0
     return ErrorCode.NONE if sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 

@@ -25,7 +25,7 @@ from semel.wire.messages.produce import (
 from semel.wire.records import BatchHeader, check_produced, with_log_append_time
 from semel.wire.schema import Buffer
 
-Done = Callable[[ProduceResponse | None | CloseConnection], None]
+Done = Callable[[ProduceResponse | CloseConnection | None], None]
 
 
 def submit(
@@ -46,7 +46,11 @@ def submit(
 
 
 async def _look_up_first(
-    broker: Broker, unknown: list[TopicProduceData], request: ProduceRequest, context: RequestContext, done: Done
+    broker: Broker,
+    unknown: list[TopicProduceData],
+    request: ProduceRequest,
+    context: RequestContext,
+    done: Done,
 ) -> None:
     """Topics that are not in memory have to be asked for; the connection begins nothing else meanwhile."""
     for each in unknown:

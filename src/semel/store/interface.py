@@ -156,8 +156,14 @@ class Ledger(Protocol):
 class Store(Protocol):
     """A ledger and a chunk store that commit together."""
 
-    ledger: Ledger
-    chunks: ChunkStore
+    @property
+    def ledger(self) -> Ledger:
+        """Where truth is."""
+
+    @property
+    def chunks(self) -> ChunkStore:
+        """Where bytes are."""
+
     flush_seconds: float
     """How long the flushes of the last commit took."""
 

@@ -62,6 +62,11 @@ class Harness:
     def submit(self, *commands: Any) -> None:
         self.loop.submit(commands, self.outcomes.append)
 
+    async def ask(self, *commands: Any) -> Outcome:
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.loop.submit(commands, answered.set_result)
+        return await answered
+
     async def settle(self) -> None:
         self.loop.stop()
         await self.task
@@ -122,15 +127,9 @@ async def test_readers_see_a_commit_before_anyone_is_answered() -> None:
 async def test_a_full_store_refuses_the_tick_and_forgets_it() -> None:
     harness = Harness()
     harness.store.let.set()
-    harness.submit(create())
-    await asyncio.sleep(0)
-    while not harness.outcomes:
-        await asyncio.sleep(0)
+    assert isinstance(await harness.ask(create()), list)
     harness.store.error = StoreFull("no room")
-    harness.submit(append())
-    while len(harness.outcomes) < 2:
-        await asyncio.sleep(0)
-    assert isinstance(harness.outcomes[1], StoreFull)
+    assert isinstance(await harness.ask(append()), StoreFull)
     assert not harness.loop.state.partitions
     harness.store.error = None
     await harness.settle()

@@ -1,4 +1,4 @@
-"""What is measured: a real ``semel serve``, and librdkafka's in-memory mock cluster as the client's own floor."""
+"""What is measured: a real ``semel serve``, and librdkafka's in-memory mock cluster as the floor."""
 
 import resource
 import subprocess

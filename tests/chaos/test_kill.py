@@ -103,9 +103,8 @@ def test_kill_under_idempotent_load(tmp_path: Path) -> None:
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     with BrokerProcess(tmp_path / "data") as broker:
-        AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("numbers", PARTITIONS)])[
-            "numbers"
-        ].result(30)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("numbers", PARTITIONS)])["numbers"].result(30)
         progress = threading.Semaphore(0)
         writers = [Writer(number, broker.bootstrap, progress) for number in range(PRODUCERS)]
         for writer in writers:

@@ -1,43 +1,38 @@
 """kafka-python against a real broker: the scenarios of `test_confluent.py` that it has.
 
-It is the client with the newest versions of the admin APIs (flexible Metadata v13, FindCoordinator v6,
-JoinGroup v7, ListOffsets v11), and the one that can delete offsets of a group and ask for features, log
-directories and producers. It is also the one that uses incremental fetch sessions (KIP-227).
+It is the client that uses incremental fetch sessions (KIP-227), and the newest versions of ListOffsets and of
+the classic group APIs.
 """
 
-import contextlib
 import gc
-import threading
-import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import (
-    AlterConfigOp,
-    ConfigResource,
-    ConfigResourceType,
-    KafkaAdminClient,
-    MemberToRemove,
-    OffsetSpec,
-)
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient, OffsetSpec
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import (
-    KafkaConnectionError,
-    KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
-    NoError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
 )
 from kafka.structs import OffsetAndMetadata
+from support.kafka_python import (
+    WAIT_SECONDS,
+    Fresh,
+    Member,
+    administrator,
+    create,
+    produce,
+    producing,
+    reader,
+    shared,
+)
 from support.process import BrokerProcess
 from support.raw import RawClient
 from support.waiting import until
@@ -46,9 +41,6 @@ from semel.wire.compression import Codec
 
 # kafka-python forgets to close some of its sockets and leaves them to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-Fresh = Callable[[str], str]
-WAIT_SECONDS = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -66,133 +58,10 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
         yield client
 
 
-@contextmanager
-def administrator(bootstrap: str) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 @pytest.fixture
 def topic(admin: KafkaAdminClient, fresh: Fresh) -> str:
     """A topic with three partitions."""
     return create(admin, fresh("kafka-python"), 3)
-
-
-def create(admin: KafkaAdminClient, name: str, partitions: int = 1, **configs: str) -> str:
-    options = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
-    admin.create_topics({name: options}, wait_for_metadata=True)
-    return name
-
-
-@contextmanager
-def producing(bootstrap: str, **config: Any) -> Iterator[KafkaProducer]:
-    producer = KafkaProducer(bootstrap_servers=bootstrap, **config)
-    try:
-        yield producer
-    finally:
-        producer.close(WAIT_SECONDS)
-
-
-def produce(
-    bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **config: Any
-) -> list[int]:
-    """Send, wait for all, and say which offsets they got."""
-    with producing(bootstrap, **config) as producer:
-        sent = [producer.send(topic, value, partition=partition) for value in values]
-        return [each.get(WAIT_SECONDS).offset for each in sent]
-
-
-class Reader:
-    """A consumer that notes what it got.
-
-    It polls for a long time, which returns at once when something came: kafka-python 3.0.12 loses a rebalance
-    that ends between two polls, and then neither reads nor sends heartbeats (also against Apache Kafka 4.3).
-    """
-
-    def __init__(self, bootstrap: str, group: str | None, **config: Any) -> None:
-        self.records: list[Any] = []
-        options = {"auto_offset_reset": "earliest", "session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
-        options |= {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000, "reconnect_backoff_max_ms": 500}
-        self.consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **{**options, **config})
-
-    def poll(self, timeout_ms: int = 3_000) -> list[Any]:
-        for records in self.consumer.poll(timeout_ms=timeout_ms).values():
-            self.records += records
-        return self.records
-
-    def read(self, count: int) -> list[bytes]:
-        until(lambda: len(self.poll()) >= count, WAIT_SECONDS, f"reading {count} records")
-        return self.values
-
-    @property
-    def values(self) -> list[bytes]:
-        return [each.value for each in self.records]
-
-
-@contextmanager
-def reader(bootstrap: str, group: str | None, topic: str | None = None, **config: Any) -> Iterator[Reader]:
-    each = Reader(bootstrap, group, **config)
-    if topic is not None:
-        each.consumer.subscribe([topic])
-    try:
-        yield each
-    finally:
-        each.consumer.close()
-
-
-class Member(Reader):
-    """A reader that polls in a thread of its own, as members of a group do in an application."""
-
-    def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
-        super().__init__(bootstrap, group, auto_commit_interval_ms=100, **config)
-        self.partitions: set[int] = set()
-        self.failure: BaseException | None = None
-        self._topic = topic
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(WAIT_SECONDS)
-        assert not self._thread.is_alive()
-        assert self.failure is None
-
-    def _run(self) -> None:
-        try:
-            self.consumer.subscribe([self._topic], listener=self._listener())
-            while not self._stopping.is_set():
-                # While nobody listens, kafka-python lets the refused connection through to the application.
-                with contextlib.suppress(KafkaConnectionError):
-                    self.poll(1_000)
-        except BaseException as error:  # noqa: BLE001 - the test that waits has to hear of it
-            self.failure = error
-        finally:
-            self.consumer.close()
-
-    def _listener(self) -> ConsumerRebalanceListener:
-        member = self
-
-        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-            def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-                member.partitions -= {each.partition for each in revoked}
-
-            def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-                member.partitions |= {each.partition for each in assigned}
-
-        return Listener()
-
-
-def shared(members: list[Member], count: int) -> bool:
-    """Every member has some partitions, and together they have each once."""
-    parts = [member.partitions for member in members]
-    return all(parts) and sorted(each for part in parts for each in part) == list(range(count))
 
 
 def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: Fresh) -> None:
@@ -340,108 +209,6 @@ def test_auto_offset_reset(bootstrap: str, topic: str) -> None:
         strict.consumer.seek(part, 1_000)
         with pytest.raises(OffsetOutOfRangeError):
             until(strict.poll, WAIT_SECONDS)
-
-
-def test_admin_of_the_cluster(bootstrap: str, topic: str, admin: KafkaAdminClient) -> None:
-    cluster = admin.describe_cluster()
-    assert cluster["cluster_id"]
-    assert [f"{each['host']}:{each['port']}" for each in cluster["brokers"]] == [bootstrap]
-    features = admin.describe_features()
-    assert features["transaction.version"]["supported"] == (0, 2)
-    assert features["group.version"]["finalized"] == (1, 1)
-    assert admin.list_partition_reassignments() == {}
-    produce(bootstrap, topic, [b"some bytes"])
-    (broker,) = admin.describe_log_dirs({topic: [0]})
-    sizes = [
-        part["partition_size"]
-        for directory in broker["log_dirs"]
-        for each in directory["topics"]
-        for part in each["partitions"]
-    ]
-    assert len(sizes) == 1
-    assert sizes[0] >= 61
-
-
-def test_admin_of_topics(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
-    assert topic in admin.list_topics()
-    (described,) = admin.describe_topics([topic])
-    assert (described["name"], len(described["partitions"])) == (topic, 3)
-    (by_id,) = admin.describe_topics([uuid.UUID(described["topic_id"])])
-    assert by_id["name"] == topic
-    page = admin.describe_topic_partitions([topic], response_partition_limit=2)
-    assert [len(each["partitions"]) for each in page["topics"]] == [2]
-    rest = admin.describe_topic_partitions([topic], cursor=page["next_cursor"])
-    assert [each["partition_index"] for each in rest["topics"][0]["partitions"]] == [2]
-    with pytest.raises(TopicAlreadyExistsError):
-        admin.create_topics([topic])
-    admin.create_partitions({topic: 5})
-    assert len(admin.describe_topics([topic])[0]["partitions"]) == 5
-    with pytest.raises(KafkaError):
-        admin.create_partitions({topic: 2})
-    part = TopicPartition(topic, 4)
-    assert produce(bootstrap, topic, [b"%d" % number for number in range(10)], 4) == list(range(10))
-    assert admin.delete_records({part: 4})[part]["low_watermark"] == 4
-    with reader(bootstrap, None) as each:
-        each.consumer.assign([part])
-        assert each.read(6) == [b"%d" % number for number in range(4, 10)]
-    admin.delete_topics([topic])
-    assert topic not in admin.list_topics()
-    with pytest.raises(UnknownTopicOrPartitionError):
-        admin.delete_topics([topic])
-
-
-def test_admin_of_configs(admin: KafkaAdminClient, topic: str) -> None:
-    def value(name: str) -> str:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        found = admin.describe_configs([resource], config_filter="all")
-        (configs,) = (each[topic] for kind, each in found.items() if kind.lower() == "topic")
-        return str(configs[name]["value"])
-
-    def change(**configs: Any) -> None:
-        renamed = {name.replace("_", "."): each for name, each in configs.items()}
-        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=renamed)])
-
-    assert value("retention.ms") == "604800000"
-    change(retention_ms=(AlterConfigOp.SET, "1000000"), cleanup_policy=(AlterConfigOp.APPEND, "compact"))
-    assert value("retention.ms") == "1000000"
-    assert set(value("cleanup.policy").split(",")) == {"delete", "compact"}
-    change(retention_ms=(AlterConfigOp.DELETE, None), cleanup_policy=(AlterConfigOp.SUBTRACT, "compact"))
-    assert (value("retention.ms"), value("cleanup.policy")) == ("604800000", "delete")
-
-
-def test_admin_of_groups(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
-    group, part = fresh("group"), TopicPartition(topic, 0)
-    produce(bootstrap, topic, [b"0", b"1", b"2"])
-    with reader(bootstrap, group, topic, client_id="somebody") as each:
-        each.read(3)
-        each.consumer.commit()
-        listed = {one["group_id"]: one for one in admin.list_groups()}
-        assert (listed[group]["protocol_type"], listed[group]["group_state"]) == ("consumer", "Stable")
-        described = admin.describe_groups([group])[group]
-        assert described["group_state"] == "Stable"
-        assert [member["client_id"] for member in described["members"]] == ["somebody"]
-        assert admin.delete_groups([group]) == {group: "NonEmptyGroupError"}
-    assert admin.describe_groups([group])[group]["group_state"] == "Empty"
-    assert group not in {one["group_id"] for one in admin.list_groups(states_filter=["Stable"])}
-    assert admin.alter_group_offsets(group, {part: OffsetAndMetadata(1, "", -1)}) == {part: NoError}
-    assert admin.list_group_offsets({group: [part]})[group][part].offset == 1
-    assert admin.delete_group_offsets(group, [part]) == {part: NoError}
-    assert part not in admin.list_group_offsets({group: None})[group]
-    assert admin.reset_group_offsets(group, {part: OffsetSpec.LATEST})[part]["offset"] == 3
-    assert admin.delete_groups([group]) == {group: "OK"}
-    assert admin.delete_groups([group]) == {group: "GroupIdNotFoundError"}
-
-
-def test_a_member_can_be_removed(bootstrap: str, topic: str, admin: KafkaAdminClient, fresh: Fresh) -> None:
-    """KIP-345: an administrator removes a static member that will not come back."""
-    group = fresh("group")
-    config = {"group_instance_id": "gone", "session_timeout_ms": 30_000}
-    with Member(bootstrap, group, topic, **config) as each:
-        until(lambda: shared([each], 3), WAIT_SECONDS, "joining")
-    assert [one["group_instance_id"] for one in admin.describe_groups([group])[group]["members"]] == ["gone"]
-    removed = admin.remove_group_members(group, [MemberToRemove(group_instance_id="gone")])
-    assert list(removed.values()) == [NoError]
-    assert admin.describe_groups([group])[group]["members"] == []
 
 
 def test_an_unknown_topic_is_an_error(bootstrap: str, fresh: Fresh) -> None:

@@ -148,11 +148,28 @@ class Broker:
             ends = [batch.last_offset + 1 for batch in found]
             assert [batch.base_offset for batch in found[1:]] == ends[:-1]
             assert (ends or [partition.high_watermark])[-1] == partition.high_watermark
-        references = await self.ledger.chunk_references()
+        assert await self.ledger.chunk_references() == self._bytes_of_chunks()
+
+    async def check_swept(self) -> None:
+        """Once everything is swept, exactly what can be reached is pointed at."""
+        while places := await self.ledger.sweep(limit=3):
+            self.live_places.difference_update(places)
+        reached: set[Place] = set()
+        for topic in await self.ledger.topics():
+            for index in range(topic.partitions):
+                key = PartitionKey(topic.topic_id, index)
+                found = await self.ledger.find_batches(
+                    key, 0, before=2**62, bytes_max=2**40, batches_max=10_000
+                )
+                reached.update(batch.place for batch in found)
+        assert reached == self.live_places
+        assert await self.ledger.chunk_references() == self._bytes_of_chunks()
+
+    def _bytes_of_chunks(self) -> dict[int, int]:
         counted: dict[int, int] = {}
         for chunk_id, _, length in self.live_places:
             counted[chunk_id] = counted.get(chunk_id, 0) + length
-        assert references == counted
+        return counted
 
     def _remember_keys(self) -> None:
         for table in self.state._tables.values():
@@ -223,6 +240,7 @@ async def _replay(ticks: list[tuple[list[tuple[Any, ...]], str]]) -> None:
                 await broker.between(what)
             await broker.between("reopen")
             await broker.check()
+            await broker.check_swept()
         finally:
             await broker.ledger.close()
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,8 @@ def free_port() -> int:
 class BrokerProcess:
     """Start, kill and start again, always on the same port and the same directory."""
 
+    program: Sequence[str] = (sys.executable, "-m", "semel")
+
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
         self.directory = directory
         self.port = port or free_port()
@@ -31,7 +34,7 @@ class BrokerProcess:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "semel", "serve", "--data", str(self.directory)]
+        command = [*self.program, "serve", "--data", str(self.directory)]
         command += ["--listen", self.bootstrap, "--log-level", "warning", *self.options]
         log = (self.directory.parent / f"{self.directory.name}.log").open("a")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -39,6 +42,20 @@ class BrokerProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.strip() == f"Semel is ready on {self.bootstrap}", f"instead of being ready: {line!r}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def wait(self, seconds: float = 30.0) -> int:
+        """It ends by itself; its exit code."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        code = self.process.wait(timeout=seconds)
+        self.process.stdout.close()
+        self.process = None
+        return code
 
     def kill(self) -> None:
         """No goodbye."""

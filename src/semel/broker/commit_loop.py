@@ -13,8 +13,10 @@ What must stay true:
 - The loop never awaits between a decision and applying it.
 - Readers see only what was published after a commit (``Reads.publish``, ``Catalog.publish``).
 - A failed commit has an unknown outcome. The loop stops without answering, and the process with it.
-- A full store refused before writing anything. The tick is answered with ``StoreFull`` and the loop forgets
-  all it holds in memory, which is what a restart does: one recovery path.
+- Records for which there is no room are refused before anything is decided, so that a full disk disturbs
+  nobody who needs no room: groups live on, and what deletes is done.
+- A store that turns out to be full in a commit has written nothing. The tick is answered with ``StoreFull``
+  and the loop forgets all it holds in memory, which is what a restart does: one recovery path.
 """
 
 import asyncio
@@ -84,20 +86,32 @@ class CommitLoop:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                await self._tick(self._take())
+                asked, append_bytes = self._take()
+                if append_bytes and (full := await self._is_full_for(append_bytes)) is not None:
+                    asked = _without_records(asked, full)
+                if asked:
+                    await self._tick(asked)
             if self._stopping:
                 return
 
-    def _take(self) -> list[_Asked]:
-        """What has arrived, within the bytes of one commit (but always one)."""
+    def _take(self) -> tuple[list[_Asked], int]:
+        """What has arrived, within the bytes of one commit (but always one), and the bytes of its records."""
         taken = [self._queue.popleft()]
-        budget = self._settings.semel_tick_bytes_max - _size(taken[0])
+        total = _size(taken[0])
         while self._queue:
-            budget -= _size(self._queue[0])
-            if budget < 0:
+            size = _size(self._queue[0])
+            if total + size > self._settings.semel_tick_bytes_max:
                 break
+            total += size
             taken.append(self._queue.popleft())
-        return taken
+        return taken, total
+
+    async def _is_full_for(self, append_bytes: int) -> StoreFull | None:
+        try:
+            await self._store.make_room(append_bytes)
+        except StoreFull as full:
+            return full
+        return None
 
     async def _tick(self, asked: list[_Asked]) -> None:
         await self._load(asked)
@@ -176,6 +190,17 @@ class CommitLoop:
         self._parked.clear()
         for each in waiting.values():
             each.done(full)
+
+
+def _without_records(asked: list[_Asked], full: StoreFull) -> list[_Asked]:
+    """Refuse those who want to append; the others."""
+    rest: list[_Asked] = []
+    for each in asked:
+        if _size(each):
+            each.done(full)
+        else:
+            rest.append(each)
+    return rest
 
 
 def _size(asked: _Asked) -> int:

@@ -39,7 +39,7 @@ class Housekeeping:
     async def run(self) -> None:
         """All rounds, until cancelled."""
         settings = self._broker.settings
-        await self.wake_groups()
+        await self._unless_full(self.wake_groups)
         async with asyncio.TaskGroup() as rounds:
             rounds.create_task(self._every(GROUP_TICK_MS, self._groups), name="group deadlines")
             rounds.create_task(
@@ -52,10 +52,13 @@ class Housekeeping:
     async def _every(self, interval_ms: int, round_: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            try:
-                await round_()
-            except StoreFull as full:
-                log.warning("housekeeping waits for room on the disk: %s", full)
+            await self._unless_full(round_)
+
+    async def _unless_full(self, round_: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await round_()
+        except StoreFull as full:
+            log.warning("housekeeping waits for room on the disk: %s", full)
 
     async def _groups(self) -> None:
         await self._broker.ask(GroupTick())
@@ -73,10 +76,13 @@ class Housekeeping:
 
     async def retain(self) -> None:
         """Move log starts by age and by size, then give back what is below them."""
+        await self._unless_full(self._move_log_starts)
+        await self.sweep()
+
+    async def _move_log_starts(self) -> None:
         for topic in await self._broker.catalog.all():
             for index in range(topic.partitions):
                 await self._retain_partition(topic, PartitionKey(topic.topic_id, index))
-        await self.sweep()
 
     async def _retain_partition(self, topic: Topic, key: PartitionKey) -> None:
         limits = self._broker.catalog.limits(topic)

@@ -139,6 +139,7 @@ def _serve(
     level: LogLevel,
     layout: LogFormat,
 ) -> int:
+    from semel.server.allocator import keep_memory
     from semel.server.logs import configure
     from semel.server.run import run, serve
 
@@ -151,6 +152,7 @@ def _serve(
         say_error(f"{text.rstrip('.')}.{_ADVICE.get(code, '')}")
 
     configure(level.value, layout.value)
+    keep_memory()
     return run(serve(settings, listeners, directory, page, ready, failed))
 
 

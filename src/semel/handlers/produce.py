@@ -38,27 +38,32 @@ def submit(
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v13 topic ids.
     Differs:   transactional batches are refused with INVALID_TXN_STATE until transactions are served.
     """
-    unknown = [each for each in request.topic_data if _cached(broker, each, context.version) is None]
-    if unknown:
-        return _look_up_first(broker, unknown, request, context, done)
-    _Produce(broker, request, context, done).start()
+    topics = [_cached(broker, each, context.version) for each in request.topic_data]
+    if None in topics:
+        return _look_up_first(broker, topics, request, context, done)
+    _Produce(broker, request, context, done).start(topics)
     return None
 
 
 async def _look_up_first(
     broker: Broker,
-    unknown: list[TopicProduceData],
+    topics: list[Topic | None],
     request: ProduceRequest,
     context: RequestContext,
     done: Done,
 ) -> None:
-    """Topics that are not in memory have to be asked for; the connection begins nothing else meanwhile."""
-    for each in unknown:
+    """Topics that are not in memory have to be asked for; the connection begins nothing else meanwhile.
+
+    They are kept here until all are found: the catalog may have forgotten the first when the last one comes.
+    """
+    for at, each in enumerate(request.topic_data):
+        if topics[at] is not None:
+            continue
         if context.version >= 13:
-            await broker.catalog.topic_by_id(each.topic_id)
+            topics[at] = await broker.catalog.topic_by_id(each.topic_id)
         else:
-            await broker.catalog.topic(each.name)
-    _Produce(broker, request, context, done).start()
+            topics[at] = await broker.catalog.topic(each.name)
+    _Produce(broker, request, context, done).start(topics)
 
 
 def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
@@ -81,11 +86,9 @@ class _Produce:
         self._waiting: list[PartitionProduceResponse] = []
         self.response = ProduceResponse()
 
-    def start(self) -> None:
+    def start(self, topics: list[Topic | None]) -> None:
         """Check what can be checked without the log, and submit the rest."""
-        version = self._context.version
-        for data in self._request.topic_data:
-            topic = _cached(self._broker, data, version)
+        for data, topic in zip(self._request.topic_data, topics, strict=True):
             answers: list[PartitionProduceResponse] = []
             for part in data.partition_data:
                 answer = PartitionProduceResponse(index=part.index, base_offset=-1)

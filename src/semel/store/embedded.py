@@ -15,15 +15,20 @@ is there afterwards.
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from semel.config import Settings
 from semel.core.types import Buffer, Fact
 from semel.store.directory_lock import DirectoryLock
 from semel.store.files import Files
+from semel.store.interface import StoreFull
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.worker import Fuse, Worker
+
+LEDGER_ROOM_BYTES: Final = 1024 * 1024
+"""Free disk with which a ledger that was full is given records again."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -51,11 +56,18 @@ class EmbeddedStore:
         self._worker = worker
         self._fuse = fuse
         self._lock = lock
+        self._ledger_was_full = False
         self._closed = False
 
     async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
         """Bytes, then facts; durable when it returns. The i-th BatchAppended owns batches[i]."""
         return await self._worker.run(lambda: self._fuse.guard(self._commit_now, facts, batches))
+
+    async def make_room(self, length: int) -> None:
+        """See to it that a commit finds room for so many bytes. StoreFull, StoreBroken."""
+        # Nobody appends between two commits, so the answer holds until the next.
+        if self._ledger_was_full or not self.chunks.has_room(length):
+            await self._worker.run(lambda: self._fuse.guard(self._make_room_now, length))
 
     async def sweep_orphans(self) -> list[int]:
         """Delete the sealed chunks that no row points to; which those were."""
@@ -83,10 +95,22 @@ class EmbeddedStore:
         begun = time.perf_counter()
         places = self.chunks.append_now(batches)
         appended = time.perf_counter()
-        number = self.ledger.commit_now(facts, places)
+        try:
+            number = self.ledger.commit_now(facts, places)
+        except StoreFull:
+            self._ledger_was_full = True
+            raise
         self.append_seconds = appended - begun
         self.flush_seconds = time.perf_counter() - begun
         return number
+
+    def _make_room_now(self, length: int) -> None:
+        if self._ledger_was_full:
+            # Chunks have room for a while longer than the ledger. Without this their bytes would be written
+            # over and over, each time for a commit that fails.
+            self.chunks.check_free(LEDGER_ROOM_BYTES)
+            self._ledger_was_full = False
+        self.chunks.make_room_now(length)
 
     def _orphans_now(self, chunk_ids: Sequence[int]) -> list[int]:
         referenced = self.ledger.chunk_references_now()

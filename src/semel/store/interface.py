@@ -167,6 +167,12 @@ class Store(Protocol):
     flush_seconds: float
     """How long the flushes of the last commit took."""
 
+    async def make_room(self, length: int) -> None:
+        """See to it that a commit finds room for so many bytes. StoreFull, StoreBroken.
+
+        Cheap when there is room already. A commit may still find the store full, but not for want of this.
+        """
+
     async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
         """Bytes, then facts; durable when it returns. The i-th BatchAppended owns batches[i]."""
 

@@ -119,13 +119,25 @@ class MemoryChunks:
         """The chunk that grows now, or the next one if none does. Those before it are sealed."""
         return max(self._next_id - 1, 1)
 
+    def has_room(self, length: int) -> bool:
+        """Whether so many bytes can be appended."""
+        return self._bytes + length <= self._bytes_max
+
+    def make_room_now(self, length: int) -> None:
+        """StoreFull if so many bytes cannot be appended."""
+        if not self.has_room(length):
+            raise StoreFull(f"{self._bytes_max} bytes are the most that is kept in memory")
+
+    def check_free(self, length: int) -> None:
+        """The same: here is nothing else that could fill the memory."""
+        self.make_room_now(length)
+
     def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
         """Append without waiting."""
         total = sum(map(len, batches))
         places: list[Place] = []
         with self._lock:
-            if self._bytes + total > self._bytes_max:
-                raise StoreFull(f"{self._bytes_max} bytes are the most that is kept in memory")
+            self.make_room_now(total)
             chunk_id, chunk = self._writing(total)
             for batch in batches:
                 # A copy: the buffer belongs to a request frame that must not be kept alive.

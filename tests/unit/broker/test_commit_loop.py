@@ -35,6 +35,13 @@ class HeldStore:
         self.began = asyncio.Event()
         self.commits: list[list[Fact]] = []
         self.error: Exception | None = None
+        self.room = 2**62
+        self.asked_for: list[int] = []
+
+    async def make_room(self, length: int) -> None:
+        self.asked_for.append(length)
+        if length > self.room:
+            raise StoreFull("no room")
 
     async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
         self.began.set()
@@ -132,6 +139,28 @@ async def test_a_full_store_refuses_the_tick_and_forgets_it() -> None:
     assert isinstance(await harness.ask(append()), StoreFull)
     assert not harness.loop.state.partitions
     harness.store.error = None
+    await harness.settle()
+
+
+async def test_records_without_room_are_refused_and_nobody_else_is_disturbed() -> None:
+    """Producers that try again on a full disk must not make the broker forget its groups."""
+    harness = Harness()
+    harness.store.let.set()
+    await harness.ask(create())
+    state = harness.loop.state
+    harness.store.room = 99
+    harness.submit(append())
+    harness.submit(CreateTopic("other", b"other".ljust(16), 1, {}))
+    assert isinstance(await harness.ask(append(), append()), StoreFull)
+    refused, made = harness.outcomes
+    assert isinstance(refused, StoreFull)
+    assert isinstance(made, list)
+    assert harness.loop.state is state
+    harness.store.room = 100
+    assert isinstance(await harness.ask(append()), list)
+    assert len(harness.store.commits) == 3
+    # Once per tick, for all of its records; never for a tick without any.
+    assert harness.store.asked_for == [300, 100]
     await harness.settle()
 
 

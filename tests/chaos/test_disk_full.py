@@ -8,6 +8,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from confluent_kafka import Producer
 from support import faulty
 from support.process import BrokerProcess
-from support.raw import RawClient, batch
+from support.raw import RawClient
+from support.raw import batch as batch_of_long_ago
 from support.raw_groups import ClassicMember, ConsumerMember, commit_offset, join_request
 from support.waiting import until
 
@@ -59,10 +61,15 @@ OPTIONS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "group.min.se
 SMALL = ("--set", "semel.chunk.bytes.max=65536")
 
 
+def batch(value: bytes = b"value") -> bytes:
+    """One record of now: those of long ago are deleted by retention."""
+    return batch_of_long_ago(value=value, timestamp=int(time.time() * 1000))
+
+
 def fill_up(client: RawClient, topic: str, size: int = 16_000) -> int:
     """Produce until the broker refuses; how many batches it took."""
     for taken in count():
-        answer = client.produce(topic, batch(value=os.urandom(size)))
+        answer = client.produce(topic, batch(os.urandom(size)))
         if answer.error_code != ErrorCode.NONE:
             assert answer.error_code == STORAGE_ERROR
             assert answer.base_offset == -1
@@ -73,14 +80,14 @@ def fill_up(client: RawClient, topic: str, size: int = 16_000) -> int:
 def test_everything_but_produce_goes_on(tmp_path: Path) -> None:
     with FaultyBroker(tmp_path / "data", *OPTIONS, *SMALL) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")
-        assert client.produce("t", batch(value=b"before")).base_offset == 0
+        assert client.produce("t", batch(b"before")).base_offset == 0
         classic = ClassicMember(client, "classic")
         consumer = ConsumerMember(client, "consumer", "t")
         broker.fill()
         assert fill_up(client, "t") < 10
         end = client.fetch("t", 0).high_watermark
         for _ in range(50):
-            assert client.produce("t", batch(value=bytes(40_000))).error_code == STORAGE_ERROR
+            assert client.produce("t", batch(bytes(40_000))).error_code == STORAGE_ERROR
             assert classic.heartbeat() == ErrorCode.NONE
             assert consumer.heartbeat() == ErrorCode.NONE
         assert client.fetch("t", 0).high_watermark == end
@@ -90,7 +97,7 @@ def test_everything_but_produce_goes_on(tmp_path: Path) -> None:
         assert commit_offset(client, "other", "t", 1) == ErrorCode.NONE
         client.create_topic("u")
         broker.make_room()
-        assert client.produce("t", batch(value=bytes(40_000))).base_offset == end
+        assert client.produce("t", batch(bytes(40_000))).base_offset == end
         assert classic.heartbeat() == ErrorCode.NONE
         assert consumer.heartbeat() == ErrorCode.NONE
 
@@ -195,12 +202,12 @@ def test_what_deletes_works_on_a_full_disk_and_heals_it(
     ):
         client.create_topic("t")
         client.create_topic("kept")
-        client.produce("kept", batch(value=b"kept"))
+        client.produce("kept", batch(b"kept"))
         taken = fill_up(client, "t", size=500_000)
         assert taken > 30
         full = allocated(small_disk / "data")
         free(client)
-        until(lambda: client.produce("kept", batch(value=bytes(500_000))).error_code == 0, what="healing")
+        until(lambda: client.produce("kept", batch(bytes(500_000))).error_code == 0, what="healing")
         # Whole blocks are given back, in chunks that other topics share too.
         until(lambda: allocated(small_disk / "data") < full - 10 * MIB, what="giving space back")
         assert len(client.headers("kept")) == 2
@@ -211,12 +218,12 @@ def test_a_disk_that_others_have_filled_to_the_last_byte(small_disk: Path) -> No
     options = ("--set", f"semel.chunk.bytes.max={MIB}", "--set", "semel.disk.reserve.bytes=0", *OPTIONS)
     with BrokerProcess(small_disk / "data", *options) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")
-        acknowledged = [client.produce("t", batch(value=b"first")).base_offset]
+        acknowledged = [client.produce("t", batch(b"first")).base_offset]
         classic = ClassicMember(client, "classic")
         fill_file(small_disk / "somebody-elses")
         refused = 0
         for number in range(400):
-            answer = client.produce("t", batch(value=bytes(20_000)))
+            answer = client.produce("t", batch(bytes(20_000)))
             if answer.error_code:
                 assert answer.error_code == STORAGE_ERROR
                 refused += 1
@@ -234,7 +241,7 @@ def test_a_disk_that_others_have_filled_to_the_last_byte(small_disk: Path) -> No
         with RawClient(broker.bootstrap) as again:
             assert classic.heartbeat(again) == ErrorCode.NONE
             assert [header.base_offset for header in again.headers("t")] == acknowledged
-            assert again.produce("t", batch(value=bytes(20_000))).base_offset == len(acknowledged)
+            assert again.produce("t", batch(bytes(20_000))).base_offset == len(acknowledged)
 
 
 def fill_file(path: Path) -> None:

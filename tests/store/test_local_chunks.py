@@ -26,7 +26,8 @@ async def test_one_flush_per_append_and_one_of_the_directory_per_chunk(
     chunks = _open(tmp_path, files=failing_files)
     failing_files.calls.clear()
     await chunks.append([b"a", b"b"])
-    assert failing_files.calls == ["create", "flush_directory", "allocate", "write", "flush"]
+    # The first of the two writes is of zeros for the small appends to come.
+    assert failing_files.calls == ["create", "flush_directory", "allocate", "write", "write", "flush"]
     failing_files.calls.clear()
     await chunks.append([b"c"])
     assert failing_files.calls == ["write", "flush"]
@@ -122,7 +123,7 @@ async def test_short_writes_are_continued(tmp_path: Path, failing_files: Any) ->
     failing_files.short_write_bytes = 700
     batches = [os.urandom(500) for _ in range(9)]
     places = await chunks.append(batches)
-    assert failing_files.calls.count("write") == 7
+    assert failing_files.calls.count("write") == 1 + 7
     failing_files.short_write_bytes = None
     places += await chunks.append([b"next"])
     assert await chunks.read(places) == [*batches, b"next"]

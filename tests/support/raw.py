@@ -34,9 +34,11 @@ SIZE = struct.Struct(">i")
 NOW = 1_700_000_000_000
 
 
-def batch(sequence: int = -1, count: int = 1, *, value: bytes = b"value", **fields: Any) -> bytes:
+def batch(
+    sequence: int = -1, count: int = 1, *, value: bytes = b"value", timestamp: int = NOW, **fields: Any
+) -> bytes:
     """A batch of `count` equal records; give `producer_id` and `producer_epoch` for an idempotent one."""
-    records = [Record(0, NOW, None, value) for _ in range(count)]
+    records = [Record(0, timestamp, None, value) for _ in range(count)]
     return encode_batch(records, base_sequence=sequence, **fields)
 
 

@@ -1,6 +1,7 @@
 """A real broker on loopback, in a thread of this process, spoken to in bytes."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
@@ -33,7 +34,9 @@ class Served:
         return Wire(self.port, receive_buffer)
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.server.request_stop)
+        # It may have stopped already, and its loop with it.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.server.request_stop)
 
 
 class Wire:

@@ -4,8 +4,6 @@ It is the client that uses incremental fetch sessions (KIP-227), and the newest 
 the classic group APIs.
 """
 
-import gc
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +25,7 @@ from support.kafka_python import (
     Fresh,
     Member,
     administrator,
+    collect_leaked_sockets,
     create,
     produce,
     producing,
@@ -44,12 +43,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 
 @pytest.fixture(autouse=True)
-def _collect_leaked_sockets() -> Iterator[None]:
-    """Have them collected here, and not in a later test that would be blamed for them."""
+def _collect_after_each_test() -> Iterator[None]:
     yield
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
-        gc.collect()
+    collect_leaked_sockets()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect_after_the_last_test() -> Iterator[None]:
+    yield
+    collect_leaked_sockets()
 
 
 @pytest.fixture(scope="module")

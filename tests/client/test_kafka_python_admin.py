@@ -4,9 +4,7 @@ It deletes offsets of a group, removes members, and asks for features, log direc
 the newest versions of those APIs.
 """
 
-import gc
 import uuid
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +30,7 @@ from support.kafka_python import (
     Fresh,
     Member,
     administrator,
+    collect_leaked_sockets,
     create,
     produce,
     reader,
@@ -44,12 +43,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 
 @pytest.fixture(autouse=True)
-def _collect_leaked_sockets() -> Iterator[None]:
-    """Have them collected here, and not in a later test that would be blamed for them."""
+def _collect_after_each_test() -> Iterator[None]:
     yield
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
-        gc.collect()
+    collect_leaked_sockets()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect_after_the_last_test() -> Iterator[None]:
+    yield
+    collect_leaked_sockets()
 
 
 @pytest.fixture(scope="module")

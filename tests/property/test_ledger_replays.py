@@ -90,6 +90,7 @@ class Broker:
         self.state = BrokerState()
         self.seen: dict[Key, None] = {}
         self.live_places: set[Place] = set()
+        self._existing: set[str] = set()
         self._topic_ids: dict[str, bytes] = {}
         self._sequences: dict[tuple[Any, ...], int] = {}
         self._now = 1_000
@@ -98,22 +99,19 @@ class Broker:
     async def tick(self, asked: list[tuple[Any, ...]]) -> None:
         facts: list[Fact] = []
         places: list[Place] = []
-        for step in asked:
-            if step[0] == "fact":
-                decided: tuple[Fact, ...] = (step[1],)
-            else:
-                command = await self._command(step)
+        # Everything is loaded before anything is decided: what this tick decides is not in the ledger yet.
+        commands = [None if step[0] == "fact" else await self._command(step) for step in asked]
+        for command in commands:
+            if command is not None:
                 await self._load(command.keys())
-                decided = self.state.decide(command, self._now).facts
+        for step, command in zip(asked, commands, strict=True):
+            decided = (step[1],) if command is None else self.state.decide(command, self._now).facts
             for fact in decided:
                 self.state.apply(fact)
                 facts.append(fact)
                 if isinstance(fact, BatchAppended):
                     places.append(Place(1 + self._chunk_end // 5_000, self._chunk_end, fact.size_bytes))
                     self._chunk_end += fact.size_bytes
-            if step[0] == "trim":
-                # The size below was asked of the ledger; what comes after in this tick must not change it.
-                break
         self._now += 1
         self.live_places.update(places)
         await self.ledger.commit([fact for fact in facts if type(fact) in DURABLE], places)
@@ -188,6 +186,7 @@ class Broker:
         elif what == "create":
             command = self._create(*rest)
         elif what == "delete":
+            self._existing.discard(rest[0])
             command = DeleteTopic(*rest)
         elif what == "grow":
             command = AddPartitions(*rest)
@@ -212,8 +211,8 @@ class Broker:
 
     def _create(self, name: str, partitions: int) -> CreateTopic:
         topic_id = os.urandom(16)
-        topic = next((each for each in self.state.topics.values() if each and each.name == name), None)
-        if topic is None:
+        if name not in self._existing:
+            self._existing.add(name)
             self._topic_ids[name] = topic_id
         return CreateTopic(name, topic_id, partitions, {"retention.bytes": "5"})
 

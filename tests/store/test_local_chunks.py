@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,39 @@ async def test_the_reserve_is_kept(
     free = 20 * MEGABYTE
     (after,) = await chunks.append([bytes(MEGABYTE)])
     assert after.chunk_id == place.chunk_id + 1
+    await chunks.close()
+
+
+async def test_zeros_ahead_of_small_appends_never_meet_what_was_written(tmp_path: Path) -> None:
+    """Appends of every size, in every order, on both sides of each limit."""
+    chance = random.Random(5)
+    limits = (local_chunks.SMALL_BYTES_MAX, local_chunks.ZEROED_BYTES)
+    sizes = [size + step for size in limits for step in (-1, 0, 1)] + [1, 100, 5_000] * 4
+    chunks = _open(tmp_path, chunk_bytes_max=6 * MEGABYTE)
+    written: list[tuple[Place, bytes]] = []
+    for _ in range(2):
+        chance.shuffle(sizes)
+        for size in sizes:
+            batches = [os.urandom(size // 2), os.urandom(size - size // 2)] if size > 1 else [b"1"]
+            written += zip(await chunks.append(batches), batches, strict=True)
+    places = [place for place, _ in written]
+    assert await chunks.read(places) == [batch for _, batch in written]
+    await chunks.close()
+    chunks = _open(tmp_path)
+    assert await chunks.read(places) == [batch for _, batch in written]
+    await chunks.close()
+
+
+async def test_room_that_was_made_is_there(tmp_path: Path, failing_files: Any) -> None:
+    chunks = _open(tmp_path, files=failing_files, chunk_bytes_max=4 * MEGABYTE)
+    assert not chunks.has_room(1)
+    chunks.make_room_now(3 * MEGABYTE)
+    assert chunks.has_room(3 * MEGABYTE)
+    failing_files.failures = {"allocate": errno.ENOSPC, "create": errno.ENOSPC}
+    await chunks.append([bytes(3 * MEGABYTE)])
+    assert not chunks.has_room(3 * MEGABYTE)
+    with pytest.raises(StoreFull):
+        chunks.make_room_now(3 * MEGABYTE)
     await chunks.close()
 
 

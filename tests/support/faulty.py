@@ -9,11 +9,37 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from semel.store.files import Files
+from support.process import BrokerProcess
+
+
+class FaultyBroker(BrokerProcess):
+    """A broker whose disk does as it is told."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        super().__init__(directory, *options)
+        self.switches = directory.parent / "switches"
+        self.switches.mkdir()
+        self.program = (sys.executable, str(Path(__file__).with_name("faulty_main.py")), str(self.switches))
+
+    def fill(self) -> None:
+        (self.switches / "full").touch()
+
+    def make_room(self) -> None:
+        (self.switches / "full").unlink()
+
+    def fail(self, call: str, code: int) -> None:
+        # Written beside and moved, so that the broker never sees half a number.
+        half = self.switches / "half"
+        half.write_text(str(code))
+        half.rename(self.switches / call)
+
+    def repair(self) -> None:
+        for switch in self.switches.iterdir():
+            switch.unlink()
 
 
 class FaultyFiles(Files):
@@ -44,18 +70,3 @@ class FaultyFiles(Files):
             code = int(switch.read_text())
             raise OSError(code, os.strerror(code))
         return call(*args)
-
-
-def main() -> None:
-    """``python faulty.py SWITCHES serve ...``"""
-    from semel.broker import broker
-    from semel.cli.main import run
-    from semel.store.embedded import open_store
-
-    files = FaultyFiles(Path(sys.argv.pop(1)))
-    broker.open_store = partial(open_store, files=files)  # type: ignore[assignment]
-    run()
-
-
-if __name__ == "__main__":
-    main()

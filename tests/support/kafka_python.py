@@ -1,7 +1,9 @@
 """kafka-python as the tests use it: make topics, send and wait, read, be a member of a group."""
 
 import contextlib
+import gc
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -14,6 +16,13 @@ from support.waiting import until
 
 Fresh = Callable[[str], str]
 WAIT_SECONDS = 30.0
+
+
+def collect_leaked_sockets() -> None:
+    """Have them collected here and now, and not in a later test that would be blamed for them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+        gc.collect()
 
 
 @contextmanager

@@ -25,6 +25,7 @@ class BrokerProcess:
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
         self.directory = directory
+        self.log = directory.parent / f"{directory.name}.log"
         self.port = port or free_port()
         self.options = options
         self.process: subprocess.Popen[str] | None = None
@@ -36,7 +37,7 @@ class BrokerProcess:
     def start(self) -> None:
         command = [*self.program, "serve", "--data", str(self.directory)]
         command += ["--listen", self.bootstrap, "--log-level", "warning", *self.options]
-        log = (self.directory.parent / f"{self.directory.name}.log").open("a")
+        log = self.log.open("a")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
         assert self.process.stdout is not None

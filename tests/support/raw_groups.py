@@ -90,12 +90,15 @@ class ConsumerMember:
         return code
 
 
-def commit_offset(client: RawClient, group: str, topic: str, offset: int) -> int:
-    """Commit as a group without members; the error code."""
-    partition = OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_metadata=""
-    )
-    topics = [OffsetCommitRequestTopic(name=topic, partitions=[partition])]
+def commit_offset(
+    client: RawClient, group: str, topic: str, offset: int, note: str = "", times: int = 1
+) -> int:
+    """Commit for the first partitions as a group without members; the last error code."""
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata=note)
+        for index in range(times)
+    ]
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=partitions)]
     answer = client.ask(OffsetCommitRequest(group_id=group, topics=topics), 8)
-    code: int = answer.topics[0].partitions[0].error_code
+    code: int = answer.topics[0].partitions[-1].error_code
     return code

@@ -123,7 +123,7 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
         return Decision(Appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     header = command.header
     if header.producer_id < 0:
-        return _appended(key, partition, command, (), opens_transaction=False)
+        return _appended(key, partition, command, now, (), opens_transaction=False)
 
     producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
     producer = state.producers[producer_key] or BLANK
@@ -141,7 +141,7 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
         first_offset = partition.high_watermark
     advanced = advance(producer, header, partition.high_watermark, now, transaction_first_offset=first_offset)
     return _appended(
-        key, partition, command, (ProducerAdvanced(producer_key, advanced),), opens_transaction=opens
+        key, partition, command, now, (ProducerAdvanced(producer_key, advanced),), opens_transaction=opens
     )
 
 
@@ -160,6 +160,7 @@ def _appended(
     key: PartitionKey,
     partition: Partition,
     command: Append,
+    now: int,
     also: tuple[ProducerAdvanced, ...],
     *,
     opens_transaction: bool,
@@ -167,6 +168,9 @@ def _appended(
     header = command.header
     base = partition.high_watermark
     latest = header.max_timestamp if command.log_append_time < 0 else command.log_append_time
+    if latest < 0:
+        # Records without a timestamp are as old as their arrival, or retention would take them at once.
+        latest = now
     fact = BatchAppended(
         key,
         base,

@@ -36,8 +36,12 @@ GONE: Final = 2**63 - 1
 """A leftover below this offset is a partition that does not exist any more."""
 
 _FRAME_BYTES: Final = 4096 + 24
-LOG_FRAMES_MAX: Final = 4096
-"""At this many pages the write-ahead log is moved into the database, also under load: about 16 MiB."""
+LOG_FRAMES_MAX: Final = 4000
+"""At this many pages the write-ahead log is moved into the database, also under load: about 16 MiB.
+
+Fewer than the first part of SQLite's index of the log holds (4062), so that the index has its room too: where
+it finds none, the outcome of a commit is unknown.
+"""
 LOG_FRAMES_QUIET: Final = 256
 """In a quiet moment this many are enough."""
 LOOK_EVERY: Final = 64

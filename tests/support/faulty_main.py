@@ -1,0 +1,17 @@
+"""``python faulty_main.py SWITCHES serve ...``: the ``semel`` command on a disk with switches (see ``faulty``)."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.faulty import FaultyFiles
+
+from semel.broker import broker
+from semel.cli.main import run
+from semel.store.embedded import open_store
+
+if __name__ == "__main__":
+    broker.open_store = partial(open_store, files=FaultyFiles(Path(sys.argv.pop(1))))  # type: ignore[assignment]
+    run()

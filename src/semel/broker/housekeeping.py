@@ -81,8 +81,8 @@ class Housekeeping:
 
     async def _move_log_starts(self) -> None:
         for topic in await self._broker.catalog.all():
-            for index in range(topic.partitions):
-                await self._retain_partition(topic, PartitionKey(topic.topic_id, index))
+            for key in self._broker.catalog.limits(topic).partitions:
+                await self._retain_partition(topic, key)
 
     async def _retain_partition(self, topic: Topic, key: PartitionKey) -> None:
         limits = self._broker.catalog.limits(topic)

@@ -1,10 +1,10 @@
-"""What a topic's configs mean in numbers: read once per topic, used for every batch."""
+"""What the hot path needs of a topic: its configs in numbers, its keys. Read once, used for every batch."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from semel.core.topic_configs import value_of
-from semel.core.types import Topic
+from semel.core.types import PartitionKey, Topic
 
 
 class TopicLimits(NamedTuple):
@@ -18,6 +18,8 @@ class TopicLimits(NamedTuple):
     retention_bytes: int
     deletes: bool
     """Whether old records are deleted at all; a topic that is only compacted keeps them."""
+    partitions: tuple[PartitionKey, ...]
+    """The keys of its partitions, made once."""
 
     @classmethod
     def of(cls, topic: Topic, settings: Mapping[str, object]) -> "TopicLimits":
@@ -34,4 +36,5 @@ class TopicLimits(NamedTuple):
             int(value("retention.ms")),
             int(value("retention.bytes")),
             "delete" in value("cleanup.policy"),
+            tuple(PartitionKey(topic.topic_id, index) for index in range(topic.partitions)),
         )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -153,9 +153,12 @@ def _serve(
 
     configure(level.value, layout.value)
     keep_memory()
+    # The thread that commits must not wait long for a busy event loop: everyone waits for it.
+    sys.setswitchinterval(SWITCH_SECONDS)
     return run(serve(settings, listeners, directory, page, ready, failed))
 
 
+SWITCH_SECONDS: Final = 0.0005
 _ADVICE: Mapping[int, str] = {
     69: " Choose another --listen or --metrics address, or stop what listens there.",
     70: " See the log above; nothing that was acknowledged is lost.",

@@ -6,13 +6,13 @@ request for a topic that is not in memory has to wait first: ``submit`` then ret
 connection runs it before it begins anything else, so that batches keep their order.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, TypeAlias
 
 from semel.broker.broker import Broker
 from semel.broker.commit_loop import Outcome
 from semel.core.partition import Append, Appended
-from semel.core.types import ErrorCode, PartitionKey, Topic
+from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.store.interface import StoreFull
 from semel.wire.messages.produce import (
@@ -25,7 +25,13 @@ from semel.wire.messages.produce import (
 from semel.wire.records import BatchHeader, check_produced, with_log_append_time
 from semel.wire.schema import Buffer
 
-Done = Callable[[ProduceResponse | CloseConnection | None], None]
+Refusal: TypeAlias = tuple[ErrorCode, str | None]
+"""Why a batch is not appended: the code, and words for people."""
+
+FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
+FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
+
+Done: TypeAlias = Callable[[ProduceResponse | CloseConnection | None], None]
 
 
 def submit(
@@ -75,7 +81,7 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
 class _Produce:
     """One request on its way: which partitions were refused at once, which wait for the commit."""
 
-    __slots__ = ("_broker", "_commands", "_context", "_done", "_request", "_waiting", "response")
+    __slots__ = ("_broker", "_commands", "_context", "_done", "_refused", "_request")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
         self._broker = broker
@@ -83,30 +89,20 @@ class _Produce:
         self._context = context
         self._done = done
         self._commands: list[Append] = []
-        self._waiting: list[PartitionProduceResponse] = []
-        self.response = ProduceResponse()
+        # One for each partition, in the order of the request; None for those that wait for the commit.
+        self._refused: list[Refusal | None] = []
 
     def start(self, topics: list[Topic | None]) -> None:
         """Check what can be checked without the log, and submit the rest."""
         for data, topic in zip(self._request.topic_data, topics, strict=True):
-            answers: list[PartitionProduceResponse] = []
             for part in data.partition_data:
-                answer = PartitionProduceResponse(index=part.index, base_offset=-1)
-                answer.error_code, answer.error_message = self._prepare(
-                    topic, part.index, part.records, answer
-                )
-                answers.append(answer)
-            self.response.responses.append(
-                TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
-            )
+                self._refused.append(self._prepare(topic, part.index, part.records))
         if self._commands:
             self._broker.submit(self._commands, self._decided)
         else:
-            self._finish()
+            self._decided([])
 
-    def _prepare(
-        self, topic: Topic | None, index: int, records: Buffer | None, answer: PartitionProduceResponse
-    ) -> tuple[int, str | None]:
+    def _prepare(self, topic: Topic | None, index: int, records: Buffer | None) -> Refusal | None:
         if self._request.acks not in (-1, 0, 1):
             return ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1"
         if topic is None:
@@ -121,15 +117,16 @@ class _Produce:
             if self._request.transactional_id is None:
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
             return ErrorCode.INVALID_TXN_STATE, "transactions are not served yet"
-        return self._fit(topic, index, header, records, answer)
+        return self._fit(topic, index, header, records)
 
-    def _fit(
-        self, topic: Topic, index: int, header: BatchHeader, records: Buffer, answer: PartitionProduceResponse
-    ) -> tuple[int, str | None]:
+    def _fit(self, topic: Topic, index: int, header: BatchHeader, records: Buffer) -> Refusal | None:
         """Hold the batch against the topic's configs; what fits waits for the commit."""
         limits = self._broker.catalog.limits(topic)
         if header.length > limits.max_message_bytes:
-            return ErrorCode.MESSAGE_TOO_LARGE, f"the batch is larger than {limits.max_message_bytes} bytes"
+            return (
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch is larger than {limits.max_message_bytes} bytes",
+            )
         append_time = -1
         now = self._broker.now()
         if limits.log_append_time:
@@ -139,34 +136,37 @@ class _Produce:
             return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far in the future for this topic"
         elif 0 <= header.base_timestamp < now - limits.before_max_ms:
             return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too old for this topic"
-        self._commands.append(Append(PartitionKey(topic.topic_id, index), header, records, append_time))
-        self._waiting.append(answer)
-        return ErrorCode.NONE, None
+        self._commands.append(Append(limits.partitions[index], header, records, append_time))
+        return None
 
     def _decided(self, outcome: Outcome) -> None:
         """The commit has happened, or there was no room for it."""
-        if isinstance(outcome, StoreFull):
-            for answer in self._waiting:
-                answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-                answer.error_message = "the broker's disk is full; records are refused until there is room"
-        else:
-            for answer, appended in zip(self._waiting, outcome, strict=True):
-                _fill(answer, appended)
-        self._finish()
-
-    def _finish(self) -> None:
+        answers = iter([FULL] * len(self._commands) if isinstance(outcome, StoreFull) else outcome)
+        refusals = iter(self._refused)
+        topics: list[TopicProduceResponse] = []
+        for data in self._request.topic_data:
+            parts = [_answer(part.index, next(refusals), answers) for part in data.partition_data]
+            topics.append(
+                TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=parts)
+            )
         if self._request.acks != 0:
-            self._done(self.response)
+            self._done(ProduceResponse(responses=topics))
             return
         # Nobody waits for this answer, so closing is the only way to say that something went wrong.
-        failed = any(
-            part.error_code for topic in self.response.responses for part in topic.partition_responses
-        )
+        failed = any(part.error_code for topic in topics for part in topic.partition_responses)
         self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
 
 
-def _fill(answer: PartitionProduceResponse, appended: Appended) -> None:
-    answer.error_code = appended.error
-    answer.base_offset = appended.base_offset
-    answer.log_append_time_ms = appended.log_append_time
-    answer.log_start_offset = appended.log_start_offset
+def _answer(index: int, refused: Refusal | None, answers: Iterator[Appended]) -> PartitionProduceResponse:
+    if refused is not None:
+        error, message = refused
+        return PartitionProduceResponse(index=index, error_code=error, base_offset=-1, error_message=message)
+    appended = next(answers)
+    return PartitionProduceResponse(
+        index=index,
+        error_code=appended.error,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.log_append_time,
+        log_start_offset=appended.log_start_offset,
+        error_message=FULL_MESSAGE if appended is FULL else None,
+    )

@@ -139,6 +139,9 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     opens = command.transaction_version > 0 and first_offset < 0
     if opens:
         first_offset = partition.high_watermark
+    if command.log_append_time >= 0:
+        # A duplicate is answered with the time that the first answer had.
+        header = header._replace(max_timestamp=command.log_append_time)
     advanced = advance(producer, header, partition.high_watermark, now, transaction_first_offset=first_offset)
     return _appended(
         key, partition, command, now, (ProducerAdvanced(producer_key, advanced),), opens_transaction=opens

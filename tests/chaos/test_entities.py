@@ -7,7 +7,6 @@ restart. ``SEMEL_ENTITIES`` says how many; the start must not get slower with th
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.process import BrokerProcess

@@ -56,20 +56,19 @@ def long_poll(topic: str) -> FetchRequest:
 def test_sigterm_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
     """A fetch that waits for records, a join that waits for members, a client that waits for nothing."""
     delay = ("--set", "group.initial.rebalance.delay.ms=60000")
-    with BrokerProcess(tmp_path / "data", *delay) as broker:
-        with (
-            RawClient(broker.bootstrap) as fetching,
-            RawClient(broker.bootstrap) as joining,
-            RawClient(broker.bootstrap) as client,
-        ):
-            client.create_topic("t")
-            fetching.send(long_poll("t"), 11)
-            joining.send(join_request("group"), 3)
-            # Answered after the two before it were read: they wait by now.
-            client.create_topic("u")
-            begun = time.monotonic()
-            assert broker.stop() == EXIT_OK
-            assert time.monotonic() - begun < QUICK_SECONDS + 2
+    with (
+        BrokerProcess(tmp_path / "data", *delay) as broker, RawClient(broker.bootstrap) as fetching,
+        RawClient(broker.bootstrap) as joining,
+        RawClient(broker.bootstrap) as client,
+    ):
+        client.create_topic("t")
+        fetching.send(long_poll("t"), 11)
+        joining.send(join_request("group"), 3)
+        # Answered after the two before it were read: they wait by now.
+        client.create_topic("u")
+        begun = time.monotonic()
+        assert broker.stop() == EXIT_OK
+        assert time.monotonic() - begun < QUICK_SECONDS + 2
 
 
 def test_a_pause_longer_than_a_session_loses_nothing(tmp_path: Path) -> None:

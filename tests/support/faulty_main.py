@@ -6,11 +6,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.faulty import FaultyFiles
-
 from semel.broker import broker
 from semel.cli.main import run
 from semel.store.embedded import open_store
+from support.faulty import FaultyFiles
 
 if __name__ == "__main__":
     broker.open_store = partial(open_store, files=FaultyFiles(Path(sys.argv.pop(1))))  # type: ignore[assignment]

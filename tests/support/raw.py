@@ -21,6 +21,9 @@ from semel.wire.messages import (
     FetchRequest,
     FetchTopic,
     InitProducerIdRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     PartitionData,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -126,6 +129,15 @@ class RawClient:
         answer = self.ask(request, version).responses[0].partitions[0]
         assert isinstance(answer, PartitionData)
         return answer
+
+    def log_start(self, topic: str, partition: int = 0) -> int:
+        """Where a log begins, by ListOffsets."""
+        wanted = ListOffsetsPartition(partition_index=partition, timestamp=-2)
+        topics = [ListOffsetsTopic(name=topic, partitions=[wanted])]
+        answer = self.ask(ListOffsetsRequest(topics=topics), 7).topics[0].partitions[0]
+        assert answer.error_code == ErrorCode.NONE
+        offset: int = answer.offset
+        return offset
 
     def headers(self, topic: str, partition: int = 0) -> list[BatchHeader]:
         """The headers of all batches of a (small) partition, as they are stored."""

@@ -22,9 +22,6 @@ from semel.wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteTopicsRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
 )
 
 KIB, MIB = 1024, 1024 * 1024
@@ -38,15 +35,6 @@ def allocated(broker: BrokerProcess) -> int:
 
 def now() -> int:
     return int(time.time() * 1000)
-
-
-def log_start(client: RawClient, topic: str) -> int:
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=-2)
-    topics = [ListOffsetsTopic(name=topic, partitions=[wanted])]
-    answer = client.ask(ListOffsetsRequest(topics=topics), 7).topics[0].partitions[0]
-    assert answer.error_code == ErrorCode.NONE
-    offset: int = answer.offset
-    return offset
 
 
 def write(client: RawClient, topic: str, count: int, timestamp: int | None = None) -> None:
@@ -86,9 +74,9 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def test_by_size(shop: Shop) -> None:
     shop.create("t", retention_bytes=4 * BATCH)
     write(shop.client, "t", 40)
-    until(lambda: log_start(shop.client, "t") >= 36, what="retention by size")
+    until(lambda: shop.client.log_start("t") >= 36, what="retention by size")
     # The oldest that remain are whole batches, and no more than was allowed.
-    kept = 40 - log_start(shop.client, "t")
+    kept = 40 - shop.client.log_start("t")
     assert 3 <= kept <= 4
     until(lambda: allocated(shop.broker) <= 2 * MIB, what="giving space back")
     assert len(shop.client.fetch("t", 40 - kept).records or b"") >= BATCH
@@ -101,11 +89,11 @@ def test_by_time(shop: Shop) -> None:
     write(shop.client, "t", 20, timestamp=now() - 7_200_000)
     write(shop.client, "t", 3)
     write(shop.client, "t", 1, timestamp=now() - 7_200_000)
-    until(lambda: log_start(shop.client, "t") == 20, what="retention by time")
+    until(lambda: shop.client.log_start("t") == 20, what="retention by time")
     until(lambda: allocated(shop.broker) <= 2 * MIB, what="giving space back")
     assert shop.client.fetch("t", 20).high_watermark == 24
     shop.restart()
-    assert log_start(shop.client, "t") == 20
+    assert shop.client.log_start("t") == 20
 
 
 def test_records_without_a_timestamp_are_as_old_as_their_arrival(shop: Shop) -> None:
@@ -114,12 +102,12 @@ def test_records_without_a_timestamp_are_as_old_as_their_arrival(shop: Shop) -> 
     shop.create("beside", retention_ms=1)
     write(shop.client, "t", 3, timestamp=-1)
     write(shop.client, "beside", 1, timestamp=now() - 1_000)
-    until(lambda: log_start(shop.client, "beside") == 1, what="a round of retention")
-    assert log_start(shop.client, "t") == 0
+    until(lambda: shop.client.log_start("beside") == 1, what="a round of retention")
+    assert shop.client.log_start("t") == 0
     write(shop.client, "t", 1)
     write(shop.client, "beside", 1, timestamp=now() - 1_000)
-    until(lambda: log_start(shop.client, "beside") == 2, what="a round of retention")
-    assert log_start(shop.client, "t") == 0
+    until(lambda: shop.client.log_start("beside") == 2, what="a round of retention")
+    assert shop.client.log_start("t") == 0
 
 
 def test_delete_records_and_delete_topics_free_disk(shop: Shop) -> None:
@@ -143,7 +131,7 @@ def test_delete_records_and_delete_topics_free_disk(shop: Shop) -> None:
     shop.client.ask(DeleteTopicsRequest(topic_names=["u"], timeout_ms=5_000), 5)
     until(lambda: allocated(shop.broker) <= 5 * BATCH + 2 * MIB, what="freeing a deleted topic")
     shop.restart()
-    assert log_start(shop.client, "t") == 15
+    assert shop.client.log_start("t") == 15
     assert shop.client.fetch("t", 15).error_code == ErrorCode.NONE
     assert shop.client.fetch("u", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -194,6 +194,8 @@ def _fetch(state: "BrokerState", command: FetchOffsets, now: int) -> Decision:
 
 
 def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
+    if not command.group_id:
+        return Decision(OffsetsDeleted(ErrorCode.INVALID_GROUP_ID))
     group = state.groups[GroupKey(command.group_id)]
     if group is None:
         return Decision(OffsetsDeleted(ErrorCode.GROUP_ID_NOT_FOUND))

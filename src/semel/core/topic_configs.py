@@ -2,7 +2,8 @@
 
 One table. A config that is not in it is refused by name, so that a typo is an error and not a silent default.
 Configs that Kafka has and that have no meaning here (segments, replication) are accepted where clients set
-them by habit, kept, shown, and change nothing; the table says so with ``inert``.
+them by habit, kept, shown, and change nothing; the table says so with ``inert``. Their limits are wider than
+Kafka's where that does no harm (small segments).
 """
 
 import difflib
@@ -73,7 +74,10 @@ VALUE_LENGTH_MAX = 4_096
 
 TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "cleanup.policy": TopicConfig(
-        "delete", LIST, "delete old records, or keep the last of each key", choices=("delete", "compact")
+        "delete",
+        LIST,
+        "delete old records, or keep the last of each key; empty keeps everything",
+        choices=("delete", "compact"),
     ),
     "compression.type": TopicConfig(
         "producer",
@@ -82,6 +86,12 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         inert=True,
     ),
+    "compression.gzip.level": TopicConfig("-1", INT, "batches are kept as sent", -1, 9, inert=True),
+    "compression.lz4.level": TopicConfig("9", INT, "batches are kept as sent", 1, 17, inert=True),
+    "compression.zstd.level": TopicConfig("3", INT, "batches are kept as sent", -131_072, 22, inert=True),
+    "compression.gzip.level": TopicConfig("-1", INT, "batches are kept as they come", -1, 9, inert=True),
+    "compression.lz4.level": TopicConfig("9", INT, "batches are kept as they come", 1, 17, inert=True),
+    "compression.zstd.level": TopicConfig("3", INT, "batches are kept as they come", -131072, 22, inert=True),
     "retention.ms": TopicConfig(
         "604800000",
         LONG,
@@ -93,8 +103,8 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "retention.bytes": TopicConfig(
         "-1",
         LONG,
-        "a partition larger than this loses its oldest records",
-        -1,
+        "a partition larger than this loses its oldest records; below 0 it does not",
+        -_MAX - 1,
         _MAX,
         setting="log.retention.bytes",
     ),
@@ -154,7 +164,8 @@ def problem(name: str, value: str | None) -> str | None:
         return f"Invalid value {value!r} for configuration {name}"
     if config.choices:
         chosen = parsed if isinstance(parsed, tuple) else (parsed,)
-        if not chosen or any(each not in config.choices for each in chosen):
+        is_blank = not chosen and not value.strip()
+        if not is_blank and (not chosen or any(each not in config.choices for each in chosen)):
             allowed = ", ".join(config.choices)
             return f"Invalid value {value!r} for configuration {name}: must be one of {allowed}"
     if isinstance(parsed, int | float) and not isinstance(parsed, bool):
@@ -171,6 +182,8 @@ def conflict(configs: Mapping[str, str]) -> str | None:
     high = int(configs.get("max.compaction.lag.ms", TOPIC_CONFIGS["max.compaction.lag.ms"].default))
     if low > high:
         return f"Conflicting topic configs: min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+    if configs.get("remote.storage.enable", "").strip().lower() == "true":
+        return "Tiered storage is not available: remote.storage.enable must be false"
     return None
 
 

@@ -51,6 +51,8 @@ async def describe_configs(
 
     Behaviour: all configs, or those that are named; each with its source, and on request with its synonyms.
     Versions:  v1 sources and synonyms · v3 types and documentation · v4 flexible.
+    Differs:   a topic's config has a synonym among the broker's settings only where there is such a setting.
+        Loggers, client metrics and groups have no configs: INVALID_REQUEST.
     """
     response = DescribeConfigsResponse()
     for resource in request.resources:

@@ -54,7 +54,9 @@ async def consumer_group_heartbeat(
     Behaviour: a null assignment means "unchanged". A new topic or partition is noticed by the next
         heartbeat, one that only a regular expression matches some seconds later.
     Versions:  v1 regular expressions, and the client chooses its member id.
-    Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND.
+    Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets and
+        regular expressions are computed at once, in Kafka a moment later. A static member that joins again
+        under its own member id is let in, in Kafka it is UNRELEASED_INSTANCE_ID.
     """
     try:
         answer = await _heartbeat(broker, request, context)
@@ -190,7 +192,7 @@ def _described(group_id: str, group: Group | None, operations: int) -> ConsumerG
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
         return ConsumerGroupDescribeDescribedGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID,
             error_message=f"Group {group_id} {what}.",
             group_id=group_id,
         )
@@ -215,7 +217,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=list(member.topic_names),
-        subscribed_topic_regex=member.topic_regex,
+        subscribed_topic_regex=member.topic_regex or "",
         assignment=_shown(member.assigned, names),
         target_assignment=_shown(group.target.get(member.member_id, NO_ASSIGNMENT), names),
         member_type=CONSUMER_MEMBER,

@@ -41,7 +41,10 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
         min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, however large.
     Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible · v13 topic ids.
-    Differs:   never sends part of a batch. Every client is a consumer: replica ids are not looked at.
+    Differs:   never sends part of a batch, and does not wait when a partition has more than its limit. Every
+        client is a consumer: replica ids and last fetched epochs are not looked at. An isolation level that
+        does not exist closes the connection. Without partitions there is no session. In a session by topic
+        ids a topic that was deleted is UNKNOWN_TOPIC_ID, in Kafka UNKNOWN_TOPIC_OR_PARTITION.
     """
     isolation = isolation_of(request.isolation_level)
     sessions = _SESSIONS.get(broker)

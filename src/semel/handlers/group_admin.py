@@ -21,8 +21,8 @@ from semel.wire.messages.groups import (
     ListGroupsResponse,
 )
 
-ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-"""READ, DELETE and DESCRIBE: without access control everyone may do everything."""
+ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""READ, DELETE, DESCRIBE, and describe and alter configs: without access control everyone may do all."""
 NO_OPERATIONS: Final = -(2**31)
 """What is said when nobody asked."""
 
@@ -71,6 +71,8 @@ async def describe_groups(
         GROUP_ID_NOT_FOUND.
     Versions:  v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND
         (KIP-1043).
+    Differs:   a group of which only member ids were handed out (KIP-394) is not there yet; in Kafka it is
+        Empty.
     """
     commands = [DescribeGroup(group_id) for group_id in request.groups]
     groups: list[Group | None] = await broker.ask_all(commands)
@@ -87,6 +89,7 @@ def _described(group_id: str, group: Group | None, version: int, operations: int
     if not isinstance(group, ClassicGroup):
         described = DescribedGroup(group_id=group_id, group_state="Dead", authorized_operations=operations)
         if version >= 6:
+            described.authorized_operations = NO_OPERATIONS
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"Group {group_id} not found."
         return described

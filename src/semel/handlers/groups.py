@@ -109,8 +109,10 @@ async def sync_group(broker: Broker, request: SyncGroupRequest, context: Request
     """SyncGroup v0–v5: the leader gives assignments, every member gets its own.
 
     Behaviour: waits for the leader. Assignments are durable before anybody is given one.
-    Versions:  v3 static members · v4 flexible · v5 protocol type and name are checked.
+    Versions:  v3 static members · v4 flexible · v5 protocol type and name are checked, and must be there.
     """
+    if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     command = SyncGroup(
         group_id=request.group_id,
         generation=request.generation_id,

@@ -57,9 +57,10 @@ def isolation_of(level: int) -> Isolation:
 
 def check_leader_epoch(epoch: int) -> ErrorCode:
     """Hold the leader epoch that a client believes in against the only one there is."""
-    if epoch in (NO_EPOCH, LEADER_EPOCH):
+    if epoch <= LEADER_EPOCH:
+        # Below zero the client says that it knows none.
         return ErrorCode.NONE
-    return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch > LEADER_EPOCH else ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 async def list_offsets(
@@ -71,7 +72,8 @@ async def list_offsets(
         it is none.
     Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
         v9 latest tiered · v11 earliest pending upload.
-    Differs:   nothing is tiered: earliest local is the earliest, the other two find nothing.
+    Differs:   nothing is tiered: earliest local is the earliest, the other two find nothing. The max
+        timestamp is that of a record which is still there; Kafka may name one that was deleted.
     """
     isolation = isolation_of(request.isolation_level)
     times_named = Counter(

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from semel.broker.broker import Broker
+from semel.core import topic_configs
 from semel.core.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
@@ -46,7 +47,7 @@ async def delete_records(
         result = DeleteRecordsTopicResult(name=each.name)
         response.topics.append(result)
         for part in each.partitions:
-            error = _deletion_error(broker, topic, part.partition_index)
+            error = _deletion_error(topic, part.partition_index)
             answer = DeleteRecordsPartitionResult(
                 partition_index=part.partition_index, low_watermark=-1, error_code=error
             )
@@ -62,10 +63,12 @@ async def delete_records(
     return response
 
 
-def _deletion_error(broker: Broker, topic: Topic | None, index: int) -> ErrorCode:
+def _deletion_error(topic: Topic | None, index: int) -> ErrorCode:
     if topic is None or not 0 <= index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE if broker.catalog.limits(topic).deletes else ErrorCode.POLICY_VIOLATION
+    policy = topic_configs.words(topic_configs.value_of("cleanup.policy", topic.configs, {}))
+    is_only_compacted = "compact" in policy and "delete" not in policy
+    return ErrorCode.POLICY_VIOLATION if is_only_compacted else ErrorCode.NONE
 
 
 async def _delete(broker: Broker, partition: PartitionKey, offset: int) -> RecordsDeleted:

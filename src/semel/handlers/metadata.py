@@ -8,6 +8,7 @@ they came in by.
 
 import re
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -39,6 +40,7 @@ from semel.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
     SupportedFeatureKey,
+    TopicRequest,
 )
 
 LEADER_EPOCH: Final = 0
@@ -109,18 +111,28 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         only if both the client and auto.create.topics.enable allow it.
     Versions:  v1 null for all topics · v4 auto creation may be refused · v8 authorized operations · v9
         flexible · v10 topic ids in the response · v12 topics by id · v13 error code.
-    Differs:   a topic that this request made is shown at once, where Kafka says LEADER_NOT_AVAILABLE first.
+    Differs:   a topic that this request made is shown at once, where Kafka says UNKNOWN_TOPIC_OR_PARTITION
+        first. A topic with neither name nor id is INVALID_TOPIC_EXCEPTION, there UNKNOWN_SERVER_ERROR.
     """
+    if context.version < 12 and _is_by_id(request):
+        return MetadataResponse(
+            topics=[
+                MetadataResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=each.name or "", topic_id=each.topic_id
+                )
+                for each in request.topics or ()
+            ]
+        )
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_described(broker, each) for each in await broker.catalog.all()]
     else:
         wanted = {(each.topic_id, each.name): each for each in request.topics}.values()
-        topics = [await _find(broker, each, context.version) for each in wanted]
+        topics = [await _find(broker, each) for each in wanted]
         if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
             await _create_missing(broker, topics)
     if request.include_topic_authorized_operations:
         for topic in topics:
-            if not topic.error_code:
+            if topic.name is not None:
                 topic.topic_authorized_operations = _TOPIC_OPERATIONS
     host, port = broker.endpoints[context.listener]
     response = MetadataResponse(
@@ -134,12 +146,13 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     return response
 
 
-async def _find(broker: Broker, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
-    by_id = wanted.topic_id != NO_TOPIC_ID
-    if version < 12 and (by_id or wanted.name is None):
-        # Versions 10 and 11 have the field, and Kafka does not serve it there.
-        return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or "")
-    if by_id:
+def _is_by_id(request: MetadataRequest) -> bool:
+    """Whether a topic is named by its id. Versions 10 and 11 have the field, and Kafka refuses it there."""
+    return any(each.topic_id != NO_TOPIC_ID or each.name is None for each in request.topics or ())
+
+
+async def _find(broker: Broker, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    if wanted.topic_id != NO_TOPIC_ID:
         topic = await broker.catalog.topic_by_id(wanted.topic_id)
         if topic is None:
             return MetadataResponseTopic(
@@ -215,7 +228,7 @@ async def describe_cluster(
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}.",
-            endpoint_type=request.endpoint_type,
+            endpoint_type=_ENDPOINT_BROKERS,
         )
     host, port = broker.endpoints[context.listener]
     response = DescribeClusterResponse(
@@ -240,7 +253,7 @@ async def describe_topic_partitions(
     first_name, first_index = "", 0
     if request.cursor is not None:
         first_name, first_index = request.cursor.topic_name, request.cursor.partition_index
-    if first_index < 0 or (request.cursor is not None and name_problem(first_name)):
+    if request.cursor is not None and not _is_valid(request.cursor, request.topics):
         return DescribeTopicPartitionsResponse(
             topics=[
                 DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=each.name)
@@ -273,6 +286,13 @@ async def describe_topic_partitions(
     return response
 
 
+def _is_valid(cursor: Cursor, topics: Sequence[TopicRequest]) -> bool:
+    """Whether a page may begin here: at a partition of a topic that could be, and is asked for."""
+    if cursor.partition_index < 0 or name_problem(cursor.topic_name):
+        return False
+    return not topics or any(each.name == cursor.topic_name for each in topics)
+
+
 def _paged(
     broker: Broker, name: str, topic: Topic | None, indexes: range
 ) -> DescribeTopicPartitionsResponseTopic:
@@ -280,7 +300,9 @@ def _paged(
         error = (
             ErrorCode.INVALID_TOPIC_EXCEPTION if name_problem(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-        return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=error, name=name, topic_authorized_operations=_TOPIC_OPERATIONS
+        )
     nodes = [broker.node_id]
     return DescribeTopicPartitionsResponseTopic(
         name=name,

@@ -47,7 +47,8 @@ async def offset_commit(
     Versions:  v6 leader epoch · v7 static members · v8 flexible · v9 KIP-848 members, GROUP_ID_NOT_FOUND
         and STALE_MEMBER_EPOCH · v10 topic ids.
     Differs:   the retention time of v2–v4 is not looked at: offsets.retention.minutes holds for all. An
-        empty group id is INVALID_GROUP_ID.
+        empty group id is INVALID_GROUP_ID. An older member epoch is always STALE_MEMBER_EPOCH; Kafka takes
+        it for partitions that the member has kept since (KIP-1251).
     """
     response = OffsetCommitResponse()
     answers: list[OffsetCommitResponsePartition] = []
@@ -265,7 +266,7 @@ async def offset_delete(
         for each in asked.partitions:
             answer = OffsetDeleteResponsePartition(partition_index=each.partition_index)
             shown.partitions.append(answer)
-            if topic is None:
+            if topic is None or not 0 <= each.partition_index < topic.partitions:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             keys.append(OffsetKey(request.group_id, asked.name, each.partition_index))

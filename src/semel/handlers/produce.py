@@ -28,6 +28,7 @@ from semel.wire.schema import Buffer
 Refusal: TypeAlias = tuple[ErrorCode, str | None]
 """Why a batch is not appended: the code, and words for people."""
 
+UNAUTHORIZED: Final[Refusal] = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
 FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
 FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
 
@@ -42,7 +43,12 @@ def submit(
     Behaviour: acks 1 and -1 are answered when the batches are durable; acks 0 is not answered, and an error
         closes the connection. The partitions of one request become durable together.
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v13 topic ids.
-    Differs:   transactional batches are refused with INVALID_TXN_STATE until transactions are served.
+    Differs:   transactional batches are refused with INVALID_TXN_STATE until transactions are served. Batches
+        are not opened: what is wrong inside is found by readers, timestamps are those of the header, a
+        record without a key is taken on a compacted topic, and no single records are named in errors. What
+        is not one batch is INVALID_RECORD, also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE
+        and the client would try again in vain. The bit for the broker's time is INVALID_TIMESTAMP on every
+        topic. A refused batch has log start offset -1. A partition that is named twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
     if None in topics:
@@ -97,14 +103,16 @@ class _Produce:
         for data, topic in zip(self._request.topic_data, topics, strict=True):
             for part in data.partition_data:
                 self._refused.append(self._prepare(topic, part.index, part.records))
+        if UNAUTHORIZED in self._refused:
+            # One transactional batch without a transactional id, and nothing of the request is taken.
+            self._commands.clear()
+            self._refused = [UNAUTHORIZED] * len(self._refused)
         if self._commands:
             self._broker.submit(self._commands, self._decided)
         else:
             self._decided([])
 
     def _prepare(self, topic: Topic | None, index: int, records: Buffer | None) -> Refusal | None:
-        if self._request.acks not in (-1, 0, 1):
-            return ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1"
         if topic is None:
             by_id = self._context.version >= 13
             return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -113,9 +121,11 @@ class _Produce:
         header, error = check_produced(records, self._context.version)
         if header is None or records is None:
             return error, None
+        if self._request.acks not in (-1, 0, 1):
+            return ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1"
         if header.is_transactional:
             if self._request.transactional_id is None:
-                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+                return UNAUTHORIZED
             return ErrorCode.INVALID_TXN_STATE, "transactions are not served yet"
         return self._fit(topic, index, header, records)
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from semel.broker.broker import Broker
-from semel.core.topics import AddPartitions, CreateTopic, DeleteTopic, TopicAnswer
+from semel.core.topics import AddPartitions, CreateTopic, DeleteTopic, TopicAnswer, name_problem
 from semel.core.types import Command, ErrorCode, Topic
 from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
@@ -60,7 +60,8 @@ async def create_topics(
     Versions:  v4 -1 for the default number of partitions · v5 flexible, configs in the response · v7 topic
         ids.
     Differs:   any replication factor is accepted, and 1 is reported; names that differ only in '.' and '_'
-        are different topics, since no metric is named after them.
+        are different topics, since no metric is named after them. A config given twice is INVALID_CONFIG,
+        where Kafka takes the last.
     """
     names = Counter(each.name for each in request.topics)
     topics = {each.name: each for each in request.topics}
@@ -72,7 +73,7 @@ async def create_topics(
             continue
         command = _creation(broker, each, validate_only=request.validate_only)
         if isinstance(command, TopicAnswer):
-            answers[name] = command
+            answers[name] = await _rather(broker, name, command)
         else:
             commands[name] = command
     limit = broker.settings.semel_partitions_per_topic_max
@@ -84,6 +85,16 @@ async def create_topics(
     return CreateTopicsResponse(
         topics=[_created(broker, name, answers[name], context.version) for name in topics]
     )
+
+
+async def _rather(broker: Broker, name: str, refused: TopicAnswer) -> TopicAnswer:
+    """What matters more to the client than why its wish was refused: that the name is wrong, or taken."""
+    wrong_name = name_problem(name)
+    if wrong_name:
+        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
+    if await broker.catalog.topic(name) is not None:
+        return TopicAnswer(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists")
+    return refused
 
 
 def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) -> CreateTopic | TopicAnswer:
@@ -170,6 +181,7 @@ async def delete_topics(
     Behaviour: each topic is deleted or refused by itself. When this is answered nobody sees the topic any
         more; the space of its records is given back a little later.
     Versions:  v3 TOPIC_DELETION_DISABLED · v4 flexible · v5 error messages · v6 topic ids.
+    Differs:   a topic that is named once by name and once by id is deleted; Kafka refuses both.
     """
     if context.version >= 6:
         wanted = request.topics

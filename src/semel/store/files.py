@@ -75,6 +75,19 @@ class Files:
                 raise OSError(code, os.strerror(code))
 
 
+def end_of_data(descriptor: int) -> int:
+    """Behind this a file was never written; its size where the system cannot tell."""
+    end = 0
+    if not hasattr(os, "SEEK_HOLE"):
+        return os.fstat(descriptor).st_size
+    try:
+        while True:
+            end = os.lseek(descriptor, os.lseek(descriptor, end, os.SEEK_DATA), os.SEEK_HOLE)
+    except OSError as error:
+        # This is how it says that there is no more data. Any other error: do not touch anything.
+        return end if error.errno == errno.ENXIO else os.fstat(descriptor).st_size
+
+
 def _find_fallocate() -> Any:
     try:
         function = ctypes.CDLL(None, use_errno=True).fallocate

@@ -12,7 +12,8 @@ What goes wrong after that, in the write or in the flush, has an unknown outcome
 Appending happens on the writer's thread. Reading happens on threads of its own, except when the bytes are in
 the page cache, as those that were just written are: then they are copied without leaving the event loop.
 
-Space that was released is punched out of the file, and reads as zeros from then on. A reader that learned of
+Space that was released is punched out of the file, block by block (see ``released``), and reads as zeros from
+then on. A reader that learned of
 a place before it was released must look again whether its batch is still there, after it has read.
 """
 
@@ -24,8 +25,9 @@ from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer
-from semel.store.files import IOV_MAX, Files, OpenFiles
+from semel.store.files import IOV_MAX, Files, OpenFiles, end_of_data
 from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.released import Released
 from semel.store.worker import Fuse, Worker
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
@@ -74,8 +76,10 @@ class LocalChunks:
         self._files = files or Files()
         self._files.make_directory(directory)
         self._next_id = max(self._ids(), default=0) + 1
+        self._give_back_room(self._next_id - 1)
         self._fuse = fuse or Fuse()
         self._open_files = OpenFiles()
+        self._released = Released()
         self._writing: _Writing | None = None
         # Threads last: nobody would stop them if something before them went wrong.
         self._own_writer = writer is None
@@ -301,9 +305,22 @@ class LocalChunks:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    self._punch(descriptor, start, end)
+                    block = os.fstat(descriptor).st_blksize
+                    self._punch(descriptor, *self._released.add(chunk_id, start, end, block))
                 finally:
                     os.close(descriptor)
+
+    def _give_back_room(self, chunk_id: int) -> None:
+        """A crash leaves the room behind the last byte of the chunk that grew.
+
+        What was never written is a hole to the file system, so no row points there. If it fails, space is lost.
+        """
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._punch(descriptor, end_of_data(descriptor), os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
 
     def _punch(self, descriptor: int, start: int, end: int) -> None:
         block = os.fstat(descriptor).st_blksize
@@ -316,6 +333,7 @@ class LocalChunks:
         path = self._path(chunk_id)
         path.unlink(missing_ok=True)
         self._open_files.forget(path)
+        self._released.forget(chunk_id)
 
     def _list_now(self) -> list[tuple[int, int]]:
         chunks: list[tuple[int, int]] = []

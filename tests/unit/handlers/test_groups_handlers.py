@@ -71,7 +71,12 @@ async def stable(broker: Broker, **fields: Any) -> str:
     assert joined.error_code == ErrorCode.NONE
     assignments = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")]
     request = SyncGroupRequest(
-        group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, assignments=assignments
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=assignments,
     )
     synced = await send(broker, SYNC, request)
     assert synced.assignment == b"mine"
@@ -99,7 +104,13 @@ async def test_join_in_every_version(version: int) -> None:
 async def test_sync_heartbeat_and_leave_in_every_version(version: int) -> None:
     async with broker_in_memory(**QUICK) as broker:
         member_id = await stable(broker)
-        request = SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id)
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=1,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+        )
         synced = await send(broker, SYNC, request, version)
         assert synced.assignment == b"mine"
         assert synced.protocol_name == ("range" if version >= 5 else None)

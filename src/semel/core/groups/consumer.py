@@ -167,7 +167,7 @@ def _problem(command: ConsumerHeartbeat) -> str | None:
         "RackId": command.rack_id,
     }
     for name, value in empty.items():
-        if value == "":
+        if value is not None and not value.strip():
             return f"{name} can't be empty."
     if command.epoch < LEAVE_FOR_A_MOMENT:
         return "MemberEpoch is invalid."

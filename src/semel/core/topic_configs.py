@@ -89,9 +89,6 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "compression.gzip.level": TopicConfig("-1", INT, "batches are kept as sent", -1, 9, inert=True),
     "compression.lz4.level": TopicConfig("9", INT, "batches are kept as sent", 1, 17, inert=True),
     "compression.zstd.level": TopicConfig("3", INT, "batches are kept as sent", -131_072, 22, inert=True),
-    "compression.gzip.level": TopicConfig("-1", INT, "batches are kept as they come", -1, 9, inert=True),
-    "compression.lz4.level": TopicConfig("9", INT, "batches are kept as they come", 1, 17, inert=True),
-    "compression.zstd.level": TopicConfig("3", INT, "batches are kept as they come", -131072, 22, inert=True),
     "retention.ms": TopicConfig(
         "604800000",
         LONG,

@@ -55,7 +55,8 @@ def test_a_chunk_that_cannot_be_written_ends_the_process(tmp_path: Path, call: s
 
 def limit_file_size(broker: BrokerProcess, size: int) -> None:
     """From now on no byte behind this one can be written to any file."""
-    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
 @pytest.mark.parametrize("what", ["records", "topic", "offset", "heartbeat"])

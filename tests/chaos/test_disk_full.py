@@ -209,7 +209,7 @@ def test_what_deletes_works_on_a_full_disk_and_heals_it(
 
 
 def test_a_disk_that_others_have_filled_to_the_last_byte(small_disk: Path) -> None:
-    """Not even the ledger can grow: writes are refused, the broker lives, and nothing acknowledged is lost."""
+    """Not even the ledger can grow: writes are refused, the broker lives, nothing acknowledged is lost."""
     options = ("--set", f"semel.chunk.bytes.max={MIB}", "--set", "semel.disk.reserve.bytes=0", *OPTIONS)
     with CrampedBroker(small_disk, *options) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")

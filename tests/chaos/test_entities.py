@@ -128,7 +128,7 @@ def test_offsets_of_many_groups(client: RawClient) -> None:
 
 
 def test_groups_with_members_are_kept_and_one_too_many_waits(client: RawClient) -> None:
-    """A session cannot leave memory while somebody counts on it, so a group beyond the limit is told to wait."""
+    """A session cannot leave memory while somebody counts on it: a group beyond the limit has to wait."""
     members = [ClassicMember(client, f"m{number}") for number in range(KEPT)]
     assert client.ask(join_request("one-too-many"), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     for number in range(MANY):

@@ -1,7 +1,6 @@
 """The embedded store on a disk that fails or is full, and the chunks that nobody points at."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import shutil
@@ -10,52 +9,13 @@ from typing import Any
 
 import apsw
 import pytest
+from support.stored import SETTINGS, append, assert_dense, log_of, opened
 
 from semel.config import Settings
 from semel.core.facts import BatchAppended, ProducerIdAllocated, TopicDeleted
 from semel.core.types import PartitionKey
-from semel.store.embedded import EmbeddedStore, open_store
-from semel.store.interface import StoreBroken, StoredBatch, StoreFull
-
-SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
-EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
-
-
-@contextlib.asynccontextmanager
-async def _opened(directory: Path | None, settings: Settings = SETTINGS, **options: Any) -> Any:
-    store = await open_store(directory, settings, **options)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def _log(store: EmbeddedStore, key: PartitionKey) -> list[tuple[StoredBatch, bytes]]:
-    """Every batch of a partition with its bytes."""
-    batches = await store.ledger.find_batches(key, 0, **EVERYTHING)
-    data = await store.chunks.read([batch.place for batch in batches])
-    return [(batch, bytes(each)) for batch, each in zip(batches, data, strict=True)]
-
-
-def _bytes_of(offset: int) -> bytes:
-    return f"batch {offset} ".encode() * (1 + offset % 50)
-
-
-async def _append(store: EmbeddedStore, scribe: Any, key: PartitionKey, count: int = 1) -> int:
-    """Append batches whose bytes say their offset, in one commit."""
-    facts, data = [], []
-    for _ in range(count):
-        each = _bytes_of(scribe.partitions[key].high_watermark)
-        facts.append(scribe.append(key, size=len(each))[0])
-        data.append(each)
-    return await store.commit(facts, data)
-
-
-def _assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
-    for offset, (batch, data) in enumerate(log):
-        assert batch.base_offset == offset
-        assert data == _bytes_of(offset)
-
+from semel.store.embedded import open_store
+from semel.store.interface import StoreBroken, StoreFull
 
 # -- faults -----------------------------------------------------------------------------------------------
 
@@ -68,10 +28,10 @@ async def test_a_chunk_that_cannot_be_written_breaks_the_store(
     created = scribe.created()
     key = PartitionKey(created.topic.topic_id, 0)
     await store.commit([created], [])
-    await _append(store, scribe, key)
+    await append(store, scribe, key)
     failing_files.failures[call] = errno.EIO
     with pytest.raises(StoreBroken):
-        await _append(store, scribe, key)
+        await append(store, scribe, key)
     failing_files.failures.clear()
     for again in (
         store.commit([ProducerIdAllocated(1)], []),
@@ -83,8 +43,8 @@ async def test_a_chunk_that_cannot_be_written_breaks_the_store(
         with pytest.raises(StoreBroken):
             await again
     await store.close()
-    async with _opened(tmp_path / "data") as store:
-        assert len(await _log(store, key)) == 1
+    async with opened(tmp_path / "data") as store:
+        assert len(await log_of(store, key)) == 1
         assert not store.stopped_cleanly
 
 
@@ -105,7 +65,7 @@ async def test_a_ledger_that_cannot_be_written_breaks_the_store(
     await store.commit([created], [])
     failing_disk.failing["sync"] = apsw.IOError
     with pytest.raises(StoreBroken):
-        await _append(store, scribe, key)
+        await append(store, scribe, key)
     failing_disk.failing.clear()
     with pytest.raises(StoreBroken):
         await store.commit([ProducerIdAllocated(1)], [])
@@ -118,32 +78,32 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
     tmp_path: Path, scribe: Any, failing_files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=10_000_000)
-    async with _opened(tmp_path / "data", settings, files=failing_files) as store:
+    async with opened(tmp_path / "data", settings, files=failing_files) as store:
         created = scribe.created()
         key = PartitionKey(created.topic.topic_id, 0)
         await store.commit([created], [])
-        await _append(store, scribe, key, 3)
+        await append(store, scribe, key, 3)
         monkeypatch.setattr(failing_files, "free_bytes", lambda path: 1_000_000)
         big = BatchAppended(key, 3, 3, 0, 1_000, 100_000, -1, False, False)
         for _ in range(2):
             with pytest.raises(StoreFull):
                 await store.commit([big], [bytes(100_000)])
         # Reading, committing facts, deleting and sweeping go on: that is how a disk gets room again.
-        assert len(await _log(store, key)) == 3
+        assert len(await log_of(store, key)) == 3
         await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2)], [])
         places = await store.ledger.sweep(limit=10)
         assert len(places) == 2
         await store.chunks.release(places)
         await store.sweep_orphans()
         monkeypatch.undo()
-        await _append(store, scribe, key)
-        assert [batch.base_offset for batch, _ in await _log(store, key)] == [2, 3]
+        await append(store, scribe, key)
+        assert [batch.base_offset for batch, _ in await log_of(store, key)] == [2, 3]
 
 
 async def test_a_ledger_that_was_full_is_given_batches_again_when_there_is_room(
     tmp_path: Path, scribe: Any, failing_files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with _opened(tmp_path / "data", files=failing_files) as store:
+    async with opened(tmp_path / "data", files=failing_files) as store:
         created = scribe.created()
         key = PartitionKey(created.topic.topic_id, 0)
         await store.commit([created], [])
@@ -161,7 +121,7 @@ async def test_a_ledger_that_was_full_is_given_batches_again_when_there_is_room(
         connection.pragma("max_page_count", 2**30)
         await store.make_room(1_000)
         await store.commit(facts, [b"x"] * 3_000)
-        assert len(await _log(store, key)) == 3_000
+        assert len(await log_of(store, key)) == 3_000
 
 
 # -- orphans ----------------------------------------------------------------------------------------------
@@ -170,17 +130,17 @@ async def test_a_ledger_that_was_full_is_given_batches_again_when_there_is_room(
 async def test_orphans_are_removed_and_nothing_else(tmp_path: Path, scribe: Any, failing_files: Any) -> None:
     data = tmp_path / "data"
     crashed = tmp_path / "crashed"
-    async with _opened(data, files=failing_files) as store:
+    async with opened(data, files=failing_files) as store:
         keep, gone = scribe.created("keep"), scribe.created("gone")
         await store.commit([keep, gone], [])
         keys = [PartitionKey(each.topic.topic_id, 0) for each in (keep, gone)]
         for _ in range(3):
-            await _append(store, scribe, keys[0], 50)
+            await append(store, scribe, keys[0], 50)
         await store.chunks.append([os.urandom(60_000)])
         for _ in range(10):
-            await _append(store, scribe, keys[1], 100)
+            await append(store, scribe, keys[1], 100)
         await store.chunks.append([os.urandom(60_000)])
-        await _append(store, scribe, keys[0])
+        await append(store, scribe, keys[0])
         assert await store.sweep_orphans() != []
         assert await store.sweep_orphans() == []
 
@@ -193,37 +153,37 @@ async def test_orphans_are_removed_and_nothing_else(tmp_path: Path, scribe: Any,
         orphans = await store.sweep_orphans()
         assert orphans
         assert set(orphans) < set(referenced)
-        _assert_dense(await _log(store, keys[0]))
+        assert_dense(await log_of(store, keys[0]))
         left = {chunk_id for chunk_id, _ in await store.chunks.list_chunks()}
         assert left >= set(await store.ledger.chunk_references())
         # A crash after bytes were written and before their facts were.
         failing_files.after = lambda call: (
             shutil.copytree(data, crashed) and None if call == "flush" else None
         )
-        await _append(store, scribe, keys[0])
+        await append(store, scribe, keys[0])
         failing_files.after = lambda call: None
 
-    async with _opened(crashed) as store:
+    async with opened(crashed) as store:
         await store.chunks.append([b"begin a chunk, so that the one before is sealed"])
         await store.sweep_orphans()
-        _assert_dense(await _log(store, keys[0]))
+        assert_dense(await log_of(store, keys[0]))
 
 
 async def test_orphan_sweeps_and_commits_at_the_same_time(tmp_path: Path, scribe: Any) -> None:
-    async with _opened(tmp_path / "data") as store:
+    async with opened(tmp_path / "data") as store:
         created = scribe.created()
         key = PartitionKey(created.topic.topic_id, 0)
         await store.commit([created], [])
 
-        async def append() -> None:
+        async def write() -> None:
             for _ in range(60):
-                await _append(store, scribe, key, 20)
+                await append(store, scribe, key, 20)
 
         async def sweep() -> None:
             for _ in range(60):
                 await store.sweep_orphans()
 
-        await asyncio.gather(append(), sweep())
-        log = await _log(store, key)
-        _assert_dense(log)
+        await asyncio.gather(write(), sweep())
+        log = await log_of(store, key)
+        assert_dense(log)
         assert len(log) == 1_200

@@ -1,7 +1,6 @@
 """The embedded store: bytes and facts together, through crashes, faults, full disks and second processes."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -14,80 +13,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stored import SETTINGS, append, assert_dense, log_of, opened
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import ClusterKey, PartitionKey
-from semel.store.embedded import EmbeddedStore, open_store
-from semel.store.interface import StoreBroken, StoredBatch, StoreLocked
-
-SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
-EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
-
-
-@contextlib.asynccontextmanager
-async def _opened(directory: Path | None, settings: Settings = SETTINGS, **options: Any) -> Any:
-    store = await open_store(directory, settings, **options)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def _log(store: EmbeddedStore, key: PartitionKey) -> list[tuple[StoredBatch, bytes]]:
-    """Every batch of a partition with its bytes."""
-    batches = await store.ledger.find_batches(key, 0, **EVERYTHING)
-    data = await store.chunks.read([batch.place for batch in batches])
-    return [(batch, bytes(each)) for batch, each in zip(batches, data, strict=True)]
-
-
-def _bytes_of(offset: int) -> bytes:
-    return f"batch {offset} ".encode() * (1 + offset % 50)
-
-
-async def _append(store: EmbeddedStore, scribe: Any, key: PartitionKey, count: int = 1) -> int:
-    """Append batches whose bytes say their offset, in one commit."""
-    facts, data = [], []
-    for _ in range(count):
-        each = _bytes_of(scribe.partitions[key].high_watermark)
-        facts.append(scribe.append(key, size=len(each))[0])
-        data.append(each)
-    return await store.commit(facts, data)
-
-
-def _assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
-    for offset, (batch, data) in enumerate(log):
-        assert batch.base_offset == offset
-        assert data == _bytes_of(offset)
-
+from semel.store.embedded import open_store
+from semel.store.interface import StoreBroken, StoreLocked
 
 # -- together ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_bytes_and_facts_are_committed_together(tmp_path: Path, scribe: Any, kind: str) -> None:
-    async with _opened(tmp_path / "data" if kind == "disk" else None) as store:
+    async with opened(tmp_path / "data" if kind == "disk" else None) as store:
         created = scribe.created(partitions=2)
         first = await store.commit([created], [])
         keys = [PartitionKey(created.topic.topic_id, index) for index in range(2)]
         for number in range(30):
-            assert await _append(store, scribe, keys[number % 2], 1 + number % 7) == first + number + 1
+            assert await append(store, scribe, keys[number % 2], 1 + number % 7) == first + number + 1
         for key in keys:
-            log = await _log(store, key)
-            _assert_dense(log)
+            log = await log_of(store, key)
+            assert_dense(log)
             assert len(log) == scribe.partitions[key].high_watermark
         assert await store.ledger.load(keys) == [scribe.partitions[key] for key in keys]
         assert 0 < store.append_seconds < store.flush_seconds
         counted: Counter[int] = Counter()
         for key in keys:
-            for batch, _ in await _log(store, key):
+            for batch, _ in await log_of(store, key):
                 counted[batch.place.chunk_id] += batch.place.length
         assert await store.ledger.chunk_references() == counted
         assert [chunk_id for chunk_id, _ in await store.chunks.list_chunks()] == sorted(counted)
 
 
 async def test_stores_in_memory_share_nothing() -> None:
-    async with _opened(None) as one, _opened(None) as other:
+    async with opened(None) as one, opened(None) as other:
         await one.commit([ProducerIdAllocated(5)], [])
         assert await other.ledger.load([ClusterKey()]) == [(0,)]
         assert one.cluster_id != other.cluster_id
@@ -99,8 +59,8 @@ async def test_close_leaves_no_thread_and_no_open_file(tmp_path: Path, scribe: A
         store = await open_store(directory, SETTINGS)
         created = scribe.created()
         await store.commit([created], [])
-        await _append(store, scribe, PartitionKey(created.topic.topic_id, 0))
-        await _log(store, PartitionKey(created.topic.topic_id, 0))
+        await append(store, scribe, PartitionKey(created.topic.topic_id, 0))
+        await log_of(store, PartitionKey(created.topic.topic_id, 0))
         await store.close()
         await store.close()
         for again in (store.commit([], []), store.ledger.topics(), store.sweep_orphans()):
@@ -112,29 +72,29 @@ async def test_close_leaves_no_thread_and_no_open_file(tmp_path: Path, scribe: A
 
 async def test_a_cancelled_commit_happens(tmp_path: Path, scribe: Any) -> None:
     """A client that goes away loses its answer; what was given to the store is not taken back."""
-    async with _opened(tmp_path / "data") as store:
+    async with opened(tmp_path / "data") as store:
         created = scribe.created()
         await store.commit([created], [])
         key = PartitionKey(created.topic.topic_id, 0)
-        task = asyncio.create_task(_append(store, scribe, key))
+        task = asyncio.create_task(append(store, scribe, key))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await _append(store, scribe, key)
-        assert len(await _log(store, key)) == 2
+        await append(store, scribe, key)
+        assert len(await log_of(store, key)) == 2
 
 
 async def test_identity_outlives_a_restart(tmp_path: Path) -> None:
-    async with _opened(tmp_path / "data") as store:
+    async with opened(tmp_path / "data") as store:
         cluster_id = store.cluster_id
         assert (store.term, store.stopped_cleanly) == (1, True)
-    async with _opened(tmp_path / "data") as store:
+    async with opened(tmp_path / "data") as store:
         assert (store.cluster_id, store.term, store.stopped_cleanly) == (cluster_id, 1, True)
     with pytest.raises(ValueError, match=cluster_id):
         await open_store(tmp_path / "data", Settings(cluster_id="another"))
     # The one that was refused has let go of the directory.
-    async with _opened(tmp_path / "data") as store:
+    async with opened(tmp_path / "data") as store:
         assert store.cluster_id == cluster_id
 
 
@@ -152,14 +112,14 @@ async def test_a_crash_at_any_step_leaves_all_of_a_commit_or_nothing(
         copies[step] = tmp_path / f"after-{len(copies)}-{step}"
         shutil.copytree(data, copies[step])
 
-    async with _opened(data, files=failing_files) as store:
+    async with opened(data, files=failing_files) as store:
         created = scribe.created()
         key = PartitionKey(created.topic.topic_id, 0)
         await store.commit([created], [])
-        await _append(store, scribe, key, 3)
+        await append(store, scribe, key, 3)
         copy("nothing")
         failing_files.after = copy
-        await _append(store, scribe, key, 2)
+        await append(store, scribe, key, 2)
         failing_files.after = lambda call: None
         copy("commit")
     copy("close")
@@ -167,10 +127,10 @@ async def test_a_crash_at_any_step_leaves_all_of_a_commit_or_nothing(
     there = {"nothing": 3, "write": 3, "flush": 3, "commit": 5, "close": 5}
     assert list(copies) == list(there)
     for step, count in there.items():
-        async with _opened(copies[step]) as store:
+        async with opened(copies[step]) as store:
             assert store.stopped_cleanly == (step == "close")
-            log = await _log(store, key)
-            _assert_dense(log)
+            log = await log_of(store, key)
+            assert_dense(log)
             assert len(log) == count, step
             # What nobody points at is not written over, and the log goes on.
             again = await store.chunks.append([b"later"])
@@ -230,11 +190,11 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         child.stdout.close()
         child.wait()
 
-        async with _opened(directory) as store:
+        async with opened(directory) as store:
             (topic,) = await store.ledger.topics()
             key = PartitionKey(topic.topic_id, 0)
-            log = await _log(store, key)
-            _assert_dense(log)
+            log = await log_of(store, key)
+            assert_dense(log)
             # One commit may have happened without its answer.
             assert acknowledged <= len(log) <= acknowledged + 5
             assert (await store.ledger.load([key]))[0].high_watermark == len(log)
@@ -259,10 +219,10 @@ async def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) ->
         assert child.stdout is not None
         child.stdout.close()
     # The lock went with the process.
-    async with _opened(directory):
+    async with opened(directory):
         with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
             await open_store(directory, SETTINGS)
-    async with _opened(directory):
+    async with opened(directory):
         pass
 
 
@@ -276,5 +236,5 @@ async def test_a_directory_that_cannot_be_used_leaves_nothing_behind(
         await open_store(tmp_path / "data", SETTINGS)
     assert set(threading.enumerate()) <= before
     (tmp_path / "data" / "chunks").unlink()
-    async with _opened(tmp_path / "data"):
+    async with opened(tmp_path / "data"):
         pass

@@ -1,4 +1,4 @@
-"""``python faulty_main.py SWITCHES serve ...``: the ``semel`` command on a disk with switches (see ``faulty``)."""
+"""``python faulty_main.py SWITCHES serve ...``: the ``semel`` command on a disk with switches."""
 
 import sys
 from functools import partial

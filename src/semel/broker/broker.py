@@ -91,6 +91,11 @@ class Broker:
         await asyncio.gather(commit_loop, return_exceptions=True)
         await self.store.close()
 
+    def end_waits(self) -> None:
+        """Answer those who wait for something to happen: it will happen elsewhere, or after a restart."""
+        self.reads.end_waits()
+        self._loop.end_waits()
+
     def now(self) -> int:
         """Milliseconds, steady."""
         return self.clock.now()

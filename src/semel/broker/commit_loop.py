@@ -80,6 +80,10 @@ class CommitLoop:
         self._stopping = True
         self._wake.set()
 
+    def end_waits(self) -> None:
+        """Tell those who wait for others, as joins do, to come back later. What was decided stays decided."""
+        self._fail_parked(StoreFull("the broker stops"))
+
     async def run(self) -> None:
         """Turn until stopped. Any exception is fatal to the process: see the module's rules."""
         while True:
@@ -186,10 +190,17 @@ class CommitLoop:
     def _forget(self, asked: list[_Asked], full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         self.state = BrokerState()
-        waiting = {id(each): each for each, _ in self._parked.values()} | {id(each): each for each in asked}
+        parked = self._fail_parked(full)
+        for each in asked:
+            if id(each) not in parked:
+                each.done(full)
+
+    def _fail_parked(self, full: StoreFull) -> set[int]:
+        waiting = {id(each): each for each, _ in self._parked.values()}
         self._parked.clear()
         for each in waiting.values():
             each.done(full)
+        return set(waiting)
 
 
 def _without_records(asked: list[_Asked], full: StoreFull) -> list[_Asked]:

@@ -64,6 +64,7 @@ class Reads:
         self._tail = Tail()
         self._looks = Looks(store.ledger, self._views, self._tail)
         self._waiting = Waiting()
+        self._is_ending = False
         self._search = OffsetSearch(store, self._views)
         metrics.gauge("tail_bytes", "Memory of the newest batches.", lambda: self._tail.size_bytes)
 
@@ -91,6 +92,11 @@ class Reads:
             self._views.forget(key)
             self._tail.forget(key)
             self._waiting.published(key, None, None)
+
+    def end_waits(self) -> None:
+        """Answer fetches with what there is, from now on: the broker stops."""
+        self._is_ending = True
+        self._waiting.wake_all()
 
     def view(self, key: PartitionKey) -> Partition | None:
         """The partition's newest committed value, if it is known without asking."""
@@ -120,7 +126,7 @@ class Reads:
         while True:
             looks = await self._looks.look(ranges, max_bytes)
             missing = min_bytes - sum(look.size_bytes for look in looks)
-            seconds_left = deadline - clock()
+            seconds_left = 0.0 if self._is_ending else deadline - clock()
             if missing <= 0 or seconds_left <= 0 or not looks or any(look.must_answer for look in looks):
                 results = await self._read(looks)
                 self._follow(looks)

@@ -81,6 +81,12 @@ class Waiting:
                 if not waiters:
                     del self._by_partition[key]
 
+    def wake_all(self) -> None:
+        """Nothing will come any more."""
+        for waiters in self._by_partition.values():
+            for waiter in waiters:
+                waiter.wake()
+
     def published(self, key: PartitionKey, before: Partition | None, after: Partition | None) -> None:
         """Tell those who wait for this partition what it became; None if it is deleted."""
         for waiter in self._by_partition.get(key, ()):

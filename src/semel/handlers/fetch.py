@@ -15,6 +15,7 @@ from semel.core.types import Buffer, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.fetch_sessions import FetchSessions, SessionPartition, TopicReference, Turn
 from semel.handlers.list_offsets import (
+    NO_EPOCH,
     check_leader_epoch,
     isolation_of,
     list_offsets,
@@ -116,7 +117,8 @@ def _check(topic: Topic | None, partition: SessionPartition) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not 0 <= partition.index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return check_leader_epoch(partition.asked.current_leader_epoch)
+    # Here, and only here, everything below zero means that the client knows no epoch.
+    return check_leader_epoch(max(partition.asked.current_leader_epoch, NO_EPOCH))
 
 
 def _data(index: int, result: FetchResult) -> PartitionData:

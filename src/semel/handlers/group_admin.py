@@ -93,7 +93,7 @@ def _described(group_id: str, group: Group | None, version: int, operations: int
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"Group {group_id} not found."
         return described
-    # What the members say and own has a meaning only between two rebalances.
+    # What the members say has a meaning only between two rebalances.
     is_stable = group.state is ClassicState.STABLE
     return DescribedGroup(
         group_id=group_id,
@@ -107,7 +107,7 @@ def _described(group_id: str, group: Group | None, version: int, operations: int
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
-                member_assignment=member.assignment if is_stable else b"",
+                member_assignment=member.assignment,
             )
             for member in group.members.values()
         ],

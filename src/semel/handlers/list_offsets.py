@@ -57,10 +57,9 @@ def isolation_of(level: int) -> Isolation:
 
 def check_leader_epoch(epoch: int) -> ErrorCode:
     """Hold the leader epoch that a client believes in against the only one there is."""
-    if epoch <= LEADER_EPOCH:
-        # Below zero the client says that it knows none.
+    if epoch in (NO_EPOCH, LEADER_EPOCH):
         return ErrorCode.NONE
-    return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch > LEADER_EPOCH else ErrorCode.FENCED_LEADER_EPOCH
 
 
 async def list_offsets(

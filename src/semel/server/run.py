@@ -88,6 +88,7 @@ async def serve(
         if server.failure is not None:
             await server.abort()
         else:
+            broker.end_waits()
             await server.stop(GRACE_SECONDS)
         await _close(broker)
     event(log, logging.INFO, "stopped")

@@ -313,7 +313,7 @@ class LocalChunks:
     def _give_back_room(self, chunk_id: int) -> None:
         """A crash leaves the room behind the last byte of the chunk that grew.
 
-        What was never written is a hole to the file system, so no row points there. If it fails, space is lost.
+        What was never written is a hole to the file system; no row points there. If it fails, space is lost.
         """
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)

@@ -5,8 +5,8 @@ released one after the other would leave the block they share, and small batches
 would leave everything. So what was released is remembered, and a block goes when the last byte in it does.
 
 It is a memory of this process: after a restart, blocks that were partly released stay until their chunk goes.
-It is bounded: beyond ``RANGES_MAX`` ranges the chunk that was released from longest ago is forgotten, with the
-same effect.
+It is bounded: beyond ``RANGES_MAX`` ranges the chunk that was released from longest ago is forgotten, with
+the same effect.
 """
 
 import threading

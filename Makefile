@@ -27,8 +27,8 @@ fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup ## every test that needs no peer (about five minutes on two cores)
-	$(BIN)/python -m pytest
+test: setup ## every test that needs no peer (a few minutes on two cores)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 chaos: setup ## 50 x kill -9 under idempotent load from eight producers
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos -k kill --timeout 3600

@@ -25,7 +25,6 @@ from support.kafka_python import (
     Fresh,
     Member,
     administrator,
-    collect_leaked_sockets,
     create,
     produce,
     producing,
@@ -37,21 +36,6 @@ from support.raw import RawClient
 from support.waiting import until
 
 from semel.wire.compression import Codec
-
-# kafka-python forgets to close some of its sockets and leaves them to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def _collect_after_each_test() -> Iterator[None]:
-    yield
-    collect_leaked_sockets()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collect_after_the_last_test() -> Iterator[None]:
-    yield
-    collect_leaked_sockets()
 
 
 @pytest.fixture(scope="module")

@@ -30,28 +30,12 @@ from support.kafka_python import (
     Fresh,
     Member,
     administrator,
-    collect_leaked_sockets,
     create,
     produce,
     reader,
     shared,
 )
 from support.waiting import until
-
-# kafka-python forgets to close some of its sockets and leaves them to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def _collect_after_each_test() -> Iterator[None]:
-    yield
-    collect_leaked_sockets()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collect_after_the_last_test() -> Iterator[None]:
-    yield
-    collect_leaked_sockets()
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """kafka-python as the tests use it: make topics, send and wait, read, be a member of a group."""
 
 import contextlib
-import gc
+import socket
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+import kafka.net.inet
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError
@@ -18,11 +18,23 @@ Fresh = Callable[[str], str]
 WAIT_SECONDS = 30.0
 
 
-def collect_leaked_sockets() -> None:
-    """Have them collected here and now, and not in a later test that would be blamed for them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
-        gc.collect()
+class ForgottenSocket(socket.socket):
+    """kafka-python leaves sockets of failed connects to the garbage collector, whichever test that hits."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _SocketModule:
+    """The module ``socket`` as kafka-python sees it."""
+
+    socket = ForgottenSocket
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+
+kafka.net.inet.socket = _SocketModule()
 
 
 @contextmanager

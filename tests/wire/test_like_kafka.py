@@ -298,15 +298,19 @@ def test_the_last_cleanup_policy_may_be_taken_away_and_tiers_not_turned_on(clien
 # Groups.
 
 
-def join(client: RawClient, group: str) -> Any:
-    """The only member of a new classic group; version 3 needs no second round for the member id."""
-    request = groups.JoinGroupRequest(
+def join_request(group: str) -> groups.JoinGroupRequest:
+    return groups.JoinGroupRequest(
         group_id=group,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocol_type="consumer",
         protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
+
+
+def join(client: RawClient, group: str) -> Any:
+    """The only member of a new classic group; version 3 needs no second round for the member id."""
+    request = join_request(group)
     retriable = (
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -400,3 +404,62 @@ def test_kip_848_a_member_without_an_expression_has_an_empty_one(client: RawClie
         known, unknown = unknown, known
     assert [each.subscribed_topic_regex for each in known.members] == [""]
     assert unknown.error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_members_assignment_is_shown_while_the_group_rebalances(client: RawClient, bootstrap: str) -> None:
+    group = new_name("group")
+    joined = join(client, group)
+    assignment = groups.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")
+    sync = groups.SyncGroupRequest(
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[assignment],
+    )
+    assert client.ask(sync, 3).assignment == b"mine"
+    with RawClient(bootstrap) as other:
+        other.send(join_request(group), 3)
+
+        def described() -> Any:
+            return client.ask(groups.DescribeGroupsRequest(groups=[group]), 5).groups[0]
+
+        until(lambda: described().group_state == "PreparingRebalance", what="a rebalance")
+        assert sorted((each.member_metadata, each.member_assignment) for each in described().members) == [
+            (b"", b""),
+            (b"", b"mine"),
+        ]
+
+
+def test_kip_848_what_a_member_is_told_to_give_up_is_still_its_own(client: RawClient) -> None:
+    group, topic = new_name("group"), make(client, partitions=2)
+    join(client, new_name("group"))
+
+    def beat(member_id: str, epoch: int, **fields: Any) -> Any:
+        request = groups.ConsumerGroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=epoch, **fields
+        )
+        answer = client.ask(request, 1)
+        assert answer.error_code == ErrorCode.NONE
+        return answer
+
+    joining = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [topic], "topic_partitions": []}
+    first = beat("first", 0, **joining)
+    owned = first.assignment.topic_partitions
+    assert len(owned[0].partitions) == 2
+    beat("second", 0, **joining)
+
+    def is_told() -> bool:
+        # Kafka makes new assignments a moment later.
+        told = beat("first", first.member_epoch, topic_partitions=owned).assignment
+        return told is not None and len(told.topic_partitions[0].partitions) == 1
+
+    until(is_told, what="the order to give a partition up")
+    described = client.ask(groups.ConsumerGroupDescribeRequest(group_ids=[group]), 1).groups[0]
+    shown = {
+        each.member_id: [
+            sum(len(one.partitions) for one in side.topic_partitions)
+            for side in (each.assignment, each.target_assignment)
+        ]
+        for each in described.members
+    }
+    assert shown == {"first": [2, 1], "second": [0, 1]}

@@ -44,13 +44,17 @@ _DURABLE = frozenset(DURABLE)
 class _Asked:
     """Commands that were submitted together, and their answers so far."""
 
-    __slots__ = ("answers", "commands", "done", "parked")
+    __slots__ = ("answers", "append_bytes", "commands", "done", "parked")
 
     def __init__(self, commands: Sequence[Command], done: Done) -> None:
         self.commands = commands
         self.done = done
         self.answers: list[Any] = []
         self.parked = 0
+        self.append_bytes = 0
+        for command in commands:
+            if isinstance(command, Append):
+                self.append_bytes += command.header.length
 
 
 class CommitLoop:
@@ -101,9 +105,9 @@ class CommitLoop:
     def _take(self) -> tuple[list[_Asked], int]:
         """What has arrived, within the bytes of one commit (but always one), and the bytes of its records."""
         taken = [self._queue.popleft()]
-        total = _size(taken[0])
+        total = taken[0].append_bytes
         while self._queue:
-            size = _size(self._queue[0])
+            size = self._queue[0].append_bytes
             if total + size > self._settings.semel_tick_bytes_max:
                 break
             total += size
@@ -144,10 +148,12 @@ class CommitLoop:
 
     async def _load(self, asked: list[_Asked]) -> None:
         missing: dict[Key, None] = {}
+        tables = self.state.tables
         for each in asked:
             for command in each.commands:
-                for key in self.state.missing(command.keys()):
-                    missing[key] = None
+                for key in command.keys():  # noqa: SIM118 - not a dictionary
+                    if key not in tables[type(key)]:
+                        missing[key] = None
         if missing:
             keys = list(missing)
             for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):
@@ -207,12 +213,8 @@ def _without_records(asked: list[_Asked], full: StoreFull) -> list[_Asked]:
     """Refuse those who want to append; the others."""
     rest: list[_Asked] = []
     for each in asked:
-        if _size(each):
+        if each.append_bytes:
             each.done(full)
         else:
             rest.append(each)
     return rest
-
-
-def _size(asked: _Asked) -> int:
-    return sum(command.header.length for command in asked.commands if isinstance(command, Append))

@@ -22,7 +22,7 @@ from semel.core.facts import (
     ProducerExpired,
     ProducerIdAllocated,
 )
-from semel.core.producer_state import BLANK, advance, check_sequence, find_duplicate
+from semel.core.producer_state import BLANK, advance, check_sequence, find_duplicate, is_next
 from semel.core.types import (
     Apply,
     Buffer,
@@ -127,16 +127,19 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
 
     producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
     producer = state.producers[producer_key] or BLANK
-    duplicate = find_duplicate(producer, header)
-    if duplicate is not None:
-        first = duplicate.last_offset - duplicate.offset_delta
-        return Decision(Appended(ErrorCode.NONE, first, duplicate.timestamp, partition.log_start_offset))
-    error = _check_producer(producer, header, command.transaction_version)
-    if error:
-        return Decision(Appended(error, log_start_offset=partition.log_start_offset))
-
+    version = command.transaction_version
+    if not is_next(producer, header):
+        duplicate = find_duplicate(producer, header)
+        if duplicate is not None:
+            first = duplicate.last_offset - duplicate.offset_delta
+            return Decision(Appended(ErrorCode.NONE, first, duplicate.timestamp, partition.log_start_offset))
+        error = _check_producer(producer, header, version)
+        if error:
+            return Decision(Appended(error, log_start_offset=partition.log_start_offset))
     first_offset = producer.transaction_first_offset
-    opens = command.transaction_version > 0 and first_offset < 0
+    if first_offset >= 0 and version == 0:
+        return Decision(Appended(ErrorCode.INVALID_TXN_STATE, log_start_offset=partition.log_start_offset))
+    opens = version > 0 and first_offset < 0
     if opens:
         first_offset = partition.high_watermark
     if command.log_append_time >= 0:
@@ -151,12 +154,7 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
 def _check_producer(producer: ProducerState, header: BatchHeader, transaction_version: int) -> ErrorCode:
     if header.producer_epoch < producer.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    error = check_sequence(producer, header, must_start_at_zero=transaction_version >= 2)
-    if error:
-        return error
-    if producer.transaction_first_offset >= 0 and transaction_version == 0:
-        return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.NONE
+    return check_sequence(producer, header, must_start_at_zero=transaction_version >= 2)
 
 
 def _appended(

@@ -24,6 +24,16 @@ SEQUENCES: Final = 2**31
 BLANK: Final = ProducerState()
 
 
+def is_next(producer: ProducerState, header: BatchHeader) -> bool:
+    """Whether the batch is the very next of the epoch. Nearly all are, and need no further look."""
+    batches = producer.batches
+    return (
+        bool(batches)
+        and producer.epoch == header.producer_epoch
+        and (batches[-1].last_sequence + 1) % SEQUENCES == header.base_sequence
+    )
+
+
 def find_duplicate(producer: ProducerState, header: BatchHeader) -> SentBatch | None:
     """The remembered batch that this one repeats, if it repeats one."""
     if producer.epoch != header.producer_epoch or not producer.batches:

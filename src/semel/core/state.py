@@ -12,7 +12,7 @@ between two ticks because the ledger holds the same values. Groups with a live s
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from semel.core import groups, offsets, partition, topics
 from semel.core.facts import SessionChanged
@@ -53,7 +53,7 @@ class BrokerState:
         self.cluster: dict[ClusterKey, Cluster | None] = {}
         # Not entities: what is only in memory, see SessionChanged. A group in here is not evicted.
         self.sessions: dict[str, groups.Session] = {}
-        self._tables: dict[type, dict[Any, Any]] = {
+        self.tables: Final[dict[type, dict[Any, Any]]] = {
             TopicKey: self.topics,
             PartitionKey: self.partitions,
             ProducerKey: self.producers,
@@ -64,12 +64,12 @@ class BrokerState:
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Those of the keys that are not loaded."""
-        tables = self._tables
+        tables = self.tables
         return [key for key in keys if key not in tables[type(key)]]
 
     def put(self, key: Key, value: Value | None) -> None:
         """Keep what was loaded."""
-        self._tables[type(key)][key] = value
+        self.tables[type(key)][key] = value
 
     def decide(self, command: Command, now: int) -> Decision:
         """Say what follows from a command. Reads the state, changes nothing."""
@@ -82,7 +82,7 @@ class BrokerState:
     def evict(self, entities_max: int) -> int:
         """Forget the oldest entities of every kind beyond the limit; say how many were forgotten."""
         forgotten = 0
-        for kind, table in self._tables.items():
+        for kind, table in self.tables.items():
             excess = len(table) - entities_max
             if excess <= 0:
                 continue

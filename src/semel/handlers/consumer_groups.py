@@ -218,7 +218,8 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
         client_host=member.client_host,
         subscribed_topic_names=list(member.topic_names),
         subscribed_topic_regex=member.topic_regex or "",
-        assignment=_shown(member.assigned, names),
+        # What it was told to give up is its own until it says that it did.
+        assignment=_shown(member.assigned | member.revoking, names),
         target_assignment=_shown(group.target.get(member.member_id, NO_ASSIGNMENT), names),
         member_type=CONSUMER_MEMBER,
     )

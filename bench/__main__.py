@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.subjects import create_topics, mock_cluster, semel
+from bench.subjects import create_topics, mock_cluster, semel, touch_memory
 from bench.workloads import BULK_PARTITIONS, bulk_consume, bulk_produce, small_requests
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +50,7 @@ def beside_the_mock(rounds: int, records: int) -> list[Row]:
         with semel() as subject, mock_cluster(TOPICS) as mock:
             create_topics(subject.bootstrap, TOPICS)
             floor = bulk_produce(mock, "bulk", records)
+            touch_memory(records * 1_200)
             ours = bulk_produce(subject.bootstrap, "bulk", records)
             # A restart, so that what is read comes from files and not from a tail in memory.
             subject.stop()
@@ -77,18 +78,19 @@ def beside_the_mock(rounds: int, records: int) -> list[Row]:
     ]
 
 
-def requests_per_core(rounds: int, seconds: float) -> Row:
+def requests_per_core(rounds: int, seconds: float, *, idempotent: bool) -> Row:
     rates: list[float] = []
     wall: list[float] = []
     for _ in range(rounds):
         with semel() as subject:
             create_topics(subject.bootstrap, TOPICS)
             before = subject.processor_seconds()
-            done = small_requests(subject.bootstrap, "small", 8, seconds)
+            done = small_requests(subject.bootstrap, "small", 8, seconds, idempotent=idempotent)
             rates.append(done / (subject.processor_seconds() - before))
             wall.append(done / seconds)
+    kind = "idempotent, so five requests each under way" if idempotent else "not idempotent, fifty each"
     return Row(
-        "eight producers, one record per request: durable requests per second and broker core",
+        f"eight producers, one record per request, acks=all ({kind}): durable requests per second and broker core",
         f"{spread(rates)}; {statistics.median(wall):,.0f} requests/s by the clock",
         statistics.median(rates),
         20_000,
@@ -188,7 +190,10 @@ def main() -> None:
     options = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {
         "bulk": lambda: beside_the_mock(options.rounds, options.records),
-        "small": lambda: [requests_per_core(options.rounds, options.seconds)],
+        "small": lambda: [
+            requests_per_core(options.rounds, options.seconds, idempotent=False),
+            requests_per_core(options.rounds, options.seconds, idempotent=True),
+        ],
         "start": lambda: start_and_memory(options.rounds),
         "memory": lambda: [memory_under_load(options.records)],
         "many": lambda: [ready_with_many_batches(options.batches)],

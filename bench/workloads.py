@@ -7,8 +7,10 @@ import time
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 BULK_PARTITIONS = 4
-IN_FLIGHT = 5
-"""What an idempotent client has under way at most. With more waiting, librdkafka spins at linger 0."""
+IDEMPOTENT_UNDER_WAY = 5
+"""What an idempotent client may have under way. With more waiting, librdkafka spins at linger 0."""
+PLAIN_UNDER_WAY = 50
+"""Other clients may have as many as they like."""
 VALUE = bytes(range(256)) * 4
 
 
@@ -70,11 +72,11 @@ def bulk_consume(bootstrap: str, topic: str, records: int) -> float:
     return read / seconds
 
 
-def small_requests(bootstrap: str, topic: str, producers: int, seconds: float) -> int:
-    """How many single-record requests several producers get acknowledged in a while.
+def small_requests(bootstrap: str, topic: str, producers: int, seconds: float, *, idempotent: bool) -> int:
+    """How many single-record requests several producers get acknowledged in a while, with acks=all.
 
-    One thread feeds all of them: librdkafka has threads of its own for the network, and a thread of Python for
-    each producer would only make them wait for each other.
+    One thread feeds all of them: librdkafka has threads of its own for the network, and a thread of Python
+    for each producer would only make them wait for each other.
     """
     acknowledged = 0
 
@@ -85,11 +87,13 @@ def small_requests(bootstrap: str, topic: str, producers: int, seconds: float) -
 
     config = {
         "bootstrap.servers": bootstrap,
-        "enable.idempotence": True,
+        "acks": "all",
+        "enable.idempotence": idempotent,
         "linger.ms": 0,
         "batch.num.messages": 1,
         "log_level": 0,
     }
+    under_way = IDEMPOTENT_UNDER_WAY if idempotent else PLAIN_UNDER_WAY
     clients = [Producer(config) for _ in range(producers)]
     for number, client in enumerate(clients):
         client.produce(topic, b"first", partition=number)
@@ -98,7 +102,7 @@ def small_requests(bootstrap: str, topic: str, producers: int, seconds: float) -
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for number, client in enumerate(clients):
-            for _ in range(IN_FLIGHT - len(client)):
+            for _ in range(under_way - len(client)):
                 client.produce(topic, value, partition=number, on_delivery=delivered)
             client.poll(0)
         # A moment for the network: without it this loop takes the processor from those it waits for.

@@ -90,7 +90,7 @@ def requests_per_core(rounds: int, seconds: float, *, idempotent: bool) -> Row:
             wall.append(done / seconds)
     kind = "idempotent, so five requests each under way" if idempotent else "not idempotent, fifty each"
     return Row(
-        f"eight producers, one record per request, acks=all ({kind}): durable requests per second and broker core",
+        f"eight producers, one record per request ({kind}): durable requests per second and broker core",
         f"{spread(rates)}; {statistics.median(wall):,.0f} requests/s by the clock",
         statistics.median(rates),
         20_000,

@@ -6,12 +6,16 @@ client that was told its topic exists finds it. While a load is under way a publ
 load brings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from semel.broker.topic_limits import TopicLimits
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.types import Fact, Topic, TopicKey
 from semel.store.interface import Ledger
+
+ASKED_AT_ONCE: Final = 1_000
+"""A question holds one of the ledger's readers; other readers should get their turn."""
 
 
 class Catalog:
@@ -36,14 +40,21 @@ class Catalog:
 
     async def topic(self, name: str) -> Topic | None:
         """The topic with this name."""
-        known = self._by_name.get(name)
-        if known is not None:
-            return known
-        before = self._published
-        found: Topic | None = (await self._ledger.load([TopicKey(name)]))[0]
-        if before != self._published:
-            return await self.topic(name)
-        return self._keep(found)
+        return self._by_name.get(name) or (await self.topics((name,)))[name]
+
+    async def topics(self, names: Collection[str]) -> dict[str, Topic | None]:
+        """The topics with these names; all that are not known are asked for together."""
+        found = {name: self._by_name.get(name) for name in names}
+        unknown = [name for name, topic in found.items() if topic is None]
+        for start in range(0, len(unknown), ASKED_AT_ONCE):
+            some = unknown[start : start + ASKED_AT_ONCE]
+            before = self._published
+            loaded = await self._ledger.load([TopicKey(name) for name in some])
+            if before != self._published:
+                loaded = [await self.topic(name) for name in some]
+            for name, topic in zip(some, loaded, strict=True):
+                found[name] = self._keep(topic)
+        return found
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id."""

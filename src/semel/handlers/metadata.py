@@ -8,7 +8,7 @@ they came in by.
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -127,7 +127,10 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         topics = [_described(broker, each) for each in await broker.catalog.all()]
     else:
         wanted = {(each.topic_id, each.name): each for each in request.topics}.values()
-        topics = [await _find(broker, each) for each in wanted]
+        by_name = await broker.catalog.topics(
+            {each.name for each in wanted if each.name and not name_problem(each.name)}
+        )
+        topics = [await _find(broker, each, by_name) for each in wanted]
         if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
             await _create_missing(broker, topics)
     if request.include_topic_authorized_operations:
@@ -151,7 +154,9 @@ def _is_by_id(request: MetadataRequest) -> bool:
     return any(each.topic_id != NO_TOPIC_ID or each.name is None for each in request.topics or ())
 
 
-async def _find(broker: Broker, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+async def _find(
+    broker: Broker, wanted: MetadataRequestTopic, by_name: Mapping[str, Topic | None]
+) -> MetadataResponseTopic:
     if wanted.topic_id != NO_TOPIC_ID:
         topic = await broker.catalog.topic_by_id(wanted.topic_id)
         if topic is None:
@@ -162,7 +167,7 @@ async def _find(broker: Broker, wanted: MetadataRequestTopic) -> MetadataRespons
     name = wanted.name or ""
     if name_problem(name):
         return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
-    topic = await broker.catalog.topic(name)
+    topic = by_name[name]
     if topic is None:
         return MetadataResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS

@@ -127,15 +127,14 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             stop = position + length
             if stop > len(frame):
                 raise ProtocolError(f"a client id of {length} bytes, {len(frame) - position} are left")
-            client_id = str(frame[position:stop], "utf-8")
+            # Only a name for the logs: one that is not UTF-8, as C clients may send, is no reason to refuse.
+            client_id = str(frame[position:stop], "utf-8", "replace")
             position = stop
         api = APIS.get(api_key)
         if api is not None and api_version <= api.max_version and api.request.is_flexible(api_version):
             position = _skip_tags(frame, position)
     except (struct.error, IndexError) as error:
         raise ProtocolError("a request ends within its header") from error
-    except UnicodeDecodeError as error:
-        raise ProtocolError("a client id is not UTF-8") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
 
 

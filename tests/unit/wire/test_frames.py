@@ -179,7 +179,6 @@ class TestRequests:
             b"\0",
             bytes(9),
             struct.pack(">hhih", 3, 9, 1, 32767),
-            struct.pack(">hhih", 3, 9, 1, 2) + b"\xff\xff\0",
             struct.pack(">hhih", 3, 9, 1, -1),
             struct.pack(">hhih", 3, 9, 1, -1) + b"\xff\xff\xff\xff\x07",
             struct.pack(">hhih", 3, 9, 1, -1) + b"\x01\x00\x7f",
@@ -246,3 +245,10 @@ def test_headers_are_those_of_kio() -> None:
             response_header: Any = load_response_schema(api.key, version).__header_schema__
             ours = b"".join(encode_response(api.response(), version, 9))
             assert ours[4:] == kio_bytes(response_header(correlation_id=9)) + api.response().encode(version)
+
+
+def test_a_client_id_that_is_not_text_is_read_all_the_same() -> None:
+    """As Kafka does: it is a name for the logs, and nothing depends on it."""
+    frame = struct.pack(">hhih", 3, 4, 7, 2) + b"\xff\xfe" + b"\0\0\0\0\0"
+    header, position = decode_request_header(frame)
+    assert (header.client_id, position) == ("\ufffd\ufffd", 12)

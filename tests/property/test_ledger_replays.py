@@ -132,7 +132,7 @@ class Broker:
         keys = list(self.seen)
         for key, value in zip(keys, await self.ledger.load(keys), strict=True):
             if not self.state.missing([key]):
-                assert value == self.state._tables[type(key)][key], key
+                assert value == self.state.tables[type(key)][key], key
         await self._check_logs()
 
     async def _check_logs(self) -> None:
@@ -170,7 +170,7 @@ class Broker:
         return counted
 
     def _remember_keys(self) -> None:
-        for table in self.state._tables.values():
+        for table in self.state.tables.values():
             self.seen.update(dict.fromkeys(table))
 
     async def _load(self, keys: Any) -> None:

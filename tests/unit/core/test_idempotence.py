@@ -7,7 +7,7 @@ and 23 one with a real restart.
 import pytest
 from support.rules import Rules
 
-from semel.core.partition import AllocateProducerId, ExpireProducer
+from semel.core.partition import AllocateProducerId, Append, ExpireProducer
 from semel.core.types import ErrorCode
 
 LAST = 2**31 - 1
@@ -105,6 +105,13 @@ def test_behaviour_25_but_not_while_its_transaction_is_open(rules: Rules) -> Non
     rules.append(0, transaction=1)
     assert rules.run(ExpireProducer(rules.producer_key(), rules.now + 1)) is False
     assert rules.append(9, transaction=1).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_behaviour_26_a_transaction_needs_no_acks_of_all(rules: Rules, version: int) -> None:
+    """The rules are not even told the acks: they only say when a client is answered."""
+    assert "acks" not in Append._fields
+    assert rules.append(0, transaction=version).error is ErrorCode.NONE
 
 
 def test_expiry_goes_by_the_brokers_clock_not_by_record_timestamps(rules: Rules) -> None:

@@ -91,3 +91,9 @@ def test_code_words_of_the_glossary_are_in_the_code() -> None:
 def test_generated_pages_are_fresh() -> None:
     for path, text in generated().items():
         assert path.read_text() == text, f"{path.name} is stale: make docs"
+
+
+def test_every_behaviour_of_the_list_has_a_test() -> None:
+    listed = set(re.findall(r"^\| (\d+) \|", (ROOT / "docs/behaviours.md").read_text(), re.MULTILINE))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    assert listed - set(re.findall(r"def test_behaviour_(\d+)_", tests)) == set()

@@ -1,4 +1,4 @@
-"""The corpus of hostile input. Numbers are those of the catalogue in reliability.md 4d.
+"""The corpus of hostile input. Each kind has a number, so that what is missing can be seen.
 
 Each must end in a clean close or a proper error within about a second, cost bounded memory, and leave the
 broker and every other connection as they were. Not in here, because their APIs are not served yet: SASL

@@ -1,4 +1,4 @@
-"""The testable behaviours of the semantics that can be seen on the wire, by their numbers.
+"""The behaviours of docs/behaviours.md that can be seen on the wire, by their numbers.
 
 Each test speaks to a real broker over a socket and states exact error codes. What is not here: 19, 25 and 26
 need transactions or the passing of a day, so `tests/unit/core/test_idempotence.py` has them as rules (25 also

@@ -95,7 +95,7 @@ def test_a_frame_split_at_every_byte(served: Any, api: str) -> None:
 def test_readers_that_never_read_hold_bounded_memory_and_others_are_served(
     serve_broker: Callable[..., Any],
 ) -> None:
-    """Eight clients ask for everything, again and again, and take nothing (reliability 5.4.5)."""
+    """Eight clients ask for everything, again and again, and take nothing."""
     limit = 16 << 20
     with serve_broker(semel_queued_max_response_bytes=limit) as served:
         create_topic(served)

@@ -1,9 +1,9 @@
 """One log: appending batches, moving its start, and the producers it remembers.
 
-How it works. ``Append`` is decided in Kafka's order (section 2.2 of the semantics, steps 8 to 13): a
-duplicate is answered again before anything else is checked, then the epoch, then the sequence, then whether
-a batch fits the transaction that is open. What passes gets the next offset, which is the high watermark: on
-one ledger there is no replication between being written and being readable.
+How it works. ``Append`` is decided in Kafka's order: a duplicate is answered again before anything else is
+checked, then the epoch, then the sequence, then whether a batch fits the transaction that is open. What
+passes gets the next offset, which is the high watermark: on one ledger there is no replication between
+being written and being readable.
 
 The bytes of a batch are never opened. They travel beside the facts, and the base offset is stamped into
 them when they are read.

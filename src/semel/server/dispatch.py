@@ -4,7 +4,7 @@ The table of handlers is given from above, so that a connection can be tested wi
 own. An API without a handler does not exist: it is not advertised and a request for it is refused like
 one that nobody knows. A request that is refused here has no answer in the protocol, so it raises
 `ProtocolError` and the connection is closed. ApiVersions is the exception: it is answered in whatever
-version it was asked, because it is how a client finds out what may be asked (kafka-semantics 1.2).
+version it was asked, because it is how a client finds out what may be asked (docs/behaviours.md, 93).
 """
 
 from collections.abc import Callable, Coroutine, Mapping

@@ -1,4 +1,4 @@
-"""What a reader may see of the batches in a fetch (section 2.6 of the semantics)."""
+"""What a reader may see of the batches in a fetch."""
 
 from itertools import pairwise
 

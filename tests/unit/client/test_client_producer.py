@@ -1,4 +1,4 @@
-"""Batches, sequence numbers and retries of the producer (idempotence: section 2.3 of the semantics)."""
+"""Batches, sequence numbers and retries of the producer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The classic group protocol, as members see it (semantics 1.9; KIP-62, 345, 394, 814)."""
+"""The classic group protocol, as members see it (KIP-62, 345, 394, 814)."""
 
 import pytest
 from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription

@@ -1,4 +1,4 @@
-"""The consumer protocol, as members see it (semantics 1.9; KIP-848)."""
+"""The consumer protocol, as members see it (KIP-848)."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Section 2 of the semantics: what a partition accepts from an idempotent producer.
+"""What a partition accepts from an idempotent producer.
 
-Numbers in names are those of the list of testable behaviours. 14, 24 and 26 also have tests on the wire,
-and 23 one with a real restart.
+Numbers in names are those of docs/behaviours.md. 14, 24 and 26 also have tests on the wire, and 23 one with
+a real restart.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, fetch and delete; when they are forgotten (semantics 4.1–4.4)."""
+"""Committed offsets: who may commit, fetch and delete; when they are forgotten."""
 
 import pytest
 from support.group_rules import GROUP, SESSION_MS, GroupRules, subscription

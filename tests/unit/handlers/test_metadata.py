@@ -1,4 +1,4 @@
-"""Who we are, what we can do, which topics there are. Numbers are behaviours of the semantics, section 7."""
+"""Who we are, what we can do, which topics there are. Numbers: docs/behaviours.md."""
 
 import asyncio
 

@@ -88,6 +88,22 @@ def end_of_data(descriptor: int) -> int:
         return end if error.errno == errno.ENXIO else os.fstat(descriptor).st_size
 
 
+def end_of_content(descriptor: int, zeros_max: int) -> int:
+    """Behind this there is nothing but up to so many zeros, written or not. At a block or at ``end_of_data``.
+
+    Zeros that are punched out read as zeros again, so it does not matter whose they were.
+    """
+    end = end_of_data(descriptor)
+    block = os.fstat(descriptor).st_blksize
+    lowest = max(0, end - zeros_max)
+    while end > lowest:
+        start = (end - 1) // block * block
+        if any(os.pread(descriptor, end - start, start)):
+            break
+        end = start
+    return end
+
+
 def _find_fallocate() -> Any:
     try:
         function = ctypes.CDLL(None, use_errno=True).fallocate

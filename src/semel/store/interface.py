@@ -140,6 +140,9 @@ class Ledger(Protocol):
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
         """Producers without an open transaction that were last seen before this moment."""
 
+    async def leftovers(self, *, limit: int) -> list[Place]:
+        """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
+
     async def sweep(self, *, limit: int) -> list[Place]:
         """Delete up to ``limit`` rows that deleted topics and log starts left behind; places they freed.
 

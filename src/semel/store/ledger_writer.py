@@ -108,12 +108,19 @@ class LedgerWriter:
             raise StoreFull(f"there is no room for the ledger: {error}") from error
         return fold.counters.commit_number
 
-    def sweep(self, limit: int) -> tuple[list[Place], bool]:
-        """Delete up to so many rows that nobody can reach; the places they freed, and whether there is more.
+    def leftovers(self, limit: int) -> list[Place]:
+        """The places of up to so many rows that the next sweep deletes."""
+        places: list[Place] = []
+        for partition_id, below in self._sql.rows("leftovers", (limit,)):
+            if len(places) >= limit:
+                break
+            bindings = {"partition_id": partition_id, "below": below, "batches_max": limit - len(places)}
+            batches = json.loads(self._sql.value("leftover_batches", bindings))
+            places += [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
+        return places
 
-        The places are given back after the commit: a crash in between loses space until the chunk is deleted,
-        and never bytes that a row points at.
-        """
+    def sweep(self, limit: int) -> tuple[list[Place], bool]:
+        """Delete up to so many rows that nobody can reach; the places they freed, and if there is more."""
         places: list[Place] = []
         try:
             if not self._sql.rows("next_leftover"):

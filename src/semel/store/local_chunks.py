@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer
-from semel.store.files import IOV_MAX, Files, OpenFiles, end_of_data
+from semel.store.files import IOV_MAX, Files, OpenFiles, end_of_content
 from semel.store.interface import Place, StoreBroken, StoreFull
 from semel.store.released import Released
 from semel.store.worker import Fuse, Worker
@@ -311,14 +311,15 @@ class LocalChunks:
                     os.close(descriptor)
 
     def _give_back_room(self, chunk_id: int) -> None:
-        """A crash leaves the room behind the last byte of the chunk that grew.
+        """A crash leaves the room behind the last byte of the chunk that grew, and the zeros in it.
 
-        What was never written is a hole to the file system; no row points there. If it fails, space is lost.
+        If it fails, that space is lost until the chunk is deleted.
         """
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
             try:
-                self._punch(descriptor, end_of_data(descriptor), os.fstat(descriptor).st_size)
+                end = end_of_content(descriptor, ZEROED_BYTES)
+                self._punch(descriptor, end, os.fstat(descriptor).st_size)
             finally:
                 os.close(descriptor)
 

@@ -292,6 +292,10 @@ FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT :groups_m
 -- Something to sweep.
 SELECT partition_id, below_offset FROM leftovers LIMIT 1;
 
+-- name: leftovers
+-- What there is to sweep, in the order in which it is swept.
+SELECT partition_id, below_offset FROM leftovers LIMIT ?;
+
 -- name: leftover_batches
 -- Batches to sweep, as one JSON array.
 SELECT json_group_array(json_array(base_offset, chunk_id, position, length))

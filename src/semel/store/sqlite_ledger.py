@@ -134,6 +134,10 @@ class SqliteLedger:
             found += unseen
         return found[:limit]
 
+    async def leftovers(self, *, limit: int) -> list[Place]:
+        """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
+        return await self._worker.run(lambda: self._fuse.guard(self._writer.leftovers, limit))
+
     async def sweep(self, *, limit: int) -> list[Place]:
         """Delete up to ``limit`` rows that deleted topics and log starts left behind; places they freed."""
         while True:

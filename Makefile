@@ -31,7 +31,7 @@ test: setup ## every test that needs no peer (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 chaos: setup ## 50 x kill -9 under idempotent load from eight producers
-	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py --timeout 3600
+	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos -k kill --timeout 3600
 
 run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data
 	$(BIN)/semel serve --data semel-data --listen 127.0.0.1:9092

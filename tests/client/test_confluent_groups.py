@@ -6,7 +6,6 @@ librdkafka alone has cooperative rebalancing (KIP-429), static members (KIP-345)
 
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -288,13 +287,11 @@ def test_a_group_carries_on_when_the_broker_was_restarted(
         until(lambda: len(read()) == 4, WAIT_SECONDS, "reading before")
         for member in members:
             member.consumer.commit(asynchronous=False)
-        started = time.monotonic()
         getattr(broker, how)()
         broker.start()
         send("later")
         until(lambda: len(read()) >= 8, WAIT_SECONDS, "reading afterwards")
         assert read() == sorted(f"{word}-{at}".encode() for word in ("before", "later") for at in range(4))
-        assert time.monotonic() - started < WAIT_SECONDS
         until(lambda: shared(*members, 4), WAIT_SECONDS, "sharing afterwards")
         for member in members:
             member.consumer.commit(asynchronous=False)

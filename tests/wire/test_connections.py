@@ -133,6 +133,17 @@ def test_the_connection_limit(serve_broker: Callable[..., Any]) -> None:
             wire.socket.close()
 
 
+def test_a_client_that_comes_during_a_stop_is_not_waited_for(
+    serve_broker: Callable[..., Any],
+) -> None:
+    """It was accepted before the listener was closed, and nobody would have told it to finish."""
+    with serve_broker() as served:
+        served.server._edge.is_closing = True
+        with served.connect() as wire:
+            assert wire.receive_frame() is None
+        assert not served.server._edge.connections
+
+
 def test_a_silent_client_is_closed(serve_broker: Callable[..., Any]) -> None:
     with serve_broker(connections_max_idle_ms=200) as served, served.connect() as wire:
         assert wire.ask(MetadataRequest(topics=None), 9).brokers

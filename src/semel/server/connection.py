@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         connection_id = self._edge.admit(self)
         self._context = RequestContext(-1, None, host, self._listener, connection_id)
         if connection_id < 0:
-            self._close("too many connections", f"at most {self._edge.settings.max_connections}")
+            self._close("refused", "stopping" if self._edge.is_closing else "too many connections")
             return
         keep_alive(transport)
         self._outgoing = Outgoing(transport)

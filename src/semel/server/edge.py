@@ -29,6 +29,8 @@ class Edge:
         self.requests = RequestBudget(broker.settings.queued_max_request_bytes)
         self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
         self.connections: set[Connection] = set()
+        self.is_closing = False
+        """Nobody is let in any more. One may still come that was accepted before the door was closed."""
         self.emptied = asyncio.Event()
         """Set while there is no connection."""
         self.emptied.set()
@@ -41,7 +43,7 @@ class Edge:
 
     def admit(self, connection: "Connection") -> int:
         """The number of a new connection, or -1 if there is no room for it."""
-        if len(self.connections) >= self.settings.max_connections:
+        if self.is_closing or len(self.connections) >= self.settings.max_connections:
             return -1
         self.connections.add(connection)
         self.emptied.clear()

@@ -108,6 +108,7 @@ class Server:
             await asyncio.wait_for(self._edge.emptied.wait(), seconds)
 
     def _close_listeners(self) -> None:
+        self._edge.is_closing = True
         for listener in self._listeners:
             listener.close()
 

@@ -6,7 +6,6 @@ ones, pieces repeated.
 """
 
 import random
-import time
 import tracemalloc
 from contextlib import suppress
 
@@ -96,14 +95,12 @@ def test_decoders_raise_nothing_but_protocol_errors(message: type[Message], vers
     inputs = [mutated(body, chance) for _ in range(ROUNDS)]
     inputs += [chance.randbytes(chance.randrange(40)) for _ in range(ROUNDS)]
     inputs += HOSTILE
-    started = time.perf_counter()
     for data in inputs:
         try:
             decoded = message.decode(data, version)
         except ProtocolError:
             continue
         decoded.encode(version)  # whatever was accepted can be written
-    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("key", [*APIS, -1, 32767])

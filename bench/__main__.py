@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.large_ledger import make_large_ledger
-from bench.subjects import create_topics, mock_cluster, semel, touch_memory
+from bench.subjects import create_topics, mock_cluster, semel
 from bench.workloads import BULK_PARTITIONS, bulk_consume, bulk_produce, small_requests
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +51,6 @@ def beside_the_mock(rounds: int, records: int) -> list[Row]:
         with semel() as subject, mock_cluster(TOPICS) as mock:
             create_topics(subject.bootstrap, TOPICS)
             floor = bulk_produce(mock, "bulk", records)
-            touch_memory(records * 1_200)
             ours = bulk_produce(subject.bootstrap, "bulk", records)
             # A restart, so that what is read comes from files and not from a tail in memory.
             subject.stop()

@@ -90,18 +90,6 @@ def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
     del carrier
 
 
-def touch_memory(size_bytes: int) -> None:
-    """Have the kernel take this much memory and free it again, so that the next to need it finds it warm.
-
-    A virtual machine may give freed memory back to its host. Taking it again then costs about ten times what
-    writing to it costs, and a measurement of a broker that writes files would mostly measure that.
-    """
-    piece = bytes(1024 * 1024)
-    with tempfile.TemporaryFile(dir=Path.cwd()) as file:
-        for _ in range(size_bytes // len(piece) + 1):
-            file.write(piece)
-
-
 def create_topics(bootstrap: str, topics: dict[str, int]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():

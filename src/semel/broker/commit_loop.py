@@ -174,6 +174,7 @@ class CommitLoop:
                 batches.extend(decision.batches)
                 replies.extend(decision.replies)
                 if decision.answer is PARKED:
+                    # Only commands that carry a ticket are ever parked.
                     self._parked[command.ticket] = (each, len(each.answers))  # type: ignore[attr-defined]
                     each.parked += 1
                 each.answers.append(decision.answer)

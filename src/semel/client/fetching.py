@@ -92,6 +92,7 @@ def fetch(
             problems.append(error)
             _forget(client, keys)
     for pending in posted:
+        # What was posted here is a FetchRequest; a pending answer only knows that it is a request.
         names = {bytes(topic.topic_id): topic.topic for topic in pending.request.topics}  # type: ignore[attr-defined]
         try:
             response: FetchResponse = pending.wait(limits.max_wait_ms / 1000 + client.timeout_s)

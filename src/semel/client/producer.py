@@ -281,7 +281,7 @@ class Producer:
                 self._succeed(key, heads, PartitionProduceResponse(base_offset=-1))
             return
         response: ProduceResponse = pending.wait()
-        # Topics are named or, from version 13 on, numbered: the request says which is which.
+        # Topics are named or, from version 13 on, numbered: the request, which is ours, says which is which.
         asked: ProduceRequest = pending.request  # type: ignore[assignment]
         names = {bytes(topic.topic_id): topic.name for topic in asked.topic_data}
         answered: set[Partition] = set()

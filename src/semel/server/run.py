@@ -38,8 +38,6 @@ EXIT_CANNOT_LISTEN: Final = 69
 """An address is taken or not ours. From sysexits: unavailable."""
 
 GRACE_SECONDS: Final = 5.0
-GARBAGE_THRESHOLD: Final = 50_000
-"""Objects that may come to be, beyond those that went, before the collector looks at them."""
 CLOSE_SECONDS: Final = 30.0
 
 
@@ -124,14 +122,9 @@ def _signals(server: Server) -> Iterator[None]:
     # What was loaded to start stays for good: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    # Requests make many small objects that are gone when they are answered. Looking for cycles among them
-    # every few requests finds none, and is not free.
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GARBAGE_THRESHOLD, *thresholds[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
         gc.unfreeze()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

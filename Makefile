@@ -45,8 +45,8 @@ docs: setup ## write the generated parts of the docs
 demo: setup ## the exactly-once Spark pipeline with crashes (not built yet)
 	@echo "make demo: the Spark pipeline is not built yet; see 'What does not work yet' in README.md" >&2; exit 1
 
-peers: setup ## tests beside other brokers and clients (not built yet)
-	@echo "make peers: the Java and Go clients are not wired up yet; see 'What does not work yet' in README.md" >&2; exit 1
+peers: setup ## Java, Go and Apache Kafka beside Semel (needs Maven and Go)
+	$(BIN)/python -m pytest peers --timeout 900
 
 ci: check test ## what CI runs
 

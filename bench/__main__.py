@@ -13,34 +13,22 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from bench.large_ledger import make_large_ledger
+from bench.rows import Row, spread
 from bench.subjects import create_topics, mock_cluster, semel
+from bench.transactions import (
+    beside_a_plain_write,
+    eight_producers_beside_the_mock,
+    one_producer_beside_the_mock,
+    readers_beside_an_open_transaction,
+)
 from bench.workloads import BULK_PARTITIONS, bulk_consume, bulk_produce, small_requests
 
 ROOT = Path(__file__).parents[1]
 TOPICS = {"bulk": BULK_PARTITIONS, "small": 8}
-
-
-@dataclass
-class Row:
-    """One line of the table."""
-
-    what: str
-    measured: str
-    value: float
-    target: float
-    higher_is_better: bool = True
-
-    @property
-    def met(self) -> bool:
-        return self.value >= self.target if self.higher_is_better else self.value <= self.target
-
-
-def spread(values: list[float]) -> str:
-    return f"{min(values):,.2f} to {max(values):,.2f}"
 
 
 def beside_the_mock(rounds: int, records: int) -> list[Row]:
@@ -185,6 +173,9 @@ def main() -> None:
     parser.add_argument(
         "--batches", type=int, default=10_000_000, help="in the ledger, for the start with many"
     )
+    parser.add_argument(
+        "--open-seconds", type=float, default=60.0, help="how long one transaction is left open"
+    )
     parser.add_argument("--only", default="", help="a part of a workload's name")
     parser.add_argument("--no-write", action="store_true", help="do not touch docs/benchmarks.md")
     options = parser.parse_args()
@@ -193,6 +184,12 @@ def main() -> None:
         "small": lambda: [
             requests_per_core(options.rounds, options.seconds, idempotent=False),
             requests_per_core(options.rounds, options.seconds, idempotent=True),
+        ],
+        "transactions": lambda: [
+            beside_a_plain_write(options.rounds),
+            one_producer_beside_the_mock(options.rounds),
+            eight_producers_beside_the_mock(options.rounds, options.seconds),
+            *readers_beside_an_open_transaction(options.open_seconds),
         ],
         "start": lambda: start_and_memory(options.rounds),
         "memory": lambda: [memory_under_load(options.records)],

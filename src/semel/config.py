@@ -17,8 +17,8 @@ class UnknownSetting(ValueError):
     """A setting that does not exist; the message names the nearest one that does."""
 
 
-def _setting(default: Any, why: str, name: str | None = None) -> Any:
-    return field(default=default, metadata={"why": why, "name": name})
+def _setting(default: Any, why: str, name: str | None = None, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"why": why, "name": name, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,29 @@ class Settings:
     offset_metadata_max_bytes: int = _setting(4_096, "the note a client may keep with an offset")
     offsets_topic_num_partitions: int = _setting(50, "only names the coordinator partition of a group")
 
+    transaction_max_timeout_ms: int = _setting(900_000, "longest transaction timeout a producer may ask for")
+    transactional_id_expiration_ms: int = _setting(
+        604_800_000, "a transactional id that is not used this long is forgotten"
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting(
+        1_000, "how often overdue transactions are looked for; they are in memory, so often is cheap"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting(
+        3_600_000, "how often unused transactional ids are looked for"
+    )
+    transaction_partition_verification_enable: bool = _setting(
+        True, "refuse a transactional batch for a partition that an older client did not add (KIP-890)"
+    )
+    transaction_two_phase_commit_enable: bool = _setting(
+        False, "transactions that never time out can block readers for ever (KIP-939)"
+    )
+    transaction_abort_on_disconnect: bool = _setting(
+        False, "a lost connection is no proof of a dead producer; most come back within the timeout"
+    )
+    semel_cluster_action_enable: bool = _setting(
+        True, "take what is between brokers in Kafka (AddPartitionsToTxn 4, WriteTxnMarkers) from clients"
+    )
+
     fetch_max_bytes: int = _setting(57_671_680, "largest Fetch response, whatever the client asks for")
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "fetch sessions that are remembered")
 
@@ -71,12 +94,25 @@ class Settings:
     )
     semel_requests_in_flight_max: int = _setting(64, "requests of one client that may be under way")
 
+    semel_durability: str = _setting(
+        "early",
+        "answer work inside a transaction before it is flushed, its end flushes all; or flush every answer",
+        choices=("early", "flush"),
+    )
     semel_chunk_bytes_max: int = _setting(268_435_456, "a chunk is sealed at this size")
     semel_disk_reserve_bytes: int = _setting(
         67_108_864, "produce is refused below this much free disk; reads go on"
     )
     semel_entities_max: int = _setting(100_000, "partitions, producers, groups, offsets kept in memory, each")
     semel_tick_bytes_max: int = _setting(67_108_864, "bytes of batches in one commit")
+
+    def __post_init__(self) -> None:
+        """A word that is not among the choices of a setting is refused here, whoever gave it."""
+        for each in fields(self):
+            choices = each.metadata["choices"]
+            if choices and getattr(self, each.name) not in choices:
+                name = each.name.replace("_", ".")
+                raise ValueError(f"{name} is {' or '.join(choices)}, not {getattr(self, each.name)!r}")
 
     @classmethod
     def names(cls) -> dict[str, str]:

@@ -114,6 +114,8 @@ def test_help_is_a_manual(cli) -> None:
         ("topics", "create"),
         ("groups",),
         ("groups", "reset"),
+        ("transactions",),
+        ("transactions", "explain"),
         ("produce",),
         ("consume",),
         ("offsets",),

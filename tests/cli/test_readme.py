@@ -7,30 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.pages import blocks, sessions
 from support.process import BrokerProcess
 
 README = Path(__file__).parents[2] / "README.md"
-BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
-
-
-def blocks(language: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall(README.read_text()) if kind == language]
-
-
-def sessions() -> list[list[tuple[str, str]]]:
-    """Terminal sessions: commands with what they print."""
-    found = []
-    for text in blocks(""):
-        if text.startswith("$ "):
-            parts = text.removeprefix("$ ").split("\n$ ")
-            found.append(
-                [(first, rest.strip()) for first, _, rest in (part.partition("\n") for part in parts)]
-            )
-    return found
 
 
 def test_the_first_minute(tmp_path: Path) -> None:
-    install, first_use, *_ = sessions()
+    install, first_use, *_ = sessions(README)
     assert [command for command, _ in install] == ["pip install .", "semel serve"]
     with BrokerProcess(tmp_path / "semel-data") as broker:
         assert install[1][1] == f"Semel is ready on {broker.bootstrap}".replace(str(broker.port), "9092")
@@ -49,13 +33,13 @@ def test_the_first_minute(tmp_path: Path) -> None:
                 assert done.stdout.strip() == printed
 
 
-@pytest.mark.parametrize("example", blocks("python"))
+@pytest.mark.parametrize("example", blocks(README, "python"))
 def test_python_examples(example: str) -> None:
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_test_command_is_what_ci_runs() -> None:
-    assert [("make test", "")] in sessions()
+    assert [("make test", "")] in sessions(README)
     assert re.search(r"^ci:.* test\b", (README.parent / "Makefile").read_text(), re.MULTILINE)
     assert (README.parent / ".ci/run").read_text().splitlines()[-1] == "make ci"

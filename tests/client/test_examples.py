@@ -11,6 +11,8 @@ PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if not path.name.e
 EXPECTED = {
     "produce_consume.py": "three apples are at offset 0",
     "groups.py": "100 events were read, 100 of them different",
+    "transactions.py": "10 words were copied, 10 of them different",
+    "prepared_transaction.py": "committed: [b'three apples']",
 }
 
 

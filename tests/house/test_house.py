@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.core.facts import DURABLE, SessionChanged
+from semel.core.facts import DURABLE, SessionChanged, SpeakerChanged
 from semel.core.state import APPLY
 from semel.handlers import HANDLERS, produce
 from semel.wire.messages import APIS
@@ -60,7 +60,7 @@ def test_a_handler_says_which_versions_it_serves(key: int) -> None:
 
 
 def test_every_fact_can_be_applied() -> None:
-    assert set(APPLY) == {*DURABLE, SessionChanged}
+    assert set(APPLY) == {*DURABLE, SessionChanged, SpeakerChanged}
 
 
 def test_adr_numbers_are_consecutive() -> None:
@@ -68,7 +68,9 @@ def test_adr_numbers_are_consecutive() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+@pytest.mark.parametrize(
+    "document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/transactions.md"]
+)
 def test_paths_in_documents_exist(document: str) -> None:
     text = (ROOT / document).read_text()
     for path in re.findall(
@@ -76,7 +78,7 @@ def test_paths_in_documents_exist(document: str) -> None:
     ):
         assert (ROOT / "src/semel" / path).exists(), path
     for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (ROOT / path).exists(), path
+        assert ((ROOT / document).parent / path).exists(), path
 
 
 def test_code_words_of_the_glossary_are_in_the_code() -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.stored import SETTINGS, append, assert_dense, log_of, opened
 
 from semel.config import Settings
-from semel.core.facts import BatchAppended, ProducerIdAllocated, TopicDeleted
+from semel.core.facts import BatchAppended, BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
 from semel.core.types import PartitionKey
 from semel.store.embedded import open_store
 from semel.store.interface import StoreBroken, StoreFull
@@ -84,10 +84,9 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
         await store.commit([created], [])
         await append(store, scribe, key, 3)
         monkeypatch.setattr(failing_files, "free_bytes", lambda path: 1_000_000)
-        big = BatchAppended(key, 3, 3, 0, 1_000, 100_000, -1, False, False)
         for _ in range(2):
             with pytest.raises(StoreFull):
-                await store.commit([big], [bytes(100_000)])
+                await store.make_room(100_000)
         # Reading, committing facts, deleting and sweeping go on: that is how a disk gets room again.
         assert len(await log_of(store, key)) == 3
         await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2)], [])
@@ -122,6 +121,36 @@ async def test_a_ledger_that_was_full_is_given_batches_again_when_there_is_room(
         await store.make_room(1_000)
         await store.commit(facts, [b"x"] * 3_000)
         assert len(await log_of(store, key)) == 3_000
+
+
+async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_disk(
+    tmp_path: Path, scribe: Any, failing_files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Markers are not asked for beforehand: the end of a transaction must find room for them."""
+    settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=10_000_000)
+    async with opened(tmp_path / "data", settings, files=failing_files) as store:
+        created = scribe.created()
+        key = PartitionKey(created.topic.topic_id, 0)
+        await store.commit([created], [])
+        free = 50_000
+        taken: list[int] = []
+
+        def allocate(descriptor: int, position: int, length: int) -> None:
+            nonlocal free
+            taken.append(length)
+            free -= length
+
+        monkeypatch.setattr(failing_files, "free_bytes", lambda path: free)
+        monkeypatch.setattr(failing_files, "allocate", allocate)
+        for offset in range(50):
+            marker = BatchAppended(key, offset, offset, 0, 0, 1_000, -1, False, False)
+            with pytest.raises(StoreFull):
+                await store.make_room(1)
+            await store.commit([marker], [bytes(1_000)])
+        assert taken == [1_000] * 50
+        with pytest.raises(StoreFull):
+            await store.commit([marker._replace(base_offset=50, last_offset=50)], [b"x"])
+        assert len(await log_of(store, key)) == 50
 
 
 # -- orphans ----------------------------------------------------------------------------------------------
@@ -187,3 +216,22 @@ async def test_orphan_sweeps_and_commits_at_the_same_time(tmp_path: Path, scribe
         log = await log_of(store, key)
         assert_dense(log)
         assert len(log) == 1_200
+
+
+async def test_what_was_staged_and_dropped_gives_its_space_back(tmp_path: Path, scribe: Any) -> None:
+    async with opened(tmp_path / "data", Settings(semel_disk_reserve_bytes=0)) as store:
+        created = scribe.created()
+        key = PartitionKey(created.topic.topic_id, 0)
+        await store.commit([created], [])
+        staged = BatchStaged(key, 7, 1, 0, 100_000)
+        for is_early in (False, True):
+            await store.commit([staged] * 20, [os.urandom(100_000)] * 20, is_early=is_early)
+        await append(store, scribe, key)
+        ((_, before),) = await store.chunks.list_chunks()
+        await store.commit([StagedDropped(key, 7)], [])
+        while places := await store.ledger.leftovers(limit=16):
+            await store.chunks.release(places)
+            assert await store.ledger.sweep(limit=16) == places
+        ((_, after),) = await store.chunks.list_chunks()
+        assert before - after > 3_900_000
+        assert len(await log_of(store, key)) == 1

@@ -17,7 +17,7 @@ from support.stored import SETTINGS, append, assert_dense, log_of, opened
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
-from semel.core.types import ClusterKey, PartitionKey
+from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store.embedded import open_store
 from semel.store.interface import StoreBroken, StoreLocked
 
@@ -49,7 +49,7 @@ async def test_bytes_and_facts_are_committed_together(tmp_path: Path, scribe: An
 async def test_stores_in_memory_share_nothing() -> None:
     async with opened(None) as one, opened(None) as other:
         await one.commit([ProducerIdAllocated(5)], [])
-        assert await other.ledger.load([ClusterKey()]) == [(0,)]
+        assert await other.ledger.load([ClusterKey()]) == [Cluster(0)]
         assert one.cluster_id != other.cluster_id
 
 

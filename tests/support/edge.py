@@ -33,6 +33,10 @@ class FakeBroker:
         self.endpoints: dict[str, Any] = {}
         self.cluster_id = "fake"
         self.failures: list[BaseException] = []
+        self.gone: list[int] = []
+
+    def connection_gone(self, connection_id: int) -> None:
+        self.gone.append(connection_id)
 
     def fatal(self, error: BaseException) -> None:
         self.failures.append(error)

@@ -20,7 +20,7 @@ from semel.core.groups.commands import (
     SyncGroup,
 )
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, TopicShape, unpack_group
-from semel.core.groups.patterns import TopicPattern
+from semel.core.groups.patterns import NamePattern
 from semel.core.state import BrokerState
 from semel.core.types import PARKED, Command, Decision, ErrorCode, GroupKey
 
@@ -223,7 +223,7 @@ class GroupRules:
         return self.beat(member_id, 0, **{**defaults, **fields})
 
     def _matching(self, regex: str) -> tuple[str, ...]:
-        pattern = TopicPattern(regex)
+        pattern = NamePattern(regex)
         return tuple(sorted(name for name in self.topics if pattern.matches(name)))
 
 

@@ -59,7 +59,24 @@ def batches() -> list[Hostile]:
             40, "producer epoch -1", produce(batch(producer_id=5, producer_epoch=-1, base_sequence=0)), EITHER
         ),
         Hostile(41, "a control batch", produce(batch(attributes=0x20)), invalid),
-        Hostile(41, "a control batch in a transaction", produce(batch(attributes=0x30)), invalid),
+        Hostile(
+            41,
+            "a control batch in a transaction",
+            produce(batch(attributes=0x30)),
+            answered(PRODUCE, 9, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ),
+        Hostile(
+            41,
+            "a control batch in a transaction with an id",
+            produce(batch(attributes=0x30), transactional_id="x"),
+            invalid,
+        ),
+        Hostile(
+            42,
+            "a transaction without a producer",
+            produce(batch(attributes=0x10), transactional_id="x"),
+            answered(PRODUCE, 9, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        ),
         Hostile(
             42,
             "transactional without an id",

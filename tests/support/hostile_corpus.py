@@ -2,7 +2,7 @@
 
 Each must end in a clean close or a proper error within about a second, cost bounded memory, and leave the
 broker and every other connection as they were. Not in here, because their APIs are not served yet: SASL
-exchanges (59). What the transaction APIs (54 to 56) make of such input is to close, which is in here.
+exchanges (59).
 """
 
 import struct
@@ -10,7 +10,6 @@ import struct
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     CreateTopicsRequest,
-    InitProducerIdRequest,
     JoinGroupRequest,
     MetadataRequest,
     OffsetCommitRequest,
@@ -20,6 +19,7 @@ from semel.wire.messages.metadata import MetadataRequestTopic
 from semel.wire.messages.offsets import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from semel.wire.messages.topics import CreatableTopic
 from support.hostile_batches import batches, reads
+from support.hostile_transactions import transactions
 from support.hostile_words import (
     CLOSED,
     EITHER,
@@ -143,15 +143,6 @@ def _bodies() -> list[Hostile]:
 
 
 def _coordinators() -> list[Hostile]:
-    def init(transactional_id: str | None, timeout: int, producer_id: int = -1, epoch: int = -1) -> bytes:
-        message = InitProducerIdRequest(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-        )
-        return request(message, 4)
-
     def join(session: int, protocol: bytes = b"\xff" * 50) -> bytes:
         protocols = [JoinGroupRequestProtocol(name="range", metadata=protocol)]
         message = JoinGroupRequest(
@@ -180,13 +171,6 @@ def _coordinators() -> list[Hostile]:
     too_large = answered(8, 8, ErrorCode.OFFSET_METADATA_TOO_LARGE)
     bad_session = answered(11, 5, ErrorCode.INVALID_SESSION_TIMEOUT)
     return [
-        *(Hostile(53, f"a transaction timeout of {t}", init(None, t), EITHER) for t in (0, -1, INT_MAX)),
-        Hostile(53, "producer -1 with epoch 5", init(None, 1000, -1, 5), EITHER),
-        Hostile(53, "producer 5 with epoch -1", init(None, 1000, 5, -1), EITHER),
-        Hostile(53, "an empty transactional id", init("", 1000), EITHER),
-        Hostile(53, "a long transactional id", init("x" * 32_767, 1000), EITHER),
-        *(Hostile(54, f"transaction API {key}", call(key, 0, bytes(60)), CLOSED) for key in (24, 25, 26, 28)),
-        Hostile(55, "markers from a client", call(27, 1, bytes(60), b"\0"), CLOSED),
         Hostile(57, "30 kB of metadata with an offset", request(commit, 8), too_large),
         *(Hostile(58, f"a session of {s} ms", join(s), bad_session) for s in (0, -1, INT_MAX)),
         Hostile(58, "protocol metadata that is garbage", join(10_000), answered(11, 5)),
@@ -195,4 +179,12 @@ def _coordinators() -> list[Hostile]:
     ]
 
 
-CORPUS: list[Hostile] = [*_frames(), *_headers(), *_bodies(), *batches(), *reads(), *_coordinators()]
+CORPUS: list[Hostile] = [
+    *_frames(),
+    *_headers(),
+    *_bodies(),
+    *batches(),
+    *reads(),
+    *_coordinators(),
+    *transactions(),
+]

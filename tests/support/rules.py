@@ -1,10 +1,20 @@
 """Words for tests of the rules: a state with one partition, and batches that are only a header."""
 
-from semel.core.facts import DURABLE
-from semel.core.partition import Append, Appended
+from semel.core.facts import DURABLE, TransactionChanged
+from semel.core.partition import Append, Appended, Membership
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic
-from semel.core.types import Command, Decision, Partition, PartitionKey, ProducerKey
+from semel.core.types import (
+    Command,
+    Decision,
+    Fact,
+    Partition,
+    PartitionKey,
+    ProducerKey,
+    Transaction,
+    TransactionKey,
+    TransactionState,
+)
 from semel.wire.records import BatchHeader
 
 TOPIC_ID = bytes(range(16))
@@ -47,24 +57,63 @@ class Rules:
         self.run(CreateTopic("t", TOPIC_ID, 1, {}))
 
     def decide(self, command: Command) -> Decision:
+        self.load(command)
+        return self.state.decide(command, self.now)
+
+    def load(self, command: Command) -> None:
         for key in self.state.missing(command.keys()):
             self.state.put(key, None)
-        return self.state.decide(command, self.now)
+        if hasattr(command, "more_keys"):
+            for key in self.state.missing(command.more_keys(self.state)):
+                self.state.put(key, None)
 
     def run(self, command: Command) -> object:
         decision = self.decide(command)
         for fact in decision.facts:
-            self.state.apply(fact)
-        self.facts.extend(fact for fact in decision.facts if type(fact) in DURABLE)
+            self.become(fact)
         return decision.answer
 
+    def become(self, fact: Fact) -> None:
+        self.state.apply(fact)
+        if type(fact) in DURABLE:
+            self.facts.append(fact)
+
     def append(self, sequence: int = -1, *, transaction: int = 0, **fields: int) -> Appended:
-        """A batch of producer 7, or of no producer if it has no sequence."""
+        """A batch of producer 7, or of no producer if it has no sequence.
+
+        With the version of a transaction the batch is in one, and nothing but the batch is in question.
+        """
         if sequence == -1:
             fields = {"producer_id": -1, "epoch": -1, **fields}
-        answer = self.run(Append(PARTITION, header(sequence, **fields), b"", transaction_version=transaction))
+        batch = header(sequence, **fields)
+        membership = None
+        if transaction:
+            membership = Membership(f"id-{batch.producer_id}", transaction)
+            self.open_transaction(membership, batch)
+        answer = self.run(Append(PARTITION, batch, b"", membership=membership))
         assert isinstance(answer, Appended)
         return answer
+
+    def open_transaction(
+        self, membership: Membership, batch: BatchHeader, partition: PartitionKey = PARTITION
+    ) -> None:
+        """Make it true that the batch may be in a transaction, without asking the coordinator."""
+        known = self.state.transactions.get(TransactionKey(membership.transactional_id))
+        if known is not None and partition in known.partitions and known.epoch == batch.producer_epoch:
+            return
+        opened = Transaction(
+            membership.transactional_id,
+            batch.producer_id,
+            batch.producer_epoch,
+            60_000,
+            TransactionState.ONGOING,
+            (*(known.partitions if known else ()), partition),
+            started_ms=self.now,
+            updated_ms=self.now,
+            deadline_ms=self.now + 60_000,
+            version=membership.version,
+        )
+        self.become(TransactionChanged(opened))
 
     @property
     def partition(self) -> Partition:

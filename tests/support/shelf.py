@@ -27,6 +27,8 @@ class Shelf:
         self.flush_seconds = 0.0
         self.partitions: dict[PartitionKey, Partition] = {}
         self.rows: dict[PartitionKey, list[StoredBatch]] = {}
+        self.aborted_rows: dict[PartitionKey, list[tuple[int, int, int]]] = {}
+        """Producer, first offset and marker of each aborted transaction."""
         self.chunk = bytearray()
         self.calls: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
@@ -78,6 +80,12 @@ class Shelf:
                 return row
         return None
 
+    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+        rows = self.aborted_rows.get(partition, [])
+        found = [(producer, start) for producer, start, end in rows if end >= first and start < before]
+        await self._called("aborted")
+        return sorted(found, key=lambda each: each[1])
+
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
         self.places_read = list(places)
         if self.error is not None:
@@ -126,7 +134,12 @@ class Reading:
         shelf.chunk += batch
         shelf.rows.setdefault(key, []).append(row)
         shelf.partitions[key] = Partition(
-            before.log_start_offset, last + 1, peak, before.size_bytes + len(batch), opened
+            before.log_start_offset,
+            last + 1,
+            peak,
+            before.size_bytes + len(batch),
+            opened,
+            before.last_aborted_offset,
         )
         fact = BatchAppended(
             key, base, last, header.max_timestamp, peak, len(batch), -1, opens_transaction, opens_transaction
@@ -147,6 +160,16 @@ class Reading:
         """What a marker will do to the last stable offset."""
         self.shelf.partitions[key] = self.shelf.partitions[key]._replace(open_transactions=())
         self.publish(keys=[key])
+
+    def abort(self, producer_id: int, first_offset: int, key: PartitionKey = ZERO) -> None:
+        """End a transaction that began at an offset: a marker, and a line in the list of the aborted."""
+        fact, buffer = self.commit(key)
+        marker = fact.base_offset
+        self.shelf.aborted_rows.setdefault(key, []).append((producer_id, first_offset, marker))
+        before = self.shelf.partitions[key]
+        left = tuple(each for each in before.open_transactions if each.first_offset != first_offset)
+        self.shelf.partitions[key] = before._replace(open_transactions=left, last_aborted_offset=marker)
+        self.publish((fact, buffer))
 
     def delete_below(self, offset: int, key: PartitionKey = ZERO, *, publish: bool = True) -> None:
         """Move the log start, and give back rows and bytes below it."""

@@ -4,8 +4,11 @@
 The parts and who owns what:
 
 - the commit loop owns the state and is the only one that writes;
-- ``reads`` and ``catalog`` hold what was published after commits, for everyone who reads;
-- housekeeping asks for what time brings about: expired sessions, old records, forgotten producers.
+- ``reads``, ``catalog`` and ``cluster`` hold what was published after commits, for everyone who reads;
+- housekeeping asks for what time brings about: expired sessions, overdue transactions, old records.
+
+Before anyone is served, the transactions that were open are loaded. Those of an older term may have lost
+work that was answered before it was flushed; they are aborted (ADR 16).
 
 If one of the tasks dies, ``fatal`` is called: a broker that cannot go on must not pretend to. The server
 ends the process, an embedded broker is stopped and says why.
@@ -25,14 +28,38 @@ from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
 from semel.broker.reads import Reads
 from semel.config import Settings
-from semel.core.facts import BatchAppended, LogStartAdvanced, TopicChanged, TopicCreated, TopicDeleted
+from semel.core.facts import (
+    BatchAppended,
+    BatchStaged,
+    FeatureChanged,
+    LogStartAdvanced,
+    StagedCommitted,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+    TransactionClosed,
+)
 from semel.core.partition import DeleteRecords, RecordsDeleted
 from semel.core.state import BrokerState
-from semel.core.types import Buffer, Command, ErrorCode, Fact, Partition, PartitionKey
+from semel.core.transactions.commands import AbortOpen
+from semel.core.types import (
+    Buffer,
+    Cluster,
+    ClusterKey,
+    Command,
+    ErrorCode,
+    Fact,
+    Partition,
+    PartitionKey,
+    TransactionKey,
+)
 from semel.store.embedded import EmbeddedStore, open_store
 from semel.store.interface import StoreFull
 
 log = logging.getLogger("semel.broker")
+
+_MOVES_BOUNDS = frozenset({LogStartAdvanced, TransactionClosed})
+_RARE = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 
 
 class Endpoint(NamedTuple):
@@ -54,23 +81,46 @@ class Broker:
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted())
         self.reads = Reads(store, settings, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
+        self.cluster = Cluster()
+        """Of its values only those of features are kept up to date."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
-        self._loop = CommitLoop(store, settings, self.clock, self.metrics, self._publish)
+        self._loop = CommitLoop(
+            store, settings, self.clock, self.metrics, self._publish, self.reads.is_awaited
+        )
+        self.reads.watch(self._loop.early.partitions, self._loop.flush)
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
         self._tasks: list[asyncio.Task[None]] = []
+        gauge = self.metrics.gauge
+        gauge("open_transactions", "Transactions that are open.", lambda: len(self._loop.state.ongoing))
+        gauge(
+            "oldest_open_transaction_seconds",
+            "Age of the transaction that is open longest.",
+            self._oldest_age,
+        )
 
     @classmethod
     async def open(cls, settings: Settings, directory: Path | None) -> Self:
         """A broker over a data directory, or in memory. StoreLocked if another process owns the directory."""
         store = await open_store(directory, settings)
         broker = cls(settings, store, directory)
-        await store.sweep_orphans()
+        try:
+            await store.sweep_orphans()
+            await broker._begin()
+        except BaseException:
+            await store.close()
+            raise
         broker._start("commit loop", broker._loop.run())
         broker._start("housekeeping", broker._housekeeping.run())
         return broker
+
+    async def _begin(self) -> None:
+        (cluster,) = await self.store.ledger.load([ClusterKey()])
+        self.cluster = cluster or Cluster()
+        await self._loop.load_open_transactions()
+        await self._loop.abort_older_terms()
 
     def _start(self, name: str, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
@@ -130,32 +180,65 @@ class Broker:
         """Ask one thing."""
         return (await self.ask_all([command]))[0]
 
+    async def flush(self) -> bool:
+        """Make durable, and show to readers, all that was answered so far. False if there is no room.
+
+        For whoever reads from the ledger what a client may have been told already.
+        """
+        return await self._loop.flush()
+
+    def connection_gone(self, connection_id: int) -> None:
+        """A client left. If the settings say so, the transactions that it spoke for are aborted."""
+        ids = self._loop.speakers.gone(connection_id)
+        if ids:
+            self._loop.submit([AbortOpen(each, connection=connection_id) for each in ids], _ignore)
+
+    def overdue_transactions(self) -> list[str]:
+        """The open transactions whose time is over."""
+        now = self.now()
+        return [each for each, deadline in self._loop.state.ongoing.items() if 0 <= deadline < now]
+
+    def _oldest_age(self) -> float:
+        state = self._loop.state
+        known = (state.transactions.get(TransactionKey(each)) for each in state.ongoing)
+        started = min((each.started_ms for each in known if each is not None), default=None)
+        return 0.0 if started is None else (self.now() - started) / 1000
+
     async def delete_records(self, partition: PartitionKey, offset: int) -> RecordsDeleted:
         """Move the start of a log. Looks up what that frees, and again if the start moved meanwhile."""
+        if partition in self._loop.early.partitions:
+            await self._loop.flush()
+        newest = await self.reads.partition(partition)
+        if newest is not None and offset > newest.high_watermark:
+            # What is written from now on may reach the offset, and was not meant.
+            return RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE)
         while True:
             log_start, size_below = await self.store.ledger.size_below(partition, offset)
             answer: RecordsDeleted = await self.ask(DeleteRecords(partition, offset, log_start, size_below))
             if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 return answer
 
-    def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer]) -> None:
+    def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         """Show readers what a commit made true. Runs before anyone is answered."""
         touched: list[PartitionKey] = []
-        gone: list[PartitionKey] = []
-        appended: list[tuple[BatchAppended, Buffer]] = []
+        appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
+        rare: list[Fact] = []
         nth = iter(batches)
         for fact in facts:
             kind = type(fact)
             if kind is BatchAppended:
                 appended.append((fact, next(nth)))
                 touched.append(fact.partition)
-            elif kind is LogStartAdvanced:
+            elif kind is BatchStaged:
+                # Nobody may read it yet.
+                next(nth)
+            elif kind is StagedCommitted:
+                appended.append((fact, None))
                 touched.append(fact.partition)
-            elif kind in (TopicCreated, TopicChanged, TopicDeleted):
-                keys = [PartitionKey(fact.topic.topic_id, index) for index in range(fact.topic.partitions)]
-                if kind is TopicDeleted:
-                    gone.extend(keys)
-                self.catalog.publish([fact])
+            elif kind in _MOVES_BOUNDS:
+                touched.append(fact.partition)
+            elif kind in _RARE:
+                rare.append(fact)
         changed: dict[PartitionKey, Partition] = {}
         for key in touched:
             partition = state.partitions[key]
@@ -164,8 +247,23 @@ class Broker:
                 changed[key] = partition
         if changed:
             self.reads.publish(changed, appended)
-        if gone:
-            self.reads.forget(gone)
+        if rare:
+            self._publish_rare(rare)
+
+    def _publish_rare(self, facts: Sequence[Fact]) -> None:
+        self.catalog.publish(facts)
+        for fact in facts:
+            if type(fact) is FeatureChanged:
+                self.cluster = self.cluster._replace(
+                    transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
+                )
+            elif type(fact) is TopicDeleted:
+                topic = fact.topic
+                self.reads.forget(PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+
+
+def _ignore(outcome: Outcome) -> None:
+    """Nobody waits for it; what could not be aborted now is aborted when its time is over."""
 
 
 def _log_fatal(error: BaseException) -> None:

@@ -6,78 +6,146 @@ it), hands all bytes and facts to the store in one commit, and only then answers
 way the next commands gather, so a busy broker commits many requests with one flush: group commit without a
 timer.
 
+A tick that holds nothing but work inside open transactions is *early*: the store takes it without a flush,
+and the next ordinary commit makes it durable together with its own work (``early``). So a transaction costs
+one flush, that of its end. Whoever must see early work before that asks for a ``flush``.
+
 What must stay true:
 
 - Nobody is answered before the commit that holds the facts behind the answer. That includes a command
   without facts of its own: it may have read what an earlier command of the same tick made true.
 - The loop never awaits between a decision and applying it.
-- Readers see only what was published after a commit (``Reads.publish``, ``Catalog.publish``).
+- Readers see only what was published after a commit that flushed (``Reads.publish``, ``Catalog.publish``).
 - A failed commit has an unknown outcome. The loop stops without answering, and the process with it.
 - Records for which there is no room are refused before anything is decided, so that a full disk disturbs
   nobody who needs no room: groups live on, and what deletes is done.
 - A store that turns out to be full in a commit has written nothing. The tick is answered with ``StoreFull``
-  and the loop forgets all it holds in memory, which is what a restart does: one recovery path.
+  and the loop forgets all it holds in memory, which is what a restart does: one recovery path. Early work
+  before that tick was answered and stays: the store has it, and writes it with the next commit.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from semel.broker.asked import Asked, Done, Outcome, without_room
 from semel.broker.clock import Clock
+from semel.broker.early import FLUSH_AFTER_SECONDS, Early
 from semel.broker.metrics import Metrics
+from semel.broker.speakers import Speakers
+from semel.broker.transaction_metrics import Watch
 from semel.config import Settings
-from semel.core.facts import DURABLE
-from semel.core.partition import Append
+from semel.core.facts import DURABLE, BatchAppended
 from semel.core.state import BrokerState
-from semel.core.types import PARKED, Buffer, Command, Fact, Key, Ticket
+from semel.core.transactions.commands import AbortOpen
+from semel.core.types import (
+    PARKED,
+    Buffer,
+    Command,
+    Decision,
+    Fact,
+    Key,
+    PartitionKey,
+    Ticket,
+    TransactionKey,
+    TransactionState,
+)
 from semel.store.interface import Store, StoreFull
 
-Outcome = list[Any] | StoreFull
-Done = Callable[[Outcome], None]
-Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer]], None]
+__all__ = ["CommitLoop", "Done", "Outcome"]
+
+Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer | None]], None]
+IsAwaited = Callable[[PartitionKey], bool]
 
 _DURABLE = frozenset(DURABLE)
+_PAGE = 1_000
+"""Open transactions that are loaded, or aborted, at once."""
 
 
-class _Asked:
-    """Commands that were submitted together, and their answers so far."""
+class _Tick:
+    """What one turn came to."""
 
-    __slots__ = ("answers", "append_bytes", "commands", "done", "parked")
+    __slots__ = ("batches", "durable", "facts", "is_early", "replies", "watch")
 
-    def __init__(self, commands: Sequence[Command], done: Done) -> None:
-        self.commands = commands
-        self.done = done
-        self.answers: list[Any] = []
-        self.parked = 0
-        self.append_bytes = 0
-        for command in commands:
-            if isinstance(command, Append):
-                self.append_bytes += command.header.length
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.durable: list[Fact] = []
+        self.batches: list[Buffer] = []
+        self.replies: list[tuple[Ticket, Any]] = []
+        self.is_early = False
+        """Whether there are durable facts, and all are of work inside open transactions."""
+        self.watch: Watch | None = None
 
 
 class CommitLoop:
     """Owns the state. Everyone else sends commands."""
 
     def __init__(
-        self, store: Store, settings: Settings, clock: Clock, metrics: Metrics, publish: Publish
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        metrics: Metrics,
+        publish: Publish,
+        is_awaited: IsAwaited = lambda key: False,
     ) -> None:
-        self.state = BrokerState()
+        self.state = BrokerState(term=store.term)
+        self.early = Early()
+        self.speakers = Speakers(settings.semel_entities_max)
         self._store = store
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
         self._publish = publish
-        self._queue: deque[_Asked] = deque()
-        self._parked: dict[Ticket, tuple[_Asked, int]] = {}
+        self._is_awaited = is_awaited
+        self._hears_speakers = settings.transaction_abort_on_disconnect
+        self._answers_early = settings.semel_durability != "flush"
+        self._queue: deque[Asked] = deque()
+        self._parked: dict[Ticket, tuple[Asked, int]] = {}
         self._wake = asyncio.Event()
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._stopping = False
+
+    async def load_open_transactions(self) -> None:
+        """Put every open transaction into the state: their deadlines are looked at in memory."""
+        after = ""
+        ledger, ongoing = self._store.ledger, TransactionState.ONGOING
+        while page := await ledger.transactions(after=after, limit=_PAGE, state=ongoing):
+            for transaction in page:
+                self.state.put(TransactionKey(transaction.transactional_id), transaction)
+            after = page[-1].transactional_id
+
+    async def abort_older_terms(self) -> None:
+        """Abort what was open when unflushed work may have been lost. Before ``run``, so before all others.
+
+        If there is no room for it, it is aborted when its time is over; nobody can add to it or commit it.
+        """
+        term = self._store.term
+        known = (self.state.transactions.get(TransactionKey(each)) for each in self.state.ongoing)
+        older = [each.transactional_id for each in known if each is not None and each.term < term]
+        for start in range(0, len(older), _PAGE):
+            page = [AbortOpen(each, before_term=term) for each in older[start : start + _PAGE]]
+            await self._tick([Asked(page, _ignore)])
 
     def submit(self, commands: Sequence[Command], done: Done) -> None:
         """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
-        self._queue.append(_Asked(commands, done))
+        self._queue.append(Asked(commands, done))
         self._wake.set()
+
+    async def flush(self) -> bool:
+        """Make durable, and show to readers, all that was answered so far. False if there is no room."""
+        if not self.early:
+            return True
+        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not flushed.done():
+                flushed.set_result(not isinstance(outcome, StoreFull))
+
+        self._ask_flush(done)
+        return await flushed
 
     def stop(self) -> None:
         """Finish what was submitted, then return from ``run``."""
@@ -90,86 +158,124 @@ class CommitLoop:
 
     async def run(self) -> None:
         """Turn until stopped. Any exception is fatal to the process: see the module's rules."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                asked, append_bytes = self._take()
-                if append_bytes and (full := await self._is_full_for(append_bytes)) is not None:
-                    asked = _without_records(asked, full)
-                if asked:
-                    await self._tick(asked)
-            if self._stopping:
-                return
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    asked, room_bytes = self._take()
+                    if room_bytes and (full := await self._is_full_for(room_bytes)) is not None:
+                        asked = without_room(asked, full)
+                    if asked:
+                        await self._tick(asked)
+                if self._stopping:
+                    if self.early:
+                        await self._tick([Asked((), _ignore, is_flush=True)])
+                    return
+        finally:
+            self._stop_timer()
 
-    def _take(self) -> tuple[list[_Asked], int]:
-        """What has arrived, within the bytes of one commit (but always one), and the bytes of its records."""
+    def _take(self) -> tuple[list[Asked], int]:
+        """What has arrived, within the bytes of one commit (but always one), and the room it needs."""
         taken = [self._queue.popleft()]
-        total = taken[0].append_bytes
+        total = taken[0].room_bytes
         while self._queue:
-            size = self._queue[0].append_bytes
+            size = self._queue[0].room_bytes
             if total + size > self._settings.semel_tick_bytes_max:
                 break
             total += size
             taken.append(self._queue.popleft())
         return taken, total
 
-    async def _is_full_for(self, append_bytes: int) -> StoreFull | None:
+    async def _is_full_for(self, room_bytes: int) -> StoreFull | None:
         try:
-            await self._store.make_room(append_bytes)
+            await self._store.make_room(room_bytes)
         except StoreFull as full:
             return full
         return None
 
-    async def _tick(self, asked: list[_Asked]) -> None:
+    async def _tick(self, asked: list[Asked]) -> None:
         await self._load(asked)
         started = time.perf_counter()
-        facts, batches, replies = self._decide(asked)
+        tick = self._decide(asked)
         decided = time.perf_counter()
-        durable = [fact for fact in facts if type(fact) in _DURABLE]
-        if durable:
-            try:
+        durable, batches = tick.durable, tick.batches
+        batch_bytes = sum(len(batch) for batch in batches)
+        must_flush = bool(self.early.facts) and any(each.is_flush for each in asked)
+        is_early = tick.is_early and not must_flush and self._may_stay_unflushed(durable, batch_bytes)
+        flushes = must_flush or (bool(durable) and not is_early)
+        try:
+            if is_early:
+                await self._store.commit(durable, batches, is_early=True)
+                # The store may have flushed all the same.
+                is_early, flushes = self._store.has_early, not self._store.has_early
+            elif flushes:
                 await self._store.commit(durable, batches)
-            except StoreFull as full:
-                self._forget(asked, full)
-                return
+        except StoreFull as full:
+            await self._refuse(asked, tick, full)
+            return
         committed = time.perf_counter()
-        self._publish(self.state, durable, batches)
-        self._answer(asked, replies)
-        self.state.evict(self._settings.semel_entities_max)
+        if is_early:
+            self._keep_early(tick)
+        elif flushes:
+            self._publish_all(tick)
+        self._answer(asked, tick.replies)
+        if tick.watch is not None:
+            tick.watch.count(committed - each.begun for each in asked if each.begun)
+        if not self.early.facts:
+            # What is unflushed is not in the ledger, and must not be loaded from there.
+            self.state.evict(self._settings.semel_entities_max)
         self._metrics.observe_tick(
             commands=sum(len(each.commands) for each in asked),
             facts=len(durable),
-            batch_bytes=sum(len(batch) for batch in batches),
+            batch_bytes=batch_bytes,
             decide_seconds=decided - started,
-            commit_seconds=committed - decided if durable else 0.0,
-            flush_seconds=self._store.flush_seconds if durable else 0.0,
+            commit_seconds=committed - decided if is_early or flushes else 0.0,
+            flush_seconds=self._store.flush_seconds if flushes else 0.0,
         )
 
-    async def _load(self, asked: list[_Asked]) -> None:
-        missing: dict[Key, None] = {}
+    async def _load(self, asked: list[Asked]) -> None:
+        # By kind too: a group and a topic of the same name are equal as tuples.
+        missing: dict[tuple[type, Key], None] = {}
         tables = self.state.tables
+        has_more_keys = False
         for each in asked:
+            has_more_keys |= each.has_more_keys
             for command in each.commands:
                 for key in command.keys():  # noqa: SIM118 - not a dictionary
                     if key not in tables[type(key)]:
-                        missing[key] = None
+                        missing[type(key), key] = None
         if missing:
-            keys = list(missing)
-            for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):
-                self.state.put(key, value)
+            await self._load_all([key for _, key in missing])
+        if has_more_keys:
+            more: dict[tuple[type, Key], None] = {}
+            for command in (command for each in asked if each.has_more_keys for command in each.commands):
+                if hasattr(command, "more_keys"):
+                    for key in self.state.missing(command.more_keys(self.state)):
+                        more[type(key), key] = None
+            if more:
+                await self._load_all([key for _, key in more])
 
-    def _decide(self, asked: list[_Asked]) -> tuple[list[Fact], list[Buffer], list[tuple[Ticket, Any]]]:
+    async def _load_all(self, keys: list[Key]) -> None:
+        for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):
+            self.state.put(key, value)
+
+    def _decide(self, asked: list[Asked]) -> _Tick:
         state = self.state
         now = self._clock.now()
-        facts: list[Fact] = []
-        batches: list[Buffer] = []
-        replies: list[tuple[Ticket, Any]] = []
+        tick = _Tick()
+        facts, batches, replies, is_early = tick.facts, tick.batches, tick.replies, True
         for each in asked:
+            decide: Callable[[Command, int], Decision] = state.decide
+            if each.is_watched:
+                tick.watch = tick.watch or Watch(self._metrics.transactions, state)
+                decide = tick.watch.decide
             for command in each.commands:
-                decision = state.decide(command, now)
+                decision = decide(command, now)
                 for fact in decision.facts:
                     state.apply(fact)
+                if is_early and not decision.is_early:
+                    is_early = _DURABLE.isdisjoint(map(type, decision.facts))
                 facts.extend(decision.facts)
                 batches.extend(decision.batches)
                 replies.extend(decision.replies)
@@ -178,9 +284,72 @@ class CommitLoop:
                     self._parked[command.ticket] = (each, len(each.answers))  # type: ignore[attr-defined]
                     each.parked += 1
                 each.answers.append(decision.answer)
-        return facts, batches, replies
+        tick.durable = [fact for fact in facts if type(fact) in _DURABLE]
+        tick.is_early = is_early and bool(tick.durable)
+        if self._hears_speakers and len(tick.durable) < len(facts):
+            self.speakers.learn(facts)
+        return tick
 
-    def _answer(self, asked: list[_Asked], replies: list[tuple[Ticket, Any]]) -> None:
+    # -- early work ------------------------------------------------------------------------------------------
+
+    def _may_stay_unflushed(self, facts: Sequence[Fact], batch_bytes: int) -> bool:
+        """Whether a tick of early work may be answered before it is flushed."""
+        if not self._answers_early or not self.early.has_room_for(facts, batch_bytes):
+            return False
+        if self._is_awaited_now(facts):
+            return False
+        # Nothing is evicted while something is unflushed.
+        entities_max = self._settings.semel_entities_max * 5 // 4
+        return all(len(table) <= entities_max for table in self.state.tables.values())
+
+    def _is_awaited_now(self, facts: Iterable[Fact]) -> bool:
+        """Whether a reader that looks past open transactions waits for one of these."""
+        return any(type(fact) is BatchAppended and self._is_awaited(fact.partition) for fact in facts)
+
+    def _keep_early(self, tick: _Tick) -> None:
+        self._metrics.transactions.early_ticks += 1
+        loop = asyncio.get_running_loop()
+        self.early.add(self.state, tick.durable, tick.batches, loop.time())
+        if self._is_awaited_now(tick.durable):
+            # Somebody began to wait while this was written.
+            self._ask_flush(_ignore)
+        elif self._flush_timer is None:
+            self._flush_timer = loop.call_later(FLUSH_AFTER_SECONDS, self._flush_if_due)
+
+    def _flush_if_due(self) -> None:
+        """One timer looks after many transactions: most are over long before it rings."""
+        self._flush_timer = None
+        if not self.early:
+            return
+        loop = asyncio.get_running_loop()
+        left = self.early.since + FLUSH_AFTER_SECONDS - loop.time()
+        if left <= 0:
+            self._ask_flush(_ignore)
+            # Again if there was no room.
+            left = FLUSH_AFTER_SECONDS
+        self._flush_timer = loop.call_later(left, self._flush_if_due)
+
+    def _ask_flush(self, done: Done) -> None:
+        self._queue.append(Asked((), done, is_flush=True))
+        self._wake.set()
+
+    def _stop_timer(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+
+    # -- after the commit ------------------------------------------------------------------------------------
+
+    def _publish_all(self, tick: _Tick) -> None:
+        """Show readers what this commit made durable, the early work before it first."""
+        self._metrics.transactions.flushes += 1
+        if self.early.facts:
+            facts, batches = self.early.take()
+            self._publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
+        else:
+            self._publish(self.state, tick.durable, tick.batches)
+
+    def _answer(self, asked: list[Asked], replies: list[tuple[Ticket, Any]]) -> None:
         for each in asked:
             if not each.parked:
                 each.done(each.answers)
@@ -194,13 +363,26 @@ class CommitLoop:
             if not each.parked:
                 each.done(each.answers)
 
-    def _forget(self, asked: list[_Asked], full: StoreFull) -> None:
+    async def _refuse(self, asked: list[Asked], tick: _Tick, full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
-        self.state = BrokerState()
+        if not tick.durable:
+            # A flush found no room. No state is wrong, and the early work is still there.
+            self._answer([each for each in asked if not each.is_flush], tick.replies)
+            for each in asked:
+                if each.is_flush:
+                    each.done(full)
+            return
+        before, self.state = self.state, BrokerState(term=self._store.term)
+        # Who spoke last is true whatever became of it.
+        self.state.speakers.update(before.speakers)
+        self.state.offset_speakers.update(before.offset_speakers)
         parked = self._fail_parked(full)
         for each in asked:
             if id(each) not in parked:
                 each.done(full)
+        await self.load_open_transactions()
+        for key, value in self.early.values():
+            self.state.put(key, value)
 
     def _fail_parked(self, full: StoreFull) -> set[int]:
         waiting = {id(each): each for each, _ in self._parked.values()}
@@ -210,12 +392,5 @@ class CommitLoop:
         return set(waiting)
 
 
-def _without_records(asked: list[_Asked], full: StoreFull) -> list[_Asked]:
-    """Refuse those who want to append; the others."""
-    rest: list[_Asked] = []
-    for each in asked:
-        if each.append_bytes:
-            each.done(full)
-        else:
-            rest.append(each)
-    return rest
+def _ignore(outcome: Outcome) -> None:
+    """Nobody waits for it. What found no room is asked for again."""

@@ -1,17 +1,18 @@
 """The features of this broker (KIP-584), as ApiVersions tells them to clients. One obvious table.
 
-A line here changes how clients behave:
-
-- the *finalized* level of ``transaction.version`` switches Java and franz-go producers to the second
-  generation of transactions (KIP-890): 2 turns it on. It is 0, hence not shown, until transactions are
-  served;
-- a client takes over finalized features only if their epoch is larger than the largest it has seen, so raise
-  ``FEATURES_EPOCH`` with every change of a finalized level.
+A level here changes how clients behave: the finalized level of ``transaction.version`` switches Java and
+franz-go producers to the second generation of transactions (KIP-890) at 2. It is the only one that can be
+changed while the broker runs, so the ledger has it, together with the epoch of the features: a client takes
+over finalized levels only if their epoch is larger than the largest it has seen.
 
 The APIs are not here: those that have a handler are served, in the versions of ``semel.wire.messages.APIS``.
 """
 
 from typing import Final, NamedTuple
+
+from semel.core.types import Cluster
+
+TRANSACTION_VERSION: Final = "transaction.version"
 
 
 class Feature(NamedTuple):
@@ -28,8 +29,14 @@ FEATURES: Final = (
     Feature("metadata.version", 7, 30, finalized=30),
     # 1: the KIP-848 consumer protocol.
     Feature("group.version", 0, 1, finalized=1),
-    # 2: KIP-890, see above.
-    Feature("transaction.version", 0, 2, finalized=0),
+    # 2: KIP-890, see above. The level of a new cluster.
+    Feature(TRANSACTION_VERSION, 0, 2, finalized=Cluster().transaction_version),
 )
 
-FEATURES_EPOCH: Final = 1
+
+def finalized_levels(cluster: Cluster) -> dict[str, int]:
+    """The level that each feature runs at, now."""
+    return {
+        **{each.name: each.finalized for each in FEATURES},
+        TRANSACTION_VERSION: cluster.transaction_version,
+    }

@@ -1,9 +1,9 @@
 """Housekeeping: what time brings about.
 
-Three rounds, each at its own pace: group deadlines (sessions, rebalances), retention (old records, the rows
-and bytes they leave behind), and expiry (producers and offsets nobody uses). A round only *asks*: it sends
-commands to the commit loop, which decides again with what is true by then. So a round that works from an
-old look at the ledger can be late, but never wrong.
+Rounds, each at its own pace: group deadlines (sessions, rebalances), transactions that are open for too long,
+retention (old records, the rows and bytes they leave behind), and expiry (producers, offsets and
+transactional ids nobody uses). A round only *asks*: it sends commands to the commit loop, which decides again
+with what is true by then. So a round that works from an old look at the ledger can be late, but never wrong.
 
 A full store is no reason to stop: what frees space goes on, and the round comes again. Anything else that
 goes wrong here ends the process, as any task of the broker does.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
+from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey, ProducerKey, Topic
 from semel.store.interface import StoreFull
 
@@ -48,6 +49,19 @@ class Housekeeping:
             rounds.create_task(
                 self._every(settings.producer_id_expiration_check_interval_ms, self.expire), name="expiry"
             )
+            rounds.create_task(
+                self._every(
+                    settings.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_overdue
+                ),
+                name="transaction timeouts",
+            )
+            rounds.create_task(
+                self._every(
+                    settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+                    self.forget_transactions,
+                ),
+                name="transactional id expiry",
+            )
 
     async def _every(self, interval_ms: int, round_: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -73,6 +87,22 @@ class Housekeeping:
             with_members = tuple(group.group_id for group in page if group.state not in ("", "Empty", "Dead"))
             if with_members:
                 await broker.ask(GroupTick(with_members, timeout_ms))
+
+    async def abort_overdue(self) -> None:
+        """Abort the transactions whose time is over, and fence their producers."""
+        overdue = self._broker.overdue_transactions()
+        for start in range(0, len(overdue), EXPIRE_AT_ONCE):
+            await self._broker.ask_all(
+                [AbortOpen(each, overdue_only=True) for each in overdue[start : start + EXPIRE_AT_ONCE]]
+            )
+
+    async def forget_transactions(self) -> None:
+        """Forget transactional ids that nobody used for long."""
+        broker = self._broker
+        before = broker.now() - broker.settings.transactional_id_expiration_ms
+        while ids := await broker.store.ledger.transactions_unused_since(before, limit=EXPIRE_AT_ONCE):
+            if not any(await broker.ask_all([ForgetTransaction(each, before) for each in ids])):
+                return
 
     async def retain(self) -> None:
         """Move log starts by age and by size, then give back what is below them."""

@@ -41,6 +41,7 @@ class Look:
     __slots__ = (
         "batches",
         "buffers",
+        "end_offset",
         "error",
         "is_full",
         "is_gone",
@@ -59,6 +60,8 @@ class Look:
         """Batches from memory, ready to be sent; also those of ``batches``, once they are read."""
         self.batches: Sequence[StoredBatch] = ()
         self.size_bytes = 0
+        self.end_offset = wanted.offset
+        """One past the last offset that was found."""
         self.is_full = False
         """There is more below the bound than fits: waiting gains nothing."""
         self.is_gone = False
@@ -125,8 +128,8 @@ class Looks:
         )
         if found is None:
             return None
-        look.buffers, look.size_bytes = found.buffers, found.size_bytes
-        look.is_full = found.next_offset < bound
+        look.buffers, look.size_bytes, look.end_offset = found
+        look.is_full = look.end_offset < bound
         return look
 
     async def in_ledger(
@@ -152,8 +155,9 @@ class Looks:
             batches.append(row)
             look.size_bytes += row.place.length
         look.batches = batches
-        if batches and batches[-1].last_offset + 1 < bound:
-            look.is_full = True
+        if batches:
+            look.end_offset = batches[-1].last_offset + 1
+            look.is_full = look.is_full or look.end_offset < bound
         return look
 
     async def _explain_gap(self, look: Look, *, is_empty: bool) -> None:

@@ -10,60 +10,18 @@ Who counts: `server/connection.py` requests and bytes, the commit loop its ticks
 (`gauge`); it is read at the scrape.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from semel.broker.histogram import SECONDS, Histogram
+from semel.broker.transaction_metrics import TransactionMetrics
 from semel.wire.messages import APIS
 
-SECONDS: Final = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
 COMMANDS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 REASONS_MAX: Final = 64
-
-
-class Histogram:
-    """How often a value fell between two bounds."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus' form: for each bound, how many were at most that."""
-        buckets: list[tuple[str, float]] = []
-        below = 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            below += count
-            buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), below))
-        return buckets
 
 
 class ApiCounters:
@@ -99,6 +57,7 @@ class Metrics:
         self.decide_seconds = Histogram(SECONDS)
         self.commit_seconds = Histogram(SECONDS)
         self.flush_seconds = Histogram(SECONDS)
+        self.transactions = TransactionMetrics()
 
         self.loop_lag_seconds = 0.0
         self.loop_lag_max_seconds = 0.0
@@ -190,6 +149,7 @@ class Metrics:
             family = HistogramMetricFamily(name, documentation)
             family.add_metric([], histogram.cumulative(), histogram.total)
             yield family
+        yield from self.transactions.families()
 
     def _api_families(self) -> Iterable[Metric]:
         requests = CounterMetricFamily("semel_requests", "Requests answered.", labels=["api"])

@@ -11,6 +11,10 @@ What must stay true:
   So the log start is compared again after a read; what was overtaken is looked for again, and is then out
   of range.
 - Between a look and the wait nothing is awaited, so no publication is missed.
+- What a producer was told is there, is there for a reader that looks past open transactions. Work that was
+  answered early is not published yet (``early``), so such a reader that comes to the end has it flushed.
+- Whoever gets records of aborted transactions is told all of them. They leave the ledger when the log start
+  has passed them; so the log start is compared again after they were asked for, too.
 
 Next: ``views`` (what is published), ``tail`` (the newest batches), ``offset_search`` (offsets by time);
 above, ``handlers/fetch.py``.
@@ -18,18 +22,18 @@ above, ``handlers/fetch.py``.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.batch_bytes import Piece, read_batches, stamp_all, together
 from semel.broker.looks import FetchRange, Look, Looks
 from semel.broker.metrics import Metrics
-from semel.broker.offset_search import ListedOffset, OffsetSearch
+from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
 from semel.broker.tail import Tail
 from semel.broker.views import Isolation, Views
 from semel.broker.waiting import Waiting, gained
 from semel.config import Settings
-from semel.core.facts import BatchAppended
+from semel.core.facts import BatchAppended, StagedCommitted
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
 from semel.store.interface import Store
 
@@ -66,6 +70,8 @@ class Reads:
         self._waiting = Waiting()
         self._is_ending = False
         self._search = OffsetSearch(store, self._views)
+        self._unflushed: Collection[PartitionKey] = ()
+        self._flush: Callable[[], Awaitable[bool]] = _nothing_to_flush
         metrics.gauge("tail_bytes", "Memory of the newest batches.", lambda: self._tail.size_bytes)
 
     @property
@@ -73,10 +79,24 @@ class Reads:
         """How many fetches wait for records."""
         return self._waiting.parked
 
+    def watch(self, unflushed: Collection[PartitionKey], flush: Callable[[], Awaitable[bool]]) -> None:
+        """Learn which partitions have more than is published, now and later, and how to have it published."""
+        self._unflushed = unflushed
+        self._flush = flush
+
+    def is_awaited(self, key: PartitionKey) -> bool:
+        """Whether a reader that looks past open transactions waits for a partition."""
+        return self._waiting.is_awaited(key, Isolation.READ_UNCOMMITTED)
+
     def publish(
-        self, partitions: dict[PartitionKey, Partition], appended: Iterable[tuple[BatchAppended, Buffer]]
+        self,
+        partitions: dict[PartitionKey, Partition],
+        appended: Iterable[tuple[BatchAppended | StagedCommitted, Buffer | None]],
     ) -> None:
-        """Show readers what a commit made true: the values of the partitions it touched, and its batches."""
+        """Show readers what a commit made true: the values of the partitions it touched, and its batches.
+
+        A batch may come without its bytes; then it is read from disk.
+        """
         for fact, buffer in appended:
             if fact.partition in partitions:
                 self._tail.append(fact, buffer)
@@ -110,6 +130,9 @@ class Reads:
         self, key: PartitionKey, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> ListedOffset:
         """The offset at a timestamp, or at one of the special ones (see ``offset_search``)."""
+        needs_end = timestamp >= 0 or timestamp in (LATEST, MAX_TIMESTAMP)
+        if needs_end and isolation is Isolation.READ_UNCOMMITTED and key in self._unflushed:
+            await self._flush()
         return await self._search.find(key, timestamp, isolation)
 
     async def fetch(
@@ -123,8 +146,13 @@ class Reads:
         deadline = clock() + max_wait_ms / 1000
         max_bytes = max(0, min(max_bytes, self._settings.fetch_max_bytes))
         min_bytes = min(min_bytes, max_bytes)
+        may_flush = has_room = True
         while True:
             looks = await self._looks.look(ranges, max_bytes)
+            if may_flush and self._is_short(looks):
+                has_room = await self._flush()
+                may_flush = False
+                continue
             missing = min_bytes - sum(look.size_bytes for look in looks)
             seconds_left = 0.0 if self._is_ending else deadline - clock()
             if missing <= 0 or seconds_left <= 0 or not looks or any(look.must_answer for look in looks):
@@ -133,7 +161,8 @@ class Reads:
                 return results
             # What was published since the look is counted here, what is published later wakes.
             missing -= self._gained_since(looks)
-            if missing > 0:
+            may_flush = True
+            if missing > 0 and not (has_room and self._is_short(looks)):
                 self._follow(looks)
                 interests = {look.wanted.partition: look.wanted.isolation for look in looks}
                 # A fetch that waits holds no batches.
@@ -147,6 +176,16 @@ class Reads:
             if after is not None:
                 total += gained(look.partition, after, look.wanted.isolation)
         return total
+
+    def _is_short(self, looks: Sequence[Look]) -> bool:
+        """Whether somebody has come to the end of what is published, and there is more."""
+        for look in looks if self._unflushed else ():
+            if look.wanted.partition in self._unflushed:
+                if look.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    return True
+                if look.wanted.isolation is Isolation.READ_UNCOMMITTED and not look.must_answer:
+                    return True
+        return False
 
     async def _wait(
         self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, seconds: float
@@ -180,7 +219,7 @@ class Reads:
             if look.batches or look.is_gone:
                 results.append(await self._settle(look, mine))
             else:
-                results.append(_result(look))
+                results.append(await self._result(look))
         return results
 
     async def _settle(self, look: Look, pieces: Sequence[Piece] | None) -> FetchResult:
@@ -194,10 +233,10 @@ class Reads:
             if newest.log_start_offset > wanted.offset:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
             if look.error:
-                return _result(look)
+                return FetchResult(look.error)
             if pieces is not None and not look.is_gone and stamp_all(look.batches, pieces):
                 look.buffers = [together(pieces)]
-                return _result(look)
+                return await self._result(look)
             at_least_one = look.size_bytes > look.limit_bytes
             look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
             try:
@@ -207,27 +246,31 @@ class Reads:
         log.error("the bytes at offset %d of %s cannot be read: %s", wanted.offset, wanted.partition, reason)
         return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
 
+    async def _result(self, look: Look) -> FetchResult:
+        partition = look.partition
+        if look.error or partition is None:
+            return FetchResult(look.error)
+        wanted = look.wanted
+        aborted: Sequence[tuple[int, int]] | None = None
+        if wanted.isolation is Isolation.READ_COMMITTED:
+            aborted = ()
+            if look.end_offset > wanted.offset and wanted.offset <= partition.last_aborted_offset:
+                # The ledger may know of more that ended since; those began behind what was found.
+                aborted = await self._store.ledger.aborted(wanted.partition, wanted.offset, look.end_offset)
+                newest = await self.partition(wanted.partition)
+                if newest is None:
+                    return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                if newest.log_start_offset > wanted.offset:
+                    return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return FetchResult(
+            ErrorCode.NONE,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            look.buffers,
+            aborted,
+        )
 
-def _result(look: Look) -> FetchResult:
-    partition = look.partition
-    if look.error or partition is None:
-        return FetchResult(look.error)
-    return FetchResult(
-        ErrorCode.NONE,
-        partition.high_watermark,
-        partition.last_stable_offset,
-        partition.log_start_offset,
-        look.buffers,
-        _aborted(look),
-    )
 
-
-def _aborted(look: Look) -> Sequence[tuple[int, int]] | None:
-    """The aborted transactions that touch what a look found. No transaction can end yet, so there are none.
-
-    The one place to fill in. They must come from a ledger at least as new as ``look.partition``, for offsets
-    from ``look.wanted.offset`` up to the end of what was found, sorted by first offset.
-    """
-    if look.wanted.isolation is Isolation.READ_COMMITTED:
-        return ()
-    return None
+async def _nothing_to_flush() -> bool:
+    return True

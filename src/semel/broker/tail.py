@@ -5,8 +5,9 @@ them, stamped, and neither the ledger nor the disk is asked. A partition is foll
 has reached its high watermark; a partition that nobody reads costs nothing.
 
 What must stay true: the batches of a partition are kept without a gap up to its high watermark, and nothing
-below its log start is kept. A batch that does not continue what is here, or is too large to be worth its
-copy, starts the memory of its partition anew behind it.
+below its log start is kept. A batch that does not continue what is here, whose bytes are not in memory (as
+those of staged batches are not, when they are committed), or that is too large to be worth its copy, starts
+the memory of its partition anew behind it.
 
 Batches are copied: what a commit publishes are views of request frames, and a small view would pin a large
 frame. Memory is bounded in bytes. The partition that was followed longest ago gives way first, oldest batch
@@ -17,7 +18,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from semel.core.facts import BatchAppended
+from semel.core.facts import BatchAppended, StagedCommitted
 from semel.core.types import Buffer, PartitionKey
 from semel.wire.records import stamp
 
@@ -87,12 +88,12 @@ class Tail:
             self.forget(next(iter(self._logs)))
         self._logs[key] = _Log(high_watermark)
 
-    def append(self, fact: BatchAppended, buffer: Buffer) -> None:
-        """A batch was committed. Kept if its partition is followed."""
+    def append(self, fact: BatchAppended | StagedCommitted, buffer: Buffer | None) -> None:
+        """A batch was committed, or several without their bytes. Kept if its partition is followed."""
         log = self._logs.get(fact.partition)
         if log is None:
             return
-        if fact.base_offset != log.next_offset or len(buffer) > self._batch_bytes_max:
+        if buffer is None or fact.base_offset != log.next_offset or len(buffer) > self._batch_bytes_max:
             self._empty(log)
             self._logs[fact.partition] = _Log(fact.last_offset + 1)
             return

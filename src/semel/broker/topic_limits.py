@@ -18,6 +18,10 @@ class TopicLimits(NamedTuple):
     retention_bytes: int
     deletes: bool
     """Whether old records are deleted at all; a topic that is only compacted keeps them."""
+    is_journal: bool
+    """Whether a transaction's records get their offsets when it commits."""
+    block_max_ms: int
+    """How long a transaction that writes here may be open; -1 is no limit."""
     partitions: tuple[PartitionKey, ...]
     """The keys of its partitions, made once."""
 
@@ -36,5 +40,7 @@ class TopicLimits(NamedTuple):
             int(value("retention.ms")),
             int(value("retention.bytes")),
             "delete" in value("cleanup.policy"),
+            value("semel.visibility") == "journal",
+            int(value("semel.transaction.block.max.ms")),
             tuple(PartitionKey(topic.topic_id, index) for index in range(topic.partitions)),
         )

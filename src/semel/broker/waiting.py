@@ -59,6 +59,10 @@ class Waiting:
         """How many partitions somebody waits for."""
         return len(self._by_partition)
 
+    def is_awaited(self, key: PartitionKey, isolation: Isolation) -> bool:
+        """Whether somebody with this isolation waits for a partition."""
+        return any(waiter.interests[key] is isolation for waiter in self._by_partition.get(key, ()))
+
     async def wait(
         self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, timeout_seconds: float
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import consume, groups, offsets, produce, serve, topics
+from semel.cli import consume, groups, offsets, produce, serve, topics, transactions
 from semel.cli.output import say_error
 
 INTERRUPTED = 130
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 COMMAND_TIMEOUT_S = 15.0
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Bootstrap = Annotated[
     str,
@@ -69,6 +70,16 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
         found[name] = value
     return found
+
+
+def duration_ms(text: str, option: str) -> int:
+    """Read a time span: a number and its unit, as in 250ms, 90s, 5m, 2h, 7d."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit_ms = UNITS_MS.get(text[len(number) :])
+    if unit_ms is None or not (number.isascii() and number.isdigit()):
+        hint = f"write a number and one of {', '.join(UNITS_MS)}, as in 90s"
+        raise typer.BadParameter(f"{text!r} is not a time span; {hint}", param_hint=option)
+    return int(number) * unit_ms
 
 
 def moment_ms(text: str, option: str) -> int:

@@ -24,6 +24,11 @@ def say_error(text: str) -> None:
     sys.stderr.write(f"Error: {text[:1].upper()}{text[1:]}\n")
 
 
+def show(text: str) -> None:
+    """Print a sentence that is the answer."""
+    sys.stdout.write(text + "\n")
+
+
 def show_json(value: Any) -> None:
     """Print a value for programs."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -46,6 +51,14 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | Non
     for line in lines:
         padded = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         sys.stdout.write(padded.rstrip() + "\n")
+
+
+def show_pairs(values: Mapping[str, Any]) -> None:
+    """Print one thing: the names of what is said about it, and the values beside them."""
+    names = [name.replace("_", " ") for name in values]
+    width = max(map(len, names))
+    for name, value in zip(names, values.values(), strict=True):
+        sys.stdout.write(f"{name.ljust(width)}  {_cell(value)}\n")
 
 
 def _draw(
@@ -83,6 +96,18 @@ def time_text(timestamp_ms: int) -> str | None:
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)  # Anything that fits 64 bits may stand in a log.
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+def span_text(span_ms: int) -> str:
+    """A time span in its two largest units: `2 h 5 min`, `42 s`, `300 ms`."""
+    if span_ms < 1000:
+        return f"{span_ms} ms"
+    parts, left = [], span_ms // 1000
+    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if left >= size:
+            parts.append(f"{left // size} {name}")
+            left %= size
+    return " ".join(parts[:2])
 
 
 class Progress:

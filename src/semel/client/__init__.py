@@ -9,16 +9,24 @@
         with Consumer(client, "greetings") as consumer:
             print(consumer.poll())
 
-`Client` knows the cluster and sends requests; the three others use it. All of them belong to one thread and
-start none. Errors are `KafkaError` (a broker refused; it has a `code`) and `ClientError` (no answer came).
+`Client` knows the cluster and sends requests; the others use it. All of them belong to one thread and start
+none. Errors are `KafkaError` (a broker refused; it has a `code`) and `ClientError` (no answer came).
+
+`TransactionalProducer` writes records and offsets that count together or not at all, and what it has prepared
+any process can end (`end_transaction`, `complete_transaction`). Its errors are `TransactionError`s, and their
+class says what to do. `CommitOrderConsumer` reads transactions in the order of their commits.
 
 Where to read on: `connection` for one socket, `cluster` for routing, `producer` and `batches`, `consumer`,
-`fetching` and `membership`, and `topics`, `configs`, `group_admin` behind `admin`.
+`fetching` and `membership`; `transactional_producer`, `transaction_writer` and `transaction_coordinator`,
+`prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`, `configs`, `group_admin`,
+`transactions_admin` behind `admin`.
 """
 
 from semel.client.admin import Admin
-from semel.client.batches import Delivered, Delivery
+from semel.client.batches import Delivered, Delivery, Identity
 from semel.client.cluster import Client, ClusterInfo, Node, PartitionInfo, TopicInfo
+from semel.client.commit_order import CommitOrderConsumer
+from semel.client.commit_order_log import CommitOrderPosition
 from semel.client.configs import ConfigOperation, ConfigValue, ResourceType
 from semel.client.connection import Connection
 from semel.client.consumer import Consumer, Start
@@ -28,16 +36,31 @@ from semel.client.errors import (
     ConnectionLost,
     ErrorCode,
     KafkaError,
+    MustAbort,
+    OutcomeUnknown,
+    ProducerFailed,
+    ProducerFenced,
     ProtocolError,
     RequestTimedOut,
+    TransactionAborted,
+    TransactionError,
+    TransactionMisuse,
     UnsupportedRequest,
 )
 from semel.client.fetching import ConsumedRecord, FetchLimits
 from semel.client.group_admin import GroupInfo, GroupListing, MemberInfo
-from semel.client.group_offsets import CommittedOffset
+from semel.client.group_offsets import CommittedOffset, GroupMetadata
 from semel.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, OffsetAt, Partition
+from semel.client.prepared import PreparedTransaction, complete_transaction, end_transaction
 from semel.client.producer import Producer
 from semel.client.topics import CreatedTopic, NewTopic
+from semel.client.transactional_producer import TransactionalProducer
+from semel.client.transactions_admin import (
+    FencedProducer,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from semel.wire.compression import Codec
 from semel.wire.records import Header
 
@@ -51,6 +74,8 @@ __all__ = [
     "ClientError",
     "ClusterInfo",
     "Codec",
+    "CommitOrderConsumer",
+    "CommitOrderPosition",
     "CommittedOffset",
     "ConfigOperation",
     "ConfigValue",
@@ -62,23 +87,40 @@ __all__ = [
     "Delivered",
     "Delivery",
     "ErrorCode",
+    "FencedProducer",
     "FetchLimits",
     "GroupInfo",
     "GroupListing",
+    "GroupMetadata",
     "Header",
+    "Identity",
     "Isolation",
     "KafkaError",
     "MemberInfo",
+    "MustAbort",
     "NewTopic",
     "Node",
     "OffsetAt",
+    "OutcomeUnknown",
     "Partition",
     "PartitionInfo",
+    "PreparedTransaction",
     "Producer",
+    "ProducerDescription",
+    "ProducerFailed",
+    "ProducerFenced",
     "ProtocolError",
     "RequestTimedOut",
     "ResourceType",
     "Start",
     "TopicInfo",
+    "TransactionAborted",
+    "TransactionDescription",
+    "TransactionError",
+    "TransactionListing",
+    "TransactionMisuse",
+    "TransactionalProducer",
     "UnsupportedRequest",
+    "complete_transaction",
+    "end_transaction",
 ]

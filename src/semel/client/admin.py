@@ -5,13 +5,14 @@
         admin.topics.create(NewTopic("orders", partitions=4, configs={"retention.ms": "3600000"}))
         admin.groups.describe("billing")
 
-Three parts, each in a file of its own: `topics`, `configs`, `groups`.
+Four parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`.
 """
 
 from semel.client.cluster import Client, ClusterInfo
 from semel.client.configs import ConfigAdmin
 from semel.client.group_admin import GroupAdmin
 from semel.client.topics import TopicAdmin
+from semel.client.transactions_admin import TransactionAdmin
 
 
 class Admin:
@@ -22,6 +23,7 @@ class Admin:
         self.topics = TopicAdmin(client)
         self.configs = ConfigAdmin(client)
         self.groups = GroupAdmin(client)
+        self.transactions = TransactionAdmin(client)
 
     def cluster(self) -> ClusterInfo:
         """The brokers of the cluster."""

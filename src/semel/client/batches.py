@@ -30,7 +30,11 @@ class Identity(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """Where a record went. The offset is -1 when the broker was not asked for it (acks=0)."""
+    """Where a record went.
+
+    The offset is -1 when the broker was not asked for it (acks=0), and when the record has none before its
+    transaction commits (topics with `semel.visibility=journal`).
+    """
 
     topic: str
     partition: int

@@ -49,6 +49,7 @@ _MOVED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
+_NOT_YET = _MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
 
 Address: TypeAlias = tuple[str, int]
 
@@ -171,6 +172,13 @@ class Client:
         """Whether the cluster serves this version of an API, or a later one."""
         served = self.connection().versions.get(api_key)
         return served is not None and served.last >= version
+
+    def feature(self, name: str) -> int:
+        """The level of a feature in the newest that any connected broker said about it; 0 if none did."""
+        self.connection()
+        known = [each for each in self._connections.values() if each.features_epoch >= 0]
+        newest = max(known, key=lambda each: each.features_epoch, default=None)
+        return newest.features.get(name, 0) if newest is not None else 0
 
     def _open(self, address: Address) -> Connection:
         known = self._connections.get(address)
@@ -295,22 +303,24 @@ class Client:
         kind: int = GROUP,
         timeout_s: float | None = None,
         max_version: int | None = None,
+        within_s: float | None = None,
     ) -> Any:
         """Send a request to the coordinator of a key, wherever it moves; for requests that may be repeated.
 
-        `timeout_s` is how long one answer may take, where that is longer than usual. `codes` picks the error
-        codes out of a response; those that say "not here" or "not yet" are followed, all others are for the
-        caller.
+        `timeout_s` is how long one answer may take, where that is longer than usual, and `within_s` how long
+        all of it may. `codes` picks the error codes out of a response; those that say "not here" or "not yet"
+        are followed, all others are for the caller.
         """
-        for attempt in Attempts(self.timeout_s):
+        for attempt in Attempts(self.timeout_s if within_s is None else within_s):
             try:
                 node = self.coordinator(key, kind, attempt.left_s)
                 response = self.send(request, node=node, timeout_s=timeout_s, max_version=max_version)
-                moved = next((code for code in codes(response) if code in _MOVED), ErrorCode.NONE)
-                check(moved, f"the coordinator of {key!r} does not answer for it")
+                not_yet = next((code for code in codes(response) if code in _NOT_YET), ErrorCode.NONE)
+                check(not_yet, f"the coordinator of {key!r} does not answer for it")
                 return response
             except (KafkaError, ClientError) as error:
-                self.forget_coordinator(key, kind)
+                if isinstance(error, ClientError) or error.code in _MOVED:
+                    self.forget_coordinator(key, kind)
                 attempt.failed(error)
         raise AssertionError("attempts end by an error")
 

@@ -94,6 +94,7 @@ class Connection:
         self.client_id = client_id
         self.timeout_s = timeout_s
         self.features: dict[str, int] = {}
+        self.features_epoch = -1  # the higher it is, the newer is what the broker says
         self._parser = FrameParser(RESPONSE_BYTES_MAX)
         self._pending: deque[Pending] = deque()
         self._next_id = 0
@@ -240,4 +241,5 @@ class Connection:
                 f"{self.host}:{self.port} does not say what it serves (error {response.error_code})."
             )
         self.features = {each.name: each.max_version_level for each in response.finalized_features}
+        self.features_epoch = response.finalized_features_epoch
         return served

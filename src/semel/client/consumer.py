@@ -13,6 +13,11 @@ automatic commit happens before the next records are handed out, so a record is 
 caller came back for more: at least once. Set `auto_commit=False` and call `commit` to choose the moment
 yourself.
 
+It reads committed records only, unless it is told `isolation="read_uncommitted"`. A group whose offsets an
+open transaction is about to change is waited for, so that what the transaction read is not read again.
+To commit offsets as a part of a transaction, give `group_metadata()` to `TransactionalProducer.send_offsets`
+and set `auto_commit=False`.
+
 Fetching and isolation are in `fetching`, membership in `membership`.
 """
 
@@ -28,9 +33,17 @@ from typing import Self
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.errors import ClientError, ErrorCode, KafkaError, check
 from semel.client.fetching import ConsumedRecord, Fetched, FetchLimits, fetch
-from semel.client.group_offsets import NOBODY, CommitAs, CommittedOffset, commit_offsets, fetch_offsets
+from semel.client.group_offsets import (
+    NOBODY,
+    CommitAs,
+    CommittedOffset,
+    GroupMetadata,
+    commit_offsets,
+    fetch_offsets,
+    is_unstable,
+)
 from semel.client.membership import LOST_MEMBERSHIP, Member, join
-from semel.client.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
+from semel.client.offsets import EARLIEST, LATEST, Isolation, OffsetAt, Partition, list_offsets
 
 IDLE_PAUSE_S = 0.02
 
@@ -52,7 +65,7 @@ class Consumer:
         topics: str | Iterable[str] = (),
         *,
         group_id: str | None = None,
-        isolation: Isolation = Isolation.READ_COMMITTED,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
         start: Start | str = Start.EARLIEST,
         auto_commit: bool = True,
         commit_interval_s: float = 5.0,
@@ -60,7 +73,7 @@ class Consumer:
     ) -> None:
         self._client = client
         self._group_id = group_id
-        self._isolation = isolation
+        self._isolation = Isolation.of(isolation)
         self._start = Start(start)
         self._auto_commit = auto_commit and group_id is not None
         self._commit_interval_s = commit_interval_s
@@ -137,8 +150,12 @@ class Consumer:
 
     def position(self, partition: Partition) -> int:
         """The offset of the next record of a partition that will be handed out."""
-        self._find_positions()
+        self._find_positions(stable_within_s=self._client.timeout_s)
         return self._positions[partition]
+
+    def positions(self) -> dict[Partition, int]:
+        """The offset behind the last record that was handed out, for every partition that was begun."""
+        return dict(self._positions)
 
     # ---- reading
 
@@ -169,15 +186,25 @@ class Consumer:
                 time.sleep(IDLE_PAUSE_S)
         wanted = dict.fromkeys(self._assigned, LATEST)
         ends = list_offsets(self._client, wanted, isolation=self._isolation)
-        self._find_positions()
-        while any(self._positions[key] < end.offset for key, end in ends.items() if key in self._assigned):
-            for record in self.poll(0.5, max_records=1):
+        self._find_positions(stable_within_s=timeout_s)
+        while self._is_before(ends):
+            self._look_after_group()
+            records = self._hand_out(1)
+            # What was left of the partitions may have been nothing to hand out, such as a marker.
+            if not records and self._is_before(ends):
+                self._fetch(0.5)
+            for record in records:
                 deadline = time.monotonic() + timeout_s
                 end = ends.get((record.topic, record.partition))
                 if end is None or record.offset < end.offset:
                     yield record
             if time.monotonic() >= deadline:
                 return
+
+    def _is_before(self, ends: Mapping[Partition, OffsetAt]) -> bool:
+        return any(
+            self._positions.get(key, -1) < end.offset for key, end in ends.items() if key in self._assigned
+        )
 
     # ---- offsets of the group
 
@@ -211,6 +238,12 @@ class Consumer:
         return fetch_offsets(
             self._client, self._group_id, self._assigned if partitions is None else partitions
         )
+
+    def group_metadata(self) -> GroupMetadata:
+        """As whom a transaction commits offsets of this group; ask for it anew in every transaction."""
+        if self._group_id is None:
+            raise ClientError("a consumer without group_id has no offsets to commit.")
+        return GroupMetadata(self._group_id, self._commit_as)
 
     @property
     def _commit_as(self) -> CommitAs:
@@ -276,7 +309,7 @@ class Consumer:
         if self._member is not None:
             wait_s = min(wait_s, self._member.due_in_s)
         try:
-            self._find_positions()
+            self._begin_if_stable()
             if not self._fetch_from:
                 time.sleep(min(wait_s or IDLE_PAUSE_S, IDLE_PAUSE_S))
                 return
@@ -319,13 +352,22 @@ class Consumer:
             raise error
         time.sleep(IDLE_PAUSE_S)
 
-    def _find_positions(self) -> None:
+    def _begin_if_stable(self) -> None:
+        """Begin in new partitions, but go on without them while a transaction may move their offsets."""
+        try:
+            self._find_positions()
+        except KafkaError as error:
+            if not is_unstable(error):
+                raise
+
+    def _find_positions(self, stable_within_s: float = 0.0) -> None:
         """Decide where to begin in partitions that are newly assigned."""
         fresh = self._assigned - self._positions.keys()
         if not fresh:
             return
         if self._group_id is not None:
-            for key, committed in fetch_offsets(self._client, self._group_id, fresh).items():
+            found = fetch_offsets(self._client, self._group_id, fresh, stable_within_s=stable_within_s)
+            for key, committed in found.items():
                 self._positions[key] = self._fetch_from[key] = self._committed[key] = committed.offset
         self._begin(fresh - self._positions.keys())
 

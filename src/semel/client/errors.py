@@ -4,7 +4,17 @@ Two families. `KafkaError` is an answer: a broker understood the request and ref
 `ClientError` is the lack of one: no broker could be reached, the connection broke, the answer did not come
 in time, or broker and client have no version in common. Both say in their text what happened and, where
 there is something to do, what to do; the command line prints exactly that text.
+
+In a transaction the question is what to do next, so the class of a `TransactionError` answers it:
+
+    MustAbort            abort, and go on with the next transaction
+    TransactionAborted   it is aborted already; go on with the next
+    OutcomeUnknown       ask for the commit again, until there is an answer
+    ProducerFenced       stop: somebody else has the transactional id now
+    ProducerFailed       close this producer, mend the cause, and make another
 """
+
+from typing import Self
 
 from semel.wire.errors import ErrorCode, KafkaError, ProtocolError
 
@@ -14,8 +24,15 @@ __all__ = [
     "ConnectionLost",
     "ErrorCode",
     "KafkaError",
+    "MustAbort",
+    "OutcomeUnknown",
+    "ProducerFailed",
+    "ProducerFenced",
     "ProtocolError",
     "RequestTimedOut",
+    "TransactionAborted",
+    "TransactionError",
+    "TransactionMisuse",
     "UnsupportedRequest",
     "check",
     "is_retriable",
@@ -42,6 +59,47 @@ class UnsupportedRequest(ClientError):
     """Broker and client have no version of this request in common."""
 
 
+class TransactionMisuse(ClientError):
+    """The call does not fit what the transaction is at. Nothing was sent and nothing has changed."""
+
+
+class TransactionError(KafkaError):
+    """A transaction did not go as it was asked to. What to do about it is the meaning of its class."""
+
+    @classmethod
+    def of(cls, error: Exception, what: str, reason: str = "") -> Self:
+        """The error of this class with the code of another, which is its cause."""
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
+        made = cls(code, f"{what} ({reason.rstrip('.')})." if reason else f"{what}.")
+        made.__cause__ = error
+        return made
+
+    @property
+    def retriable(self) -> bool:
+        """Never by itself: what may be done again is said by the class."""
+        return False
+
+
+class MustAbort(TransactionError):
+    """This transaction cannot be committed any more. Abort it; the producer can then begin the next."""
+
+
+class TransactionAborted(TransactionError):
+    """The transaction is aborted and nothing of it counts. The producer can begin the next."""
+
+
+class OutcomeUnknown(TransactionError):
+    """The commit was asked for and may or may not have been carried out. Ask for it again."""
+
+
+class ProducerFenced(TransactionError):
+    """Somebody else has the transactional id now. This producer has to stop."""
+
+
+class ProducerFailed(TransactionError):
+    """This producer cannot go on, whatever it tries."""
+
+
 _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name, or create it with 'semel topics create'.",
     ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or change the topic with 'semel topics alter'.",
@@ -56,6 +114,12 @@ _ADVICE = {
     ErrorCode.INVALID_PARTITIONS: "The number of partitions can only grow.",
     ErrorCode.INVALID_PRODUCER_EPOCH: "A newer producer took over; this one has to stop.",
     ErrorCode.PRODUCER_FENCED: "A newer producer took over; this one has to stop.",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "The id was forgotten, or belongs to another producer by now.",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "It may be up to the broker's transaction.max.timeout.ms.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for access to the id; two-phase commit may be off.",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "See 'semel transactions list' for those there are.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "The transaction before is still being ended.",
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: "An open transaction is about to change it.",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Use another codec, such as gzip.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for access to the topic.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for access to the group.",

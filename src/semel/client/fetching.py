@@ -73,13 +73,21 @@ class FetchLimits:
 def fetch(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> list[Fetched]:
-    """Ask all leaders at once for records from these offsets on.
+    """The records that a reader at these offsets may see; see `fetch_batches`."""
+    found = fetch_batches(client, positions, isolation, limits)
+    return [_open(key, positions[key], data, isolation) for key, data in found]
+
+
+def fetch_batches(
+    client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
+) -> list[tuple[Partition, PartitionData]]:
+    """Ask all leaders at once for batches from these offsets on.
 
     Answers of brokers that could not be reached are missing; the caller asks again. If no broker could be
     reached, the error of the first is raised.
     """
     problems: list[Exception] = []
-    found: list[Fetched] = []
+    found: list[tuple[Partition, PartitionData]] = []
     posted = []
     for node, keys in by_node(client, positions).items():
         request = _request(client, {key: positions[key] for key in keys}, isolation, limits)
@@ -103,7 +111,7 @@ def fetch(
             continue
         if response.error_code:
             raise KafkaError(response.error_code, "The broker refused a fetch.")
-        found += _take(response, names, positions, isolation)
+        found += _take(response, names, positions)
     if problems and not found:
         raise problems[0]
     return found
@@ -176,11 +184,8 @@ def _request(
 
 
 def _take(
-    response: FetchResponse,
-    names: Mapping[bytes, str],
-    positions: Mapping[Partition, int],
-    isolation: Isolation,
-) -> list[Fetched]:
+    response: FetchResponse, names: Mapping[bytes, str], positions: Mapping[Partition, int]
+) -> list[tuple[Partition, PartitionData]]:
     found = []
     for topic in response.responses:
         name = topic.topic or names.get(bytes(topic.topic_id), "")
@@ -188,7 +193,7 @@ def _take(
             key = (name, data.partition_index)
             if key not in positions:
                 raise ProtocolError(f"records of {name}/{data.partition_index}, which were not asked for")
-            found.append(_open(key, positions[key], data, isolation))
+            found.append((key, data))
     return found
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from semel.client.cluster import Client
-from semel.client.errors import check
+from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.offsets import Partition
+from semel.client.retry import Attempts
 from semel.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -45,14 +46,26 @@ class CommitAs(NamedTuple):
 NOBODY = CommitAs()
 
 
+class GroupMetadata(NamedTuple):
+    """A group and, where a member speaks for it, which: what a transaction needs to commit its offsets."""
+
+    group_id: str
+    member: CommitAs = NOBODY
+
+
 def fetch_offsets(
     client: Client,
     group_id: str,
     partitions: Iterable[Partition] | None = None,
     *,
     require_stable: bool = True,
+    stable_within_s: float | None = None,
 ) -> dict[Partition, CommittedOffset]:
-    """The committed offsets of these partitions, or of all the group has. Those without one are left out."""
+    """The committed offsets of these partitions, or of all the group has. Those without one are left out.
+
+    With `require_stable` an open transaction that is about to change one of them is waited for, up to
+    `stable_within_s` or else the client's timeout.
+    """
     numbers: dict[str, list[int]] | None = None
     if partitions is not None:
         numbers = {}
@@ -64,9 +77,19 @@ def fetch_offsets(
         groups=[OffsetFetchRequestGroup(group_id=group_id, topics=_group_topics(numbers))],
         require_stable=require_stable,
     )
-    response: OffsetFetchResponse = client.ask_coordinator(
-        group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
-    )
+    within_s = client.timeout_s if stable_within_s is None else stable_within_s
+    for attempt in Attempts(within_s, also=is_unstable):
+        response: OffsetFetchResponse = client.ask_coordinator(
+            group_id, request, _fetch_codes, max_version=LAST_VERSION_WITH_NAMES
+        )
+        try:
+            return _fetched(response, group_id)
+        except KafkaError as error:
+            attempt.failed(error)
+    raise AssertionError("attempts end by an error")
+
+
+def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:
     answer = response.groups[0] if response.groups else response
     check(answer.error_code, f"the offsets of group {group_id!r} are not known")
     found: dict[Partition, CommittedOffset] = {}
@@ -117,6 +140,11 @@ def commit_offsets(
         for each in answer.partitions:
             where = f"{answer.name}/{each.partition_index}"
             check(each.error_code, f"the offset of group {group_id!r} on {where} was not committed")
+
+
+def is_unstable(error: Exception) -> bool:
+    """Whether an open transaction has offsets of the group that it may still commit."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def _fetch_codes(response: OffsetFetchResponse) -> list[int]:

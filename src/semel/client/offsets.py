@@ -31,6 +31,16 @@ class Isolation(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
+    @classmethod
+    def of(cls, name: "Isolation | str") -> "Isolation":
+        """The isolation of this name, as it is written in the settings of Kafka's clients."""
+        if isinstance(name, Isolation):
+            return name
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise ValueError(f"isolation is read_committed or read_uncommitted, not {name!r}") from None
+
 
 class OffsetAt(NamedTuple):
     """The offset that was asked for, and the time of the record there where the broker says it."""

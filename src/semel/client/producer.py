@@ -26,7 +26,7 @@ from typing import Self, TypeAlias
 
 from semel.client.batches import Batch, Delivery, Identity, Outgoing, size_of
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.connection import Pending
+from semel.client.connection import Connection, Pending
 from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError, check, is_retriable
 from semel.client.offsets import Partition
 from semel.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
@@ -264,11 +264,15 @@ class Producer:
         )
         has_ids = all(topic.topic_id != NO_TOPIC_ID for topic in topics.values())
         connection = self._client.connection(node)
-        version = connection.version_of(request.api_key, None if has_ids else LAST_VERSION_WITH_NAMES)
+        version = self._version(connection, None if has_ids else LAST_VERSION_WITH_NAMES)
         if self._acks == 0:
             connection.post_unanswered(request, version)
             return None
         return connection.post(request, version)
+
+    def _version(self, connection: Connection, at_most: int | None) -> int:
+        """The version of Produce that this broker is sent."""
+        return connection.version_of(ProduceRequest.api_key, at_most)
 
     def _take(
         self,

@@ -13,9 +13,11 @@ from semel.core.types import (
     CommittedOffset,
     OffsetKey,
     PartitionKey,
+    PendingOffset,
     ProducerKey,
     ProducerState,
     Topic,
+    Transaction,
 )
 
 
@@ -32,7 +34,7 @@ class TopicChanged(NamedTuple):
 
 
 class TopicDeleted(NamedTuple):
-    """A topic is gone, with its partitions, its producers' states and every group's offsets on it."""
+    """A topic is gone: its partitions, their producers, every group's offsets on it, also pending ones."""
 
     topic: Topic
 
@@ -72,10 +74,82 @@ class LogStartAdvanced(NamedTuple):
     size_bytes: int
 
 
+class TransactionClosed(NamedTuple):
+    """A transaction ended in a partition with marker visibility; its marker was appended just before.
+
+    ``last_stable_offset`` is that of the partition from now on. An aborted transaction is told to readers
+    whose range touches ``first_offset`` to ``marker_offset``.
+    """
+
+    partition: PartitionKey
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    last_stable_offset: int
+    is_commit: bool
+
+
+class BatchStaged(NamedTuple):
+    """A batch is kept until the outcome of its transaction is known. Its bytes travel beside the facts."""
+
+    partition: PartitionKey
+    producer_id: int
+    offsets: int
+    """How many it takes when it is committed."""
+    max_timestamp: int
+    size_bytes: int
+
+
+class StagedCommitted(NamedTuple):
+    """What a producer staged in a partition is in the log, in the order of staging, with these offsets."""
+
+    partition: PartitionKey
+    producer_id: int
+    base_offset: int
+    last_offset: int
+    peak_timestamp: int
+    """Of the partition, from now on."""
+    size_bytes: int
+    """Of all the batches together."""
+
+
+class StagedDropped(NamedTuple):
+    """What a producer staged in a partition will never be read."""
+
+    partition: PartitionKey
+    producer_id: int
+
+
+class TransactionChanged(NamedTuple):
+    """A transactional id is now this."""
+
+    transaction: Transaction
+
+
+class TransactionForgotten(NamedTuple):
+    """A transactional id was not used for long and is unknown from now on."""
+
+    transactional_id: str
+
+
+class PendingChanged(NamedTuple):
+    """The offsets of a group that open transactions hold are now these."""
+
+    group_id: str
+    pending: tuple[PendingOffset, ...]
+
+
 class ProducerIdAllocated(NamedTuple):
     """This producer id is given away and never again."""
 
     producer_id: int
+
+
+class FeatureChanged(NamedTuple):
+    """New clients are told to use this generation of transactions."""
+
+    transaction_version: int
+    features_epoch: int
 
 
 class OffsetCommitted(NamedTuple):
@@ -86,7 +160,7 @@ class OffsetCommitted(NamedTuple):
 
 
 class OffsetDeleted(NamedTuple):
-    """A group has no position in this partition any more."""
+    """A group has no committed position in this partition any more. What is pending is another fact."""
 
     key: OffsetKey
 
@@ -98,7 +172,7 @@ class GroupChanged(NamedTuple):
 
 
 class GroupDeleted(NamedTuple):
-    """A group is gone, with all its committed offsets."""
+    """A group is gone, with all its offsets, committed and pending."""
 
     group_id: str
 
@@ -110,6 +184,15 @@ class SessionChanged(NamedTuple):
     session: Any
 
 
+class SpeakerChanged(NamedTuple):
+    """The newest connection that spoke for a transactional id. A restart ends all connections."""
+
+    transactional_id: str
+    connection: int
+    for_offsets: bool = False
+    """Offsets go to the coordinator of their group, so clients send them on a connection of their own."""
+
+
 DURABLE: tuple[type, ...] = (
     TopicCreated,
     TopicChanged,
@@ -118,7 +201,15 @@ DURABLE: tuple[type, ...] = (
     ProducerAdvanced,
     ProducerExpired,
     LogStartAdvanced,
+    TransactionClosed,
+    BatchStaged,
+    StagedCommitted,
+    StagedDropped,
+    TransactionChanged,
+    TransactionForgotten,
+    PendingChanged,
     ProducerIdAllocated,
+    FeatureChanged,
     OffsetCommitted,
     OffsetDeleted,
     GroupChanged,

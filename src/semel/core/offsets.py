@@ -12,10 +12,10 @@ between the moment when housekeeping looked and the moment when its command is d
 ``check_commit`` also holds for commits inside a transaction (``is_transactional``), which are checked less.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from semel.core.facts import GroupChanged, GroupDeleted, OffsetCommitted, OffsetDeleted
+from semel.core.facts import GroupChanged, GroupDeleted, OffsetCommitted, OffsetDeleted, PendingChanged
 from semel.core.groups.classic_rebalance import ClassicTurn, check_member
 from semel.core.groups.commands import ExpireOffsets
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ConsumerGroup, Group
@@ -30,6 +30,8 @@ from semel.core.types import (
     GroupKey,
     Key,
     OffsetKey,
+    PendingKey,
+    PendingOffset,
 )
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ class CommitOffsets(NamedTuple):
     """Whether the client can be a KIP-848 member and knows their errors (OffsetCommit from version 9)."""
 
     def keys(self) -> Iterable[Key]:
-        """The group. What was committed before does not matter."""
-        return (GroupKey(self.group_id),)
+        """The group, and what is pending in it. What was committed before does not matter."""
+        return (GroupKey(self.group_id), PendingKey(self.group_id))
 
 
 class FetchOffsets(NamedTuple):
@@ -71,10 +73,12 @@ class FetchOffsets(NamedTuple):
     member_id: str | None = None
     member_epoch: int = -1
     offsets: tuple[OffsetKey, ...] = ()
+    require_stable: bool = False
+    """Whether to say which of them an open transaction may still move."""
 
     def keys(self) -> Iterable[Key]:
         """The group and the offsets."""
-        return (GroupKey(self.group_id), *self.offsets)
+        return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
 
 
 class Fetched(NamedTuple):
@@ -82,6 +86,8 @@ class Fetched(NamedTuple):
 
     error: ErrorCode
     offsets: tuple[CommittedOffset | None, ...] = ()
+    unstable: frozenset[OffsetKey] = frozenset()
+    """Those that an open transaction may still move, if that was asked; also such as were not named."""
 
 
 class DeleteOffsets(NamedTuple):
@@ -91,8 +97,8 @@ class DeleteOffsets(NamedTuple):
     offsets: tuple[OffsetKey, ...]
 
     def keys(self) -> Iterable[Key]:
-        """The group and the offsets."""
-        return (GroupKey(self.group_id), *self.offsets)
+        """The group, the offsets, and what is pending."""
+        return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
 
 
 class OffsetsDeleted(NamedTuple):
@@ -161,24 +167,38 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
         errors.append(ErrorCode.NONE)
         facts.append(OffsetCommitted(key, value._replace(committed_ms=now)))
     if facts:
-        facts.extend(_keep_group(state, group, command, now))
+        pending = state.pending[PendingKey(command.group_id)]
+        if pending:
+            facts.extend(_supersede(command.group_id, pending, {fact.key for fact in facts}))
+        facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
     return Decision(tuple(errors), tuple(facts))
 
 
-def _keep_group(
-    state: "BrokerState", group: Group | None, command: CommitOffsets, now: int
+def _supersede(
+    group_id: str, pending: tuple[PendingOffset, ...], committed: Collection[OffsetKey]
+) -> tuple[Fact, ...]:
+    """A commit wins over what came before it, also over what open transactions hold."""
+    if not any(each.key in committed for each in pending):
+        return ()
+    marked = (each._replace(is_superseded=True) if each.key in committed else each for each in pending)
+    return (PendingChanged(group_id, tuple(marked)),)
+
+
+def keep_group(
+    state: "BrokerState", group: Group | None, group_id: str, member_id: str, now: int
 ) -> tuple[Fact, ...]:
     """What a commit means for the group: it exists, is in use, and a classic member that commits lives."""
     if group is None:
-        return (GroupChanged(ClassicGroup(command.group_id, idle_since_ms=now)),)
+        return (GroupChanged(ClassicGroup(group_id, idle_since_ms=now)),)
     if not group.members:
         if now - group.idle_since_ms < IDLE_REFRESH_MS:
             return ()
         return (GroupChanged(group._replace(idle_since_ms=now)),)
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ConsumerGroup) or not member_id:
+        # In a transaction nobody in particular may commit, also while the group has members.
         return ()
-    turn = ClassicTurn(group, state.sessions.get(command.group_id), now)
-    turn.heard(command.committer.member_id)
+    turn = ClassicTurn(group, state.sessions.get(group_id), now)
+    turn.heard(member_id)
     return turn.decision(None).facts
 
 
@@ -190,7 +210,10 @@ def _fetch(state: "BrokerState", command: FetchOffsets, now: int) -> Decision:
             return Decision(Fetched(ErrorCode.UNKNOWN_MEMBER_ID))
         if member.epoch != command.member_epoch:
             return Decision(Fetched(ErrorCode.STALE_MEMBER_EPOCH))
-    return Decision(Fetched(ErrorCode.NONE, tuple(state.offsets[key] for key in command.offsets)))
+    pending = state.pending[PendingKey(command.group_id)] if command.require_stable else None
+    unstable = frozenset(each.key for each in pending or ())
+    values = tuple(state.offsets[key] for key in command.offsets)
+    return Decision(Fetched(ErrorCode.NONE, values, unstable))
 
 
 def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
@@ -205,13 +228,19 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
     subscribed = subscribed_topics(group)
     errors: list[ErrorCode] = []
     facts: list[Fact] = []
+    deleted: set[OffsetKey] = set()
     for key in command.offsets:
         if subscribed is None or key.topic in subscribed:
             errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             continue
         errors.append(ErrorCode.NONE)
+        deleted.add(key)
         if state.offsets[key] is not None:
             facts.append(OffsetDeleted(key))
+    pending = state.pending[PendingKey(command.group_id)] or ()
+    kept = tuple(each for each in pending if each.key not in deleted)
+    if len(kept) < len(pending):
+        facts.append(PendingChanged(command.group_id, kept))
     return Decision(OffsetsDeleted(ErrorCode.NONE, tuple(errors)), tuple(facts))
 
 
@@ -225,11 +254,12 @@ def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
     had_members = isinstance(group, ConsumerGroup) or (group is not None and group.generation > 0)
     if group is not None and had_members and group.idle_since_ms > command.before_ms:
         return Decision(0)
-    known = [(key, state.offsets[key]) for key in command.offsets]
+    held = {each.key for each in state.pending[PendingKey(command.group_id)] or ()}
+    known = [(key, state.offsets[key]) for key in command.offsets if key not in held]
     expired = [key for key, value in known if value is not None and value.committed_ms <= command.before_ms]
     all_gone = len(expired) == sum(value is not None for _, value in known)
     is_idle = group is not None and group.idle_since_ms <= command.before_ms
-    has_promises = command.group_id in state.sessions
+    has_promises = bool(held) or command.group_id in state.sessions
     if command.forget_group and all_gone and is_idle and not has_promises:
         return Decision(len(expired), (GroupDeleted(command.group_id),))
     return Decision(len(expired), tuple(OffsetDeleted(key) for key in expired))

@@ -5,6 +5,10 @@ checked, then the epoch, then the sequence, then whether a batch fits the transa
 passes gets the next offset, which is the high watermark: on one ledger there is no replication between
 being written and being readable.
 
+A transactional batch is first held against its transaction: whether its producer may write, and whether the
+partition is in it or joins by this (``transactions.joining``). In a partition with journal visibility it is
+staged and gets its offset when the transaction commits.
+
 The bytes of a batch are never opened. They travel beside the facts, and the base offset is stamped into
 them when they are read.
 
@@ -15,33 +19,58 @@ deleted.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from semel.core import partition_facts
 from semel.core.facts import (
     BatchAppended,
+    BatchStaged,
     LogStartAdvanced,
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
+    TransactionChanged,
 )
-from semel.core.producer_state import BLANK, advance, check_sequence, find_duplicate, is_next
+from semel.core.producer_state import (
+    BLANK,
+    advance,
+    check_sequence,
+    find_duplicate,
+    is_next,
+    is_of_open_transaction,
+)
+from semel.core.transactions.joining import join_by_writing
+from semel.core.transactions.model import Pair
 from semel.core.types import (
-    Apply,
     Buffer,
     Cluster,
     ClusterKey,
     Decide,
     Decision,
     ErrorCode,
+    Fact,
     Key,
-    OpenTransaction,
     Partition,
     PartitionKey,
     ProducerKey,
     ProducerState,
+    Staged,
+    TransactionKey,
 )
 from semel.wire.records import BatchHeader
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
+
+
+class Membership(NamedTuple):
+    """The transaction that a batch belongs to, and how it came to."""
+
+    transactional_id: str
+    version: int
+    """1: the partition must have been added before. 2: writing adds it (KIP-890)."""
+    must_be_added: bool = True
+    """Version 1: whether that is checked (``transaction.partition.verification.enable``)."""
+    block_max_ms: int = -1
+    """The topic's ``semel.transaction.block.max.ms``: how long a transaction that touches it may be open."""
 
 
 class Append(NamedTuple):
@@ -52,16 +81,21 @@ class Append(NamedTuple):
     records: Buffer
     log_append_time: int = -1
     """The broker's stamp on topics that want it, else -1."""
-    transaction_version: int = 0
-    """1 or 2 for a transactional batch: which of the two generations of rules holds."""
+    membership: Membership | None = None
+    """Given for a transactional batch, and only for one."""
+    is_journal: bool = False
+    """Whether the topic has journal visibility: a transaction's batches are staged until it commits."""
 
     def keys(self) -> Iterable[Key]:
-        """The partition, and its memory of the producer."""
+        """The partition, its memory of the producer, and the transaction."""
         partition = self.partition
         producer_id = self.header.producer_id
         if producer_id < 0:
             return (partition,)
-        return (partition, ProducerKey(partition.topic_id, partition.index, producer_id))
+        producer = ProducerKey(partition.topic_id, partition.index, producer_id)
+        if self.membership is None:
+            return (partition, producer)
+        return (partition, producer, TransactionKey(self.membership.transactional_id))
 
 
 class Appended(NamedTuple):
@@ -124,37 +158,126 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     header = command.header
     if header.producer_id < 0:
         return _appended(key, partition, command, now, (), opens_transaction=False)
+    if command.membership is not None:
+        return _append_in_transaction(state, partition, command, now)
 
     producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
     producer = state.producers[producer_key] or BLANK
-    version = command.transaction_version
-    if not is_next(producer, header):
-        duplicate = find_duplicate(producer, header)
-        if duplicate is not None:
-            first = duplicate.last_offset - duplicate.offset_delta
-            return Decision(Appended(ErrorCode.NONE, first, duplicate.timestamp, partition.log_start_offset))
-        error = _check_producer(producer, header, version)
-        if error:
-            return Decision(Appended(error, log_start_offset=partition.log_start_offset))
-    first_offset = producer.transaction_first_offset
-    if first_offset >= 0 and version == 0:
-        return Decision(Appended(ErrorCode.INVALID_TXN_STATE, log_start_offset=partition.log_start_offset))
-    opens = version > 0 and first_offset < 0
-    if opens:
-        first_offset = partition.high_watermark
-    if command.log_append_time >= 0:
-        # A duplicate is answered with the time that the first answer had.
-        header = header._replace(max_timestamp=command.log_append_time)
-    advanced = advance(producer, header, partition.high_watermark, now, transaction_first_offset=first_offset)
+    known = _recognise(producer, partition, header, must_start_at_zero=False)
+    if known is None and producer.has_open_transaction:
+        known = Appended(ErrorCode.INVALID_TXN_STATE, log_start_offset=partition.log_start_offset)
+    if known is not None:
+        return Decision(known)
+    advanced = advance(
+        producer, _stamped(command), partition.high_watermark, now, transaction_first_offset=-1
+    )
     return _appended(
-        key, partition, command, now, (ProducerAdvanced(producer_key, advanced),), opens_transaction=opens
+        key, partition, command, now, (ProducerAdvanced(producer_key, advanced),), opens_transaction=False
     )
 
 
-def _check_producer(producer: ProducerState, header: BatchHeader, transaction_version: int) -> ErrorCode:
-    if header.producer_epoch < producer.epoch:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return check_sequence(producer, header, must_start_at_zero=transaction_version >= 2)
+def _recognise(
+    producer: ProducerState, partition: Partition, header: BatchHeader, *, must_start_at_zero: bool
+) -> Appended | None:
+    """The answer to a batch that was sent before or may not follow; None for the one that comes next."""
+    if is_next(producer, header):
+        return None
+    duplicate = find_duplicate(producer, header)
+    if duplicate is not None:
+        # What was staged has no offset yet.
+        first = duplicate.last_offset - duplicate.offset_delta if duplicate.last_offset >= 0 else -1
+        return Appended(ErrorCode.NONE, first, duplicate.timestamp, partition.log_start_offset)
+    error = ErrorCode.INVALID_PRODUCER_EPOCH
+    if header.producer_epoch >= producer.epoch:
+        error = check_sequence(producer, header, must_start_at_zero=must_start_at_zero)
+    if error is ErrorCode.NONE:
+        return None
+    return Appended(error, log_start_offset=partition.log_start_offset)
+
+
+def _append_in_transaction(state: "BrokerState", partition: Partition, command: Append, now: int) -> Decision:
+    key, header, membership = command.partition, command.header, command.membership
+    assert membership is not None
+    transaction = state.transactions[TransactionKey(membership.transactional_id)]
+    error, joined = join_by_writing(
+        state,
+        transaction,
+        Pair(header.producer_id, header.producer_epoch),
+        now,
+        must_be_in=membership.version == 1 and membership.must_be_added,
+        partition=key,
+        version=membership.version,
+        block_max_ms=membership.block_max_ms,
+    )
+    if error is not ErrorCode.NONE:
+        return Decision(Appended(error))
+    assert joined is not None
+    producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
+    producer = state.producers[producer_key] or BLANK
+    must_start_at_zero = membership.version >= 2 and not producer.has_open_transaction
+    known = _recognise(producer, partition, header, must_start_at_zero=must_start_at_zero)
+    if known is not None:
+        if known.error is ErrorCode.NONE and not is_of_open_transaction(producer, header):
+            # Sent in an earlier transaction, perhaps an aborted one: it is not in this one.
+            return Decision(Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        return Decision(known)
+    also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
+    if command.is_journal:
+        decision = _staged(key, partition, command, producer_key, producer, also, now)
+    else:
+        opens = producer.transaction_first_offset < 0
+        first_offset = partition.high_watermark if opens else producer.transaction_first_offset
+        advanced = advance(
+            producer, _stamped(command), partition.high_watermark, now, transaction_first_offset=first_offset
+        )
+        facts = (ProducerAdvanced(producer_key, advanced), *also)
+        decision = _appended(key, partition, command, now, facts, opens_transaction=opens)
+    return decision._replace(is_early=not joined.is_two_phase)
+
+
+def _staged(
+    key: PartitionKey,
+    partition: Partition,
+    command: Append,
+    producer_key: ProducerKey,
+    producer: ProducerState,
+    also: tuple[Fact, ...],
+    now: int,
+) -> Decision:
+    header = command.header
+    latest = _latest(command, now)
+    offsets = header.last_offset_delta + 1
+    before = producer.staged or Staged()
+    staged = Staged(
+        before.batches + 1,
+        before.offsets + offsets,
+        before.size_bytes + header.length,
+        max(before.max_timestamp, latest),
+    )
+    advanced = advance(producer, _stamped(command), -1, now, transaction_first_offset=-1, staged=staged)
+    facts = (
+        BatchStaged(key, header.producer_id, offsets, latest, header.length),
+        ProducerAdvanced(producer_key, advanced),
+        *also,
+    )
+    answer = Appended(ErrorCode.NONE, -1, command.log_append_time, partition.log_start_offset)
+    return Decision(answer, facts, (command.records,))
+
+
+def _stamped(command: Append) -> BatchHeader:
+    """A duplicate is answered with the time that the first answer had."""
+    if command.log_append_time < 0:
+        return command.header
+    return command.header._replace(max_timestamp=command.log_append_time)
+
+
+def _latest(command: Append, now: int) -> int:
+    """The largest timestamp of the batch.
+
+    Records without one are as old as their arrival, or retention would take them at once.
+    """
+    latest = command.header.max_timestamp if command.log_append_time < 0 else command.log_append_time
+    return latest if latest >= 0 else now
 
 
 def _appended(
@@ -162,16 +285,13 @@ def _appended(
     partition: Partition,
     command: Append,
     now: int,
-    also: tuple[ProducerAdvanced, ...],
+    also: tuple[Fact, ...],
     *,
     opens_transaction: bool,
 ) -> Decision:
     header = command.header
     base = partition.high_watermark
-    latest = header.max_timestamp if command.log_append_time < 0 else command.log_append_time
-    if latest < 0:
-        # Records without a timestamp are as old as their arrival, or retention would take them at once.
-        latest = now
+    latest = _latest(command, now)
     fact = BatchAppended(
         key,
         base,
@@ -180,7 +300,7 @@ def _appended(
         max(partition.peak_timestamp, latest),
         header.length,
         header.producer_id,
-        command.transaction_version > 0,
+        command.membership is not None,
         opens_transaction,
     )
     answer = Appended(ErrorCode.NONE, base, command.log_append_time, partition.log_start_offset)
@@ -214,62 +334,16 @@ def _allocate_producer_id(state: "BrokerState", command: AllocateProducerId, now
 
 def _expire_producer(state: "BrokerState", command: ExpireProducer, now: int) -> Decision:
     producer = state.producers[command.key]
-    if (
-        producer is None
-        or producer.transaction_first_offset >= 0
-        or producer.seen_ms > command.unseen_since_ms
-    ):
+    if producer is None or producer.has_open_transaction or producer.seen_ms > command.unseen_since_ms:
         return Decision(False)
     return Decision(True, (ProducerExpired(command.key),))
 
 
-def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
-    partition = state.partitions[fact.partition]
-    assert partition is not None
-    assert fact.base_offset == partition.high_watermark
-    opened = partition.open_transactions
-    if fact.opens_transaction:
-        opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
-    state.partitions[fact.partition] = Partition(
-        partition.log_start_offset,
-        fact.last_offset + 1,
-        fact.peak_timestamp,
-        partition.size_bytes + fact.size_bytes,
-        opened,
-    )
-
-
-def _log_start_advanced(state: "BrokerState", fact: LogStartAdvanced) -> None:
-    partition = state.partitions[fact.partition]
-    assert partition is not None
-    state.partitions[fact.partition] = partition._replace(
-        log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes
-    )
-
-
-def _producer_advanced(state: "BrokerState", fact: ProducerAdvanced) -> None:
-    state.producers[fact.key] = fact.state
-
-
-def _producer_expired(state: "BrokerState", fact: ProducerExpired) -> None:
-    state.producers[fact.key] = None
-
-
-def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> None:
-    state.cluster[ClusterKey()] = Cluster(fact.producer_id + 1)
-
+APPLY = partition_facts.APPLY
 
 DECIDE: dict[type[Any], Decide] = {
     Append: _append,
     DeleteRecords: _delete_records,
     AllocateProducerId: _allocate_producer_id,
     ExpireProducer: _expire_producer,
-}
-
-APPLY: dict[type[Any], Apply] = {
-    BatchAppended: _batch_appended,
-    LogStartAdvanced: _log_start_advanced,
-    ProducerAdvanced: _producer_advanced,
-    ProducerExpired: _producer_expired,
-    ProducerIdAllocated: _producer_id_allocated,
 }

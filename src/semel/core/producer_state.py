@@ -16,7 +16,7 @@ Nothing here knows offsets of anyone else, transactions of other partitions, or 
 
 from typing import Final
 
-from semel.core.types import ErrorCode, ProducerState, SentBatch
+from semel.core.types import ErrorCode, ProducerState, SentBatch, Staged
 from semel.wire.records import BatchHeader
 
 REMEMBERED_BATCHES: Final = 5
@@ -47,6 +47,18 @@ def find_duplicate(producer: ProducerState, header: BatchHeader) -> SentBatch | 
     return None
 
 
+def is_of_open_transaction(producer: ProducerState, header: BatchHeader) -> bool:
+    """Whether a batch that is remembered was sent in the transaction that is open now."""
+    if producer.staged is not None:
+        recent = producer.batches[-producer.staged.batches :]
+    elif producer.transaction_first_offset >= 0:
+        first = producer.transaction_first_offset
+        recent = tuple(batch for batch in producer.batches if batch.last_offset >= first)
+    else:
+        return False
+    return find_duplicate(producer._replace(batches=recent), header) is not None
+
+
 def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_at_zero: bool) -> ErrorCode:
     """Whether the batch may follow what is known; the first rule that fits decides.
 
@@ -65,12 +77,18 @@ def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_a
 
 
 def advance(
-    producer: ProducerState, header: BatchHeader, base_offset: int, now: int, *, transaction_first_offset: int
+    producer: ProducerState,
+    header: BatchHeader,
+    base_offset: int,
+    now: int,
+    *,
+    transaction_first_offset: int,
+    staged: Staged | None = None,
 ) -> ProducerState:
-    """What is remembered once the batch is appended."""
+    """What is remembered once the batch is appended, or staged: then its base offset is -1."""
     sent = SentBatch(
         header.last_sequence,
-        base_offset + header.last_offset_delta,
+        base_offset + header.last_offset_delta if base_offset >= 0 else -1,
         header.last_offset_delta,
         header.max_timestamp,
     )
@@ -82,4 +100,5 @@ def advance(
         now,
         producer.coordinator_epoch,
         transaction_first_offset,
+        staged,
     )

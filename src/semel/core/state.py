@@ -14,7 +14,7 @@ between two ticks because the ledger holds the same values. Groups with a live s
 from collections.abc import Iterable
 from typing import Any, Final
 
-from semel.core import groups, offsets, partition, topics
+from semel.core import groups, offsets, partition, topics, transactions
 from semel.core.facts import SessionChanged
 from semel.core.types import (
     Apply,
@@ -30,35 +30,51 @@ from semel.core.types import (
     OffsetKey,
     Partition,
     PartitionKey,
+    PendingKey,
+    PendingOffset,
     ProducerKey,
     ProducerState,
     Topic,
     TopicKey,
+    Transaction,
+    TransactionKey,
+    TransactionState,
     Value,
 )
 
-DECIDE: dict[type, Decide] = {**topics.DECIDE, **partition.DECIDE, **offsets.DECIDE, **groups.DECIDE}
-APPLY: dict[type, Apply] = {**topics.APPLY, **partition.APPLY, **offsets.APPLY, **groups.APPLY}
+_RULES = (topics, partition, offsets, groups, transactions)
+DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
+APPLY: dict[type, Apply] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
 
 
 class BrokerState:
     """All entities that are loaded. Owned by the commit loop alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, term: int = 0) -> None:
+        self.term: Final = term
         self.topics: dict[TopicKey, Topic | None] = {}
         self.partitions: dict[PartitionKey, Partition | None] = {}
         self.producers: dict[ProducerKey, ProducerState | None] = {}
         self.offsets: dict[OffsetKey, CommittedOffset | None] = {}
         self.groups: dict[GroupKey, groups.Group | None] = {}
+        self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = {}
+        self.transactions: dict[TransactionKey, Transaction | None] = {}
         self.cluster: dict[ClusterKey, Cluster | None] = {}
         # Not entities: what is only in memory, see SessionChanged. A group in here is not evicted.
         self.sessions: dict[str, groups.Session] = {}
+        # The deadline of every open transaction (-1: none), also of those that are not loaded.
+        self.ongoing: dict[str, int] = {}
+        # The newest connection that spoke for a transactional id, see SpeakerChanged.
+        self.speakers: dict[str, int] = {}
+        self.offset_speakers: dict[str, int] = {}
         self.tables: Final[dict[type, dict[Any, Any]]] = {
             TopicKey: self.topics,
             PartitionKey: self.partitions,
             ProducerKey: self.producers,
             OffsetKey: self.offsets,
             GroupKey: self.groups,
+            PendingKey: self.pending,
+            TransactionKey: self.transactions,
             ClusterKey: self.cluster,
         }
 
@@ -70,6 +86,11 @@ class BrokerState:
     def put(self, key: Key, value: Value | None) -> None:
         """Keep what was loaded."""
         self.tables[type(key)][key] = value
+        if type(key) is TransactionKey:
+            if value is not None and value.state is TransactionState.ONGOING:
+                self.ongoing[key.transactional_id] = value.deadline_ms
+            else:
+                self.ongoing.pop(key.transactional_id, None)
 
     def decide(self, command: Command, now: int) -> Decision:
         """Say what follows from a command. Reads the state, changes nothing."""
@@ -92,6 +113,9 @@ class BrokerState:
                     continue
                 del table[key]
                 forgotten += 1
+        for speakers in (self.speakers, self.offset_speakers):
+            while len(speakers) > entities_max:
+                del speakers[next(iter(speakers))]
         return forgotten
 
 

@@ -65,6 +65,8 @@ class TopicConfig(NamedTuple):
     setting: str = ""
     """The broker setting that gives the default, if one does."""
     inert: bool = False
+    at_creation: bool = False
+    """It says how the topic is stored, so it is what it was when the topic was made."""
 
 
 _MAX = 2**63 - 1
@@ -113,6 +115,16 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     ),
     "message.timestamp.before.max.ms": TopicConfig(str(2**63 - 1), LONG, "how old a record may be", 0, _MAX),
     "message.timestamp.after.max.ms": TopicConfig("3600000", LONG, "how far in the future", 0, _MAX),
+    "semel.visibility": TopicConfig(
+        "marker",
+        STRING,
+        "marker: as in Kafka; journal: a transaction's records get offsets at its commit; set at creation",
+        choices=("marker", "journal"),
+        at_creation=True,
+    ),
+    "semel.transaction.block.max.ms": TopicConfig(
+        "-1", LONG, "a transaction that writes here is aborted if it is open longer; -1: no limit", -1, _MAX
+    ),
     "delete.retention.ms": TopicConfig("86400000", LONG, "how long a tombstone is kept", 0, _MAX),
     "min.compaction.lag.ms": TopicConfig("0", LONG, "a record is not compacted sooner", 0, _MAX),
     "max.compaction.lag.ms": TopicConfig(str(2**63 - 1), LONG, "a record is compacted by then", 1, _MAX),
@@ -181,6 +193,19 @@ def conflict(configs: Mapping[str, str]) -> str | None:
         return f"Conflicting topic configs: min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
     if configs.get("remote.storage.enable", "").strip().lower() == "true":
         return "Tiered storage is not available: remote.storage.enable must be false"
+    return None
+
+
+def kept(configs: Mapping[str, str]) -> dict[str, str]:
+    """Those of a topic's configs that stay as they are for as long as the topic is there."""
+    return {name: value for name, value in configs.items() if TOPIC_CONFIGS[name].at_creation}
+
+
+def forbidden_change(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """What is wrong with a change of a topic's configs, whatever the new values are; None if nothing is."""
+    for name, row in TOPIC_CONFIGS.items():
+        if row.at_creation and before.get(name, row.default) != after.get(name, row.default):
+            return f"{name} can only be set when a topic is created"
     return None
 
 

@@ -177,12 +177,12 @@ def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
     topic = state.topics[TopicKey(command.name)]
     if topic is None:
         return _unknown(command.name)
-    configs = {} if command.replace else dict(topic.configs)
+    configs = topic_configs.kept(topic.configs) if command.replace else dict(topic.configs)
     for name, operation, value in command.operations:
         problem = _operate(configs, name, operation, value)
         if problem:
             return _refuse(ErrorCode.INVALID_CONFIG, problem)
-    conflict = topic_configs.conflict(configs)
+    conflict = topic_configs.forbidden_change(topic.configs, configs) or topic_configs.conflict(configs)
     if conflict:
         return _refuse(ErrorCode.INVALID_CONFIG, conflict)
     changed = topic._replace(configs=configs)
@@ -252,6 +252,9 @@ def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
         state.producers[producer] = None
     for offset in [key for key in state.offsets if key.topic == topic.name]:
         state.offsets[offset] = None
+    for group, pending in list(state.pending.items()):
+        kept = tuple(each for each in pending or () if each.key.topic != topic.name)
+        state.pending[group] = kept or None
 
 
 DECIDE: dict[type[Any], Decide] = {

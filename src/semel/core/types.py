@@ -11,6 +11,7 @@ Everything here is plain data. Nothing in the core reads a clock: ``now`` is alw
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from semel.wire.errors import ErrorCode
@@ -33,12 +34,18 @@ __all__ = [
     "OpenTransaction",
     "Partition",
     "PartitionKey",
+    "PendingKey",
+    "PendingOffset",
     "ProducerKey",
     "ProducerState",
     "SentBatch",
+    "Staged",
     "Ticket",
     "Topic",
     "TopicKey",
+    "Transaction",
+    "TransactionKey",
+    "TransactionState",
     "Value",
 ]
 
@@ -83,11 +90,25 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
+class PendingKey(NamedTuple):
+    """The offsets of a group that open transactions hold, all of them together."""
+
+    group_id: str
+
+
+class TransactionKey(NamedTuple):
+    """A transactional id, and what its producer is doing."""
+
+    transactional_id: str
+
+
 class ClusterKey(NamedTuple):
     """The one entity that belongs to no topic and no group."""
 
 
-Key: TypeAlias = TopicKey | PartitionKey | ProducerKey | GroupKey | OffsetKey | ClusterKey
+Key: TypeAlias = (
+    TopicKey | PartitionKey | ProducerKey | GroupKey | OffsetKey | PendingKey | TransactionKey | ClusterKey
+)
 
 
 class Topic(NamedTuple):
@@ -117,6 +138,8 @@ class Partition(NamedTuple):
     """Bytes of the batches between log start and high watermark."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     """Ordered by first offset."""
+    last_aborted_offset: int = -1
+    """The marker of the newest aborted transaction: above it nobody need ask which were aborted."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -135,6 +158,16 @@ class SentBatch(NamedTuple):
     timestamp: int
 
 
+class Staged(NamedTuple):
+    """What an open transaction holds back in a partition with journal visibility."""
+
+    batches: int = 0
+    offsets: int = 0
+    """How many offsets the batches will take when they are committed."""
+    size_bytes: int = 0
+    max_timestamp: int = -1
+
+
 class ProducerState(NamedTuple):
     """What a partition remembers of a producer. The blank one has epoch -1."""
 
@@ -146,6 +179,13 @@ class ProducerState(NamedTuple):
     """The broker's clock at the last append: expiry must not depend on what a client calls the time."""
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
+    """Where the open transaction began in the log; -1 if none is open, or if it is staged."""
+    staged: Staged | None = None
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether the producer has written here in a transaction that has not ended."""
+        return self.transaction_first_offset >= 0 or self.staged is not None
 
 
 class CommittedOffset(NamedTuple):
@@ -157,10 +197,70 @@ class CommittedOffset(NamedTuple):
     committed_ms: int = 0
 
 
+class PendingOffset(NamedTuple):
+    """An offset that becomes the group's position when a transaction commits."""
+
+    producer_id: int
+    key: OffsetKey
+    value: CommittedOffset
+    is_superseded: bool = False
+    """Somebody committed this partition later; the later one stays, whatever the outcome of this."""
+
+
+class TransactionState(IntEnum):
+    """Where a transactional id stands. Kafka's numbers and names.
+
+    There is no state between: one ledger commit ends a transaction, so nobody can see it half ended.
+    """
+
+    EMPTY = 0
+    ONGOING = 1
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def label(self) -> str:
+        """As tools show it."""
+        return self.name.title().replace("_", "")
+
+
+class Transaction(NamedTuple):
+    """A transactional id: who its producer is, and the transaction that is open or ended last."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: tuple[PartitionKey, ...] = ()
+    """Those in the open transaction, in the order in which they joined."""
+    groups: tuple[str, ...] = ()
+    """Groups whose offsets are in the open transaction."""
+    started_ms: int = -1
+    updated_ms: int = 0
+    deadline_ms: int = -1
+    """When the broker aborts the open transaction; -1 is never."""
+    previous_producer_id: int = NO_PRODUCER
+    """The id before this one, when the epochs of that one were used up."""
+    last_epoch: int = -1
+    """The epoch with which the request that gave the current one may come again."""
+    version: int = 0
+    """Of the open transaction, or of the last: 1 adds partitions by request, 2 by writing (KIP-890)."""
+    term: int = 0
+    """In which the producer began or last ended; what it did since may be lost with the term."""
+    is_two_phase: bool = False
+    """A transaction of this id never times out and is durable with every step (KIP-939)."""
+    prepared_epoch: int = -1
+    """The epoch a prepared transaction was written with, once a new producer took it over to end it."""
+
+
 class Cluster(NamedTuple):
-    """Counters of the whole cluster."""
+    """Counters of the whole cluster, and its one feature that can change."""
 
     next_producer_id: int = 0
+    transaction_version: int = 2
+    features_epoch: int = 1
+    """Grows with every change of a feature, so that clients take the change over."""
 
 
 Value: TypeAlias = Any
@@ -172,7 +272,11 @@ class Command(Protocol):
     """What is asked: a NamedTuple that names the entities it reads."""
 
     def keys(self) -> Iterable[Key]:
-        """The entities that must be loaded before this command can be decided."""
+        """The entities that must be loaded before this command can be decided.
+
+        A command that finds more through the entities it names also has ``more_keys(state)``, which is asked
+        when the first are loaded. What commands before it in the same tick bring in is loaded by them.
+        """
 
 
 class _Parked:
@@ -192,9 +296,13 @@ class Decision(NamedTuple):
     answer: Any
     facts: tuple[Fact, ...] = ()
     batches: tuple[Buffer, ...] = ()
-    """The bytes of each ``BatchAppended`` among the facts, in the same order."""
+    """The bytes of each ``BatchAppended`` and ``BatchStaged`` among the facts, in the same order."""
     replies: tuple[tuple[Ticket, Any], ...] = ()
     """Answers for requests that were parked earlier."""
+    is_early: bool = False
+    """Work inside an open transaction: may be answered when the operating system has it, before it is
+    flushed. The end of the transaction flushes all of it; if the system dies before, the transaction is
+    fenced (the term rule)."""
 
 
 Decide: TypeAlias = Callable[[Any, Any, int], Decision]

@@ -57,7 +57,13 @@ def _topic_entry(name: str, row: TopicConfig, topic: Topic, settings: Settings) 
         synonyms.append(Synonym(name, row.default, SOURCE_DEFAULT))
     documentation = row.doc + (" (accepted and kept, changes nothing)" if row.inert else "")
     return ConfigEntry(
-        name, synonyms[0].value, synonyms[0].source, row.kind.wire, documentation, tuple(synonyms)
+        name,
+        synonyms[0].value,
+        synonyms[0].source,
+        row.kind.wire,
+        documentation,
+        tuple(synonyms),
+        is_read_only=row.at_creation,
     )
 
 

@@ -22,7 +22,7 @@ from semel.core.groups.commands import (
 )
 from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
 from semel.core.groups.model import Assignment as OwnedPartitions
-from semel.core.groups.patterns import PatternError, TopicPattern
+from semel.core.groups.patterns import NamePattern, PatternError
 from semel.core.types import ErrorCode, Topic, TopicKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
@@ -88,11 +88,11 @@ async def _heartbeat(
     settings = broker.settings
     patterns = {}
     if request.subscribed_topic_regex:
-        patterns[request.subscribed_topic_regex] = TopicPattern(request.subscribed_topic_regex)
+        patterns[request.subscribed_topic_regex] = NamePattern(request.subscribed_topic_regex)
     wanted = Subscriptions()
     if request.group_id and request.member_epoch >= 0:
         wanted = await broker.ask(ReadSubscriptions(request.group_id))
-    patterns.update({regex: TopicPattern(regex) for regex in wanted.regexes if regex not in patterns})
+    patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
     topics, matches = await _look_up(
         broker, wanted.topic_names.union(request.subscribed_topic_names or ()), patterns
     )
@@ -135,7 +135,7 @@ def _owned(partitions: list[TopicPartitions] | None) -> OwnedPartitions | None:
 
 
 async def _look_up(
-    broker: Broker, names: frozenset[str], patterns: dict[str, TopicPattern]
+    broker: Broker, names: frozenset[str], patterns: dict[str, NamePattern]
 ) -> tuple[dict[str, TopicShape | None], dict[str, tuple[str, ...]]]:
     """What the topics with these names are, and which topics the patterns match (and what those are)."""
     found: dict[str, Topic | None] = {name: broker.catalog.cached(name) for name in names}
@@ -153,7 +153,7 @@ async def _look_up(
     return shapes, matches
 
 
-async def _matching(pattern: TopicPattern, topics: list[Topic]) -> list[Topic]:
+async def _matching(pattern: NamePattern, topics: list[Topic]) -> list[Topic]:
     matched: list[Topic] = []
     for first in range(0, len(topics), NAMES_AT_ONCE):
         matched.extend(

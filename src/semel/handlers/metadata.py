@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
-from semel.broker.features import FEATURES, FEATURES_EPOCH
+from semel.broker.features import FEATURES, finalized_levels
 from semel.core.topics import CreateTopic, name_problem
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
@@ -65,42 +65,41 @@ async def api_versions(
 ) -> ApiVersionsResponse:
     """ApiVersions v0–v4: the APIs, their versions, and the features.
 
-    Behaviour: a version that we do not know is answered with UNSUPPORTED_VERSION and the whole list, which
-        the server encodes as version 0, so that the client can choose again.
+    Behaviour: a version that we do not know is answered with UNSUPPORTED_VERSION and the versions of this API
+        alone (KIP-511), encoded as version 0. With the whole list franz-go would go on without the features.
     Versions:  v3 flexible, name of the client's software, features · v4 features whose lowest level is 0,
         which older Java clients cannot read.
     """
     if not request.min_version <= context.version <= request.max_version:
-        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+        own = [each for each in _api_keys(broker) if each.api_key == request.api_key]
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
     if context.version >= 3:
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(each) for each in names):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
-        api_keys=_api_keys(),
+        api_keys=_api_keys(broker),
         supported_features=[
             SupportedFeatureKey(name=each.name, min_version=each.min_level, max_version=each.max_level)
             for each in FEATURES
             if each.min_level > 0 or context.version >= 4
         ],
-        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features_epoch=broker.cluster.features_epoch,
         finalized_features=[
-            FinalizedFeatureKey(
-                name=each.name, max_version_level=each.finalized, min_version_level=each.finalized
-            )
-            for each in FEATURES
-            if each.finalized > 0
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized_levels(broker.cluster).items()
+            if level > 0
         ],
     )
 
 
-def _api_keys() -> list[ApiVersion]:
+def _api_keys(broker: Broker) -> list[ApiVersion]:
     # Not at the top: the table of handlers is put together from this module too.
     from semel.handlers import served
 
     return [
         ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.advertised_max)
-        for api in served()
+        for api in served(two_phase=broker.settings.transaction_two_phase_commit_enable)
     ]
 
 

@@ -7,7 +7,7 @@ A client whose commit was answered sees it: the answer comes after the ledger's 
 reads what the ledger holds or what was applied since.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from semel.broker.broker import Broker
@@ -121,7 +121,8 @@ async def offset_fetch(
     """OffsetFetch v1–v10: read a group's positions.
 
     Behaviour: -1 without an error where nothing is committed, also for a group that is not there. No list
-        of topics means all that the group has committed.
+        of topics means all that the group has committed. With RequireStable a position that an open
+        transaction may still move is UNSTABLE_OFFSET_COMMIT, which clients try again.
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
         several groups · v9 member id and epoch · v10 topic ids.
     """
@@ -129,7 +130,8 @@ async def offset_fetch(
         topics = None
         if request.topics is not None:
             topics = [_AskedTopic(each.name, bytes(16), each.partition_indexes) for each in request.topics]
-        error, positions = await _fetch(broker, FetchOffsets(request.group_id), topics, context.version)
+        command = FetchOffsets(request.group_id, require_stable=request.require_stable)
+        error, positions = await _fetch(broker, command, topics, context.version)
         return OffsetFetchResponse(
             error_code=error,
             topics=[
@@ -147,7 +149,9 @@ async def offset_fetch(
                 await _asked(broker, each.name, each.topic_id, each.partition_indexes, context.version)
                 for each in group.topics
             ]
-        command = FetchOffsets(group.group_id, group.member_id, group.member_epoch)
+        command = FetchOffsets(
+            group.group_id, group.member_id, group.member_epoch, require_stable=request.require_stable
+        )
         error, positions = await _fetch(broker, command, topics, context.version)
         response.groups.append(
             OffsetFetchResponseGroup(
@@ -197,22 +201,30 @@ async def _fetch(
         ]
         return fetched.error, refused if version < 2 else []
     if topics is None:
-        return ErrorCode.NONE, await _everything(broker, command.group_id, version)
-    values = iter(fetched.offsets)
+        return ErrorCode.NONE, await _everything(broker, command.group_id, fetched.unstable, version)
+    values = iter(zip(keys, fetched.offsets, strict=True))
     positions: _Positions = []
     for each in topics:
         if each.name is None:
             found = [_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in each.partitions]
         else:
-            found = [_Position(index, next(values), ErrorCode.NONE) for index in each.partitions]
+            found = [_position(*next(values), fetched.unstable) for _ in each.partitions]
         positions.append((each, found))
     return ErrorCode.NONE, positions
 
 
-async def _everything(broker: Broker, group_id: str, version: int) -> _Positions:
+def _position(key: OffsetKey, value: CommittedOffset | None, unstable: Collection[OffsetKey]) -> _Position:
+    if key in unstable:
+        return _Position(key.partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    return _Position(key.partition, value, ErrorCode.NONE)
+
+
+async def _everything(
+    broker: Broker, group_id: str, unstable: Collection[OffsetKey], version: int
+) -> _Positions:
     by_name: dict[str, list[_Position]] = {}
     for key, value in await broker.store.ledger.group_offsets(group_id):
-        by_name.setdefault(key.topic, []).append(_Position(key.partition, value, ErrorCode.NONE))
+        by_name.setdefault(key.topic, []).append(_position(key, value, unstable))
     positions: _Positions = []
     for name, found in by_name.items():
         topic_id = bytes(16)

@@ -11,10 +11,13 @@ from typing import Any, Final, TypeAlias
 
 from semel.broker.broker import Broker
 from semel.broker.commit_loop import Outcome
-from semel.core.partition import Append, Appended
+from semel.broker.topic_limits import TopicLimits
+from semel.core.partition import Append, Appended, Membership
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, RequestContext
+from semel.handlers.transaction_errors import PRODUCE, told
 from semel.store.interface import StoreFull
+from semel.wire.batch import is_transactional
 from semel.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -28,7 +31,14 @@ from semel.wire.schema import Buffer
 Refusal: TypeAlias = tuple[ErrorCode, str | None]
 """Why a batch is not appended: the code, and words for people."""
 
+SECOND_GENERATION: Final = 12
+"""The version of Produce from which a transactional batch adds its partition to the transaction (KIP-890)."""
+
 UNAUTHORIZED: Final[Refusal] = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
+SEVERAL_PRODUCERS: Final[Refusal] = (
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    "transactional records of more than one producer",
+)
 FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
 FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
 
@@ -40,15 +50,18 @@ def submit(
 ) -> Coroutine[Any, Any, None] | None:
     """Produce v3–v13: append one batch to each partition.
 
-    Behaviour: acks 1 and -1 are answered when the batches are durable; acks 0 is not answered, and an error
-        closes the connection. The partitions of one request become durable together.
-    Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v13 topic ids.
-    Differs:   transactional batches are refused with INVALID_TXN_STATE until transactions are served. Batches
-        are not opened: what is wrong inside is found by readers, timestamps are those of the header, a
-        record without a key is taken on a compacted topic, and no single records are named in errors. What
-        is not one batch is INVALID_RECORD, also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE
-        and the client would try again in vain. The bit for the broker's time is INVALID_TIMESTAMP on every
-        topic. A refused batch has log start offset -1. A partition that is named twice gets both batches.
+    Behaviour: acks 1 and -1 are answered when the batches are durable, in a transaction when its end will
+        make them so (semel.durability); acks 0 is not answered, and an error closes the connection. The
+        partitions of one request become durable together. Transactional batches must belong to the open
+        transaction.
+    Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v11 TRANSACTION_ABORTABLE,
+        before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
+    Differs:   topics with journal visibility answer a transactional batch with base offset -1. Batches are
+        not opened: what is wrong inside is found by readers, timestamps are those of the header, a record
+        without a key is taken on a compacted topic, and no single records are named in errors. What is not
+        one batch is INVALID_RECORD, also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE and the
+        client would try again in vain. The bit for the broker's time is INVALID_TIMESTAMP on every topic. A
+        refused batch has log start offset -1. A partition that is named twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
     if None in topics:
@@ -103,14 +116,30 @@ class _Produce:
         for data, topic in zip(self._request.topic_data, topics, strict=True):
             for part in data.partition_data:
                 self._refused.append(self._prepare(topic, part.index, part.records))
-        if UNAUTHORIZED in self._refused:
-            # One transactional batch without a transactional id, and nothing of the request is taken.
+        nothing = self._refuses_all()
+        if nothing is not None:
             self._commands.clear()
-            self._refused = [UNAUTHORIZED] * len(self._refused)
+            self._refused = [nothing] * len(self._refused)
         if self._commands:
             self._broker.submit(self._commands, self._decided)
         else:
             self._decided([])
+
+    def _refuses_all(self) -> Refusal | None:
+        """Why nothing of the request is taken, although one batch alone may be at fault."""
+        if self._request.transactional_id is None:
+            # Refused batches are looked at too: in Kafka this comes before all that can be wrong with them.
+            return UNAUTHORIZED if any(self._refused) and self._has_transactional() else None
+        producers = {
+            (each.header.producer_id, each.header.producer_epoch)
+            for each in self._commands
+            if each.membership is not None
+        }
+        return SEVERAL_PRODUCERS if len(producers) > 1 else None
+
+    def _has_transactional(self) -> bool:
+        parts = (part for data in self._request.topic_data for part in data.partition_data)
+        return any(part.records is not None and is_transactional(part.records) for part in parts)
 
     def _prepare(self, topic: Topic | None, index: int, records: Buffer | None) -> Refusal | None:
         if topic is None:
@@ -126,7 +155,8 @@ class _Produce:
         if header.is_transactional:
             if self._request.transactional_id is None:
                 return UNAUTHORIZED
-            return ErrorCode.INVALID_TXN_STATE, "transactions are not served yet"
+            if header.producer_id < 0:
+                return ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction without a producer id"
         return self._fit(topic, index, header, records)
 
     def _fit(self, topic: Topic, index: int, header: BatchHeader, records: Buffer) -> Refusal | None:
@@ -146,8 +176,20 @@ class _Produce:
             return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far in the future for this topic"
         elif 0 <= header.base_timestamp < now - limits.before_max_ms:
             return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too old for this topic"
-        self._commands.append(Append(limits.partitions[index], header, records, append_time))
+        membership = self._membership(limits) if header.is_transactional else None
+        self._commands.append(
+            Append(limits.partitions[index], header, records, append_time, membership, limits.is_journal)
+        )
         return None
+
+    def _membership(self, limits: TopicLimits) -> Membership:
+        """The transaction that the request's transactional batches belong to."""
+        return Membership(
+            self._request.transactional_id or "",
+            2 if self._context.version >= SECOND_GENERATION else 1,
+            self._broker.settings.transaction_partition_verification_enable,
+            limits.block_max_ms,
+        )
 
     def _decided(self, outcome: Outcome) -> None:
         """The commit has happened, or there was no room for it."""
@@ -155,7 +197,10 @@ class _Produce:
         refusals = iter(self._refused)
         topics: list[TopicProduceResponse] = []
         for data in self._request.topic_data:
-            parts = [_answer(part.index, next(refusals), answers) for part in data.partition_data]
+            parts = [
+                _answer(part.index, next(refusals), answers, self._context.version)
+                for part in data.partition_data
+            ]
             topics.append(
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=parts)
             )
@@ -167,14 +212,16 @@ class _Produce:
         self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
 
 
-def _answer(index: int, refused: Refusal | None, answers: Iterator[Appended]) -> PartitionProduceResponse:
+def _answer(
+    index: int, refused: Refusal | None, answers: Iterator[Appended], version: int
+) -> PartitionProduceResponse:
     if refused is not None:
         error, message = refused
         return PartitionProduceResponse(index=index, error_code=error, base_offset=-1, error_message=message)
     appended = next(answers)
     return PartitionProduceResponse(
         index=index,
-        error_code=appended.error,
+        error_code=told(appended.error, PRODUCE, version),
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time,
         log_start_offset=appended.log_start_offset,

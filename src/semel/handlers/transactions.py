@@ -1,106 +1,321 @@
-"""InitProducerId and DescribeProducers: who may write, and what partitions remember of them.
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: the life of a transaction.
 
-Transactions are not served yet. A producer without a transactional id gets an id that nobody had before, at
-epoch 0: that is all an idempotent producer needs. A request with a transactional id is answered with
-UNSUPPORTED_VERSION, so that a client fails at the start and not in the middle.
+Who may do what is decided in ``semel.core.transactions``; here names become partitions, and errors become
+those that a client of that version knows (``transaction_errors``). Two generations of clients are served side
+by side, told apart by the version of each request: the first adds partitions and groups before it writes, the
+second (EndTxn 5, Produce 12, TxnOffsetCommit 5; KIP-890) adds by writing and gets a new epoch at every end.
+
+A request of the first generation that comes late, on a connection that its client has given up, is not
+answered; the connection is closed.
 """
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.core.partition import AllocateProducerId
-from semel.core.topics import name_problem
-from semel.core.types import NO_PRODUCER, ErrorCode, PartitionKey, Topic
+from semel.core.transactions.commands import (
+    NO_CONNECTION,
+    NO_EPOCH,
+    SUPERSEDED,
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    ProducerGiven,
+    VerifyPartitions,
+)
+from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.metadata import INTERNAL_TOPICS
+from semel.handlers.transaction_errors import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    close_superseded,
+    told,
+)
 from semel.store.interface import StoreFull
 from semel.wire.messages.transactions import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    PartitionResponse,
-    ProducerState,
-    TopicResponse,
 )
 
-NO_EPOCH = -1
+BETWEEN_BROKERS: Final = 4
+"""The version of AddPartitionsToTxn from which it is a broker that asks, for several transactions."""
+
+FULL: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+"""The answer when the disk is full; clients try again."""
 
 
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """InitProducerId v0–v6: a producer id and an epoch.
+    """InitProducerId v0–v6: a producer id and an epoch, and the end of whoever had them before.
 
     Behaviour: without a transactional id always a new producer id at epoch 0, whatever id and epoch the
-        request carries. A full disk is COORDINATOR_NOT_AVAILABLE, which clients try again.
-    Versions:  v2 flexible · v3 id and epoch in the request (KIP-360) · v6 two-phase commit, not advertised.
-    Differs:   a transactional id is UNSUPPORTED_VERSION until transactions are served.
+        request carries. With one, the next epoch: the producer before is fenced, what it left open is
+        aborted. A full disk is COORDINATOR_NOT_AVAILABLE, which clients try again.
+    Versions:  v2 flexible · v3 id and epoch in the request (KIP-360) · v4 PRODUCER_FENCED, before that
+        INVALID_PRODUCER_EPOCH · v6 two-phase commit, advertised with transaction.two.phase.commit.enable.
+    Differs:   over an open transaction the first answer is success, where Kafka says CONCURRENT_TRANSACTIONS
+        until the abort is done. KeepPreparedTxn is served (KIP-939).
     """
     error = _init_error(request)
     if error:
         return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
     try:
-        producer_id: int = await broker.ask(AllocateProducerId())
+        if request.transactional_id is None:
+            given = ProducerGiven(ErrorCode.NONE, await broker.ask(AllocateProducerId()), 0)
+        else:
+            given = await broker.ask(_init_command(broker, request, request.transactional_id, context))
     except StoreFull:
-        return InitProducerIdResponse(
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH
-        )
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        given = ProducerGiven(FULL)
+    return InitProducerIdResponse(
+        error_code=told(given.error, INIT_PRODUCER_ID, context.version),
+        producer_id=given.producer_id,
+        producer_epoch=given.epoch,
+        ongoing_txn_producer_id=given.ongoing_producer_id,
+        ongoing_txn_producer_epoch=given.ongoing_epoch,
+    )
 
 
 def _init_error(request: InitProducerIdRequest) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
-    if request.transactional_id is None:
-        return ErrorCode.NONE
-    if not request.transactional_id:
-        return ErrorCode.INVALID_REQUEST
-    return ErrorCode.UNSUPPORTED_VERSION
+    return ErrorCode.INVALID_REQUEST if request.transactional_id == "" else ErrorCode.NONE
 
 
-async def describe_producers(
-    broker: Broker, request: DescribeProducersRequest, context: RequestContext
-) -> DescribeProducersResponse:
-    """DescribeProducers v0: the producers that partitions remember, also those that are only idempotent.
-
-    Behaviour: as of the last commit. A producer that was silent for producer.id.expiration.ms is forgotten.
-    Versions:  v0.
-    """
-    response = DescribeProducersResponse()
-    for wanted in request.topics:
-        is_valid = name_problem(wanted.name) is None
-        topic = await broker.catalog.topic(wanted.name) if is_valid else None
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
-        response.topics.append(
-            TopicResponse(
-                name=wanted.name,
-                partitions=[
-                    await _partition(broker, topic, index, unknown)
-                    for index in dict.fromkeys(wanted.partition_indexes)
-                ],
-            )
-        )
-    return response
-
-
-async def _partition(
-    broker: Broker, topic: Topic | None, index: int, unknown: ErrorCode
-) -> PartitionResponse:
-    if topic is None or not 0 <= index < topic.partitions:
-        return PartitionResponse(partition_index=index, error_code=unknown)
-    producers = await broker.store.ledger.producers(PartitionKey(topic.topic_id, index))
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=producer_id,
-                producer_epoch=state.epoch,
-                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
-                last_timestamp=state.last_timestamp,
-                coordinator_epoch=state.coordinator_epoch,
-                current_txn_start_offset=state.transaction_first_offset,
-            )
-            for producer_id, state in producers
-        ],
+def _init_command(
+    broker: Broker, request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+) -> InitProducer:
+    settings = broker.settings
+    return InitProducer(
+        transactional_id,
+        request.transaction_timeout_ms,
+        request.producer_id,
+        request.producer_epoch,
+        timeout_max_ms=settings.transaction_max_timeout_ms,
+        is_two_phase=request.enable2_pc,
+        keep_prepared=request.keep_prepared_txn,
+        may_two_phase=settings.transaction_two_phase_commit_enable,
+        connection=context.connection_id,
     )
 
 
-HANDLERS: dict[int, Handler] = {22: init_producer_id, 61: describe_producers}
+class _Adding(NamedTuple):
+    """A transaction and the partitions that are to join it, or that are asked about."""
+
+    asked: AddPartitionsToTxnTransaction
+    partitions: dict[tuple[str, int], PartitionKey]
+    """By name and index, those that exist."""
+    refused: dict[tuple[str, int], ErrorCode]
+    block_max_ms: int = -1
+
+
+async def add_partitions_to_txn(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    """AddPartitionsToTxn v0–v5: partitions join a transaction, which begins with the first of them.
+
+    Behaviour: all join or none: if one is unknown (3) or internal (29), the others are
+        OPERATION_NOT_ATTEMPTED. From v4 on several transactions at once, and VerifyOnly asks whether
+        partitions have joined, TRANSACTION_ABORTABLE for those that have not.
+    Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v4 between brokers
+        (KIP-890) · v5 as v4.
+    Differs:   never CONCURRENT_TRANSACTIONS. There are no ACLs yet, so whether clients have the cluster
+        rights that v4 needs is one setting for all: without semel.cluster.action.enable it is
+        CLUSTER_AUTHORIZATION_FAILED.
+    """
+    is_between_brokers = context.version >= BETWEEN_BROKERS
+    if is_between_brokers and not broker.settings.semel_cluster_action_enable:
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    asked = request.transactions if is_between_brokers else [_as_transaction(request)]
+    adding = [await _look_up(broker, each, context) for each in asked]
+    results = await _add(broker, adding, context)
+    if is_between_brokers:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=result)
+                for each, result in zip(asked, results, strict=True)
+            ]
+        )
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
+
+
+def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+
+
+async def _look_up(broker: Broker, asked: AddPartitionsToTxnTransaction, context: RequestContext) -> _Adding:
+    found = await broker.catalog.topics({each.name for each in asked.topics})
+    partitions: dict[tuple[str, int], PartitionKey] = {}
+    refused: dict[tuple[str, int], ErrorCode] = {}
+    limits: list[int] = []
+    for each in asked.topics:
+        is_internal = each.name in INTERNAL_TOPICS and context.version < BETWEEN_BROKERS
+        topic = found[each.name]
+        for index in each.partitions:
+            if is_internal:
+                refused[each.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None or not 0 <= index < topic.partitions:
+                refused[each.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                partitions[each.name, index] = PartitionKey(topic.topic_id, index)
+        limits += _limits(broker, topic)
+    return _Adding(asked, partitions, refused, min(limits, default=-1))
+
+
+def _limits(broker: Broker, topic: Topic | None) -> list[int]:
+    """How long the topic lets a transaction be open, if it says so."""
+    limit = -1 if topic is None else broker.catalog.limits(topic).block_max_ms
+    return [] if limit < 0 else [limit]
+
+
+async def _add(
+    broker: Broker, adding: list[_Adding], context: RequestContext
+) -> list[list[AddPartitionsToTxnTopicResult]]:
+    """Have each transaction decided, all in one tick; the results in the same order."""
+    commands = {at: _add_command(each, context) for at, each in enumerate(adding) if _may_add(each)}
+    try:
+        answers = dict(zip(commands, await broker.ask_all(list(commands.values())), strict=True))
+    except StoreFull:
+        answers = dict.fromkeys(commands, FULL)
+    results = []
+    for at, each in enumerate(adding):
+        answer = answers.get(at, ErrorCode.INVALID_REQUEST)
+        if answer is SUPERSEDED:
+            close_superseded(each.asked.transactional_id)
+        if each.refused:
+            answer = ErrorCode.OPERATION_NOT_ATTEMPTED
+        errors = [answer] * len(each.partitions) if isinstance(answer, ErrorCode) else answer
+        decided = dict(zip(each.partitions, errors, strict=True))
+        results.append(_topic_results(each.asked.topics, {**decided, **each.refused}, context.version))
+    return results
+
+
+def _may_add(adding: _Adding) -> bool:
+    return not adding.refused and adding.asked.transactional_id != ""
+
+
+def _add_command(adding: _Adding, context: RequestContext) -> Command:
+    asked = adding.asked
+    partitions = tuple(adding.partitions.values())
+    if asked.verify_only:
+        return VerifyPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions)
+    is_between_brokers = context.version >= BETWEEN_BROKERS
+    return AddPartitions(
+        asked.transactional_id,
+        asked.producer_id,
+        asked.producer_epoch,
+        partitions,
+        version=2 if is_between_brokers else 1,
+        block_max_ms=adding.block_max_ms,
+        # A broker asks for producers of all connections; none of them speaks through it.
+        connection=NO_CONNECTION if is_between_brokers else context.connection_id,
+    )
+
+
+def _topic_results(
+    topics: Iterable[AddPartitionsToTxnTopic], errors: dict[tuple[str, int], ErrorCode], version: int
+) -> list[AddPartitionsToTxnTopicResult]:
+    by_name: dict[str, list[AddPartitionsToTxnPartitionResult]] = {each.name: [] for each in topics}
+    for (name, index), error in errors.items():
+        code = told(error, ADD_PARTITIONS_TO_TXN, version)
+        by_name[name].append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+        )
+    return [
+        AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
+        for name, results in by_name.items()
+    ]
+
+
+async def add_offsets_to_txn(
+    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse:
+    """AddOffsetsToTxn v0–v4: a group whose offsets will be committed with the transaction.
+
+    Behaviour: what AddPartitionsToTxn is for a partition; DescribeTransactions shows the group as a partition
+        of __consumer_offsets.
+    Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v4 as v3. From
+        TxnOffsetCommit 5 on clients do not need it.
+    Differs:   never CONCURRENT_TRANSACTIONS. An empty group id is INVALID_GROUP_ID.
+    """
+    if not request.transactional_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if not request.group_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    command = AddOffsets(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.group_id,
+        connection=context.connection_id,
+    )
+    try:
+        error = await broker.ask(command)
+    except StoreFull:
+        error = FULL
+    if error is SUPERSEDED:
+        close_superseded(request.transactional_id)
+    return AddOffsetsToTxnResponse(error_code=told(error, ADD_OFFSETS_TO_TXN, context.version))
+
+
+async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """EndTxn v0–v5: commit or abort.
+
+    Behaviour: when this is answered the transaction is over everywhere, and readers see it: markers, offsets
+        and outcome are one commit. Asked again, the same outcome is success and the other one
+        INVALID_TXN_STATE.
+    Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v5 producer id and epoch
+        for the next transaction, abort without a transaction (KIP-890).
+    Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a connection that its client has given up
+        is not answered (KAFKA-17754).
+    """
+    if not request.transactional_id:
+        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    command = EndTransaction(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.committed,
+        version=2 if context.version >= 5 else 1,
+        connection=context.connection_id,
+    )
+    try:
+        given = await broker.ask(command)
+    except StoreFull:
+        given = ProducerGiven(FULL)
+    if given is SUPERSEDED:
+        close_superseded(request.transactional_id)
+    return EndTxnResponse(
+        error_code=told(given.error, END_TXN, context.version),
+        producer_id=given.producer_id,
+        producer_epoch=given.epoch,
+    )
+
+
+HANDLERS: dict[int, Handler] = {
+    INIT_PRODUCER_ID: init_producer_id,
+    ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    END_TXN: end_txn,
+}

@@ -7,7 +7,7 @@ one that nobody knows. A request that is refused here has no answer in the proto
 version it was asked, because it is how a client finds out what may be asked (docs/behaviours.md, 93).
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from semel.broker.broker import Broker
@@ -35,10 +35,17 @@ class Dispatch:
 
     __slots__ = ("_served", "handlers", "submit_produce")
 
-    def __init__(self, handlers: Mapping[int, Handler], submit_produce: SubmitProduce) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        submit_produce: SubmitProduce,
+        apis: Iterable[Api] = APIS.values(),
+    ) -> None:
         self.handlers = handlers
         self.submit_produce = submit_produce
-        self._served: dict[int, Api] = {key: APIS[key] for key in (PRODUCE, *handlers)}
+        self._served: dict[int, Api] = {
+            each.key: each for each in apis if each.key == PRODUCE or each.key in handlers
+        }
 
     def read(self, frame: Buffer) -> tuple[RequestHeader, Request, int]:
         """The header, the message, and the version of the response. ProtocolError if there is no answer."""

@@ -28,7 +28,8 @@ class Edge:
         self.dispatch = dispatch
         self.requests = RequestBudget(broker.settings.queued_max_request_bytes)
         self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, int] = {}
+        """Those that are there, with their numbers, which grow."""
         self.is_closing = False
         """Nobody is let in any more. One may still come that was accepted before the door was closed."""
         self.emptied = asyncio.Event()
@@ -45,15 +46,17 @@ class Edge:
         """The number of a new connection, or -1 if there is no room for it."""
         if self.is_closing or len(self.connections) >= self.settings.max_connections:
             return -1
-        self.connections.add(connection)
+        connection_id = self.connections[connection] = next(self._connection_ids)
         self.emptied.clear()
         self.metrics.connections = len(self.connections)
         self.metrics.connections_accepted += 1
-        return next(self._connection_ids)
+        return connection_id
 
     def dismiss(self, connection: "Connection") -> None:
-        """A connection is gone."""
-        self.connections.discard(connection)
+        """A connection is gone; the broker is told, unless we ended it to stop."""
+        connection_id = self.connections.pop(connection, None)
+        if connection_id is not None and not self.is_closing:
+            self.broker.connection_gone(connection_id)
         if not self.connections:
             self.emptied.set()
         self.metrics.connections = len(self.connections)

@@ -33,7 +33,7 @@ class Server:
         self.broker = broker
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
-        self._edge = Edge(broker, dispatch or _default_dispatch())
+        self._edge = Edge(broker, dispatch or _default_dispatch(broker))
         self._configs = listeners
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -123,8 +123,9 @@ class Server:
             self.broker.fatal(error)
 
 
-def _default_dispatch() -> Dispatch:
+def _default_dispatch(broker: Broker) -> Dispatch:
     # Imported here, because a test with handlers of its own does not need ours.
-    from semel.handlers import HANDLERS, produce
+    from semel.handlers import HANDLERS, produce, served
 
-    return Dispatch(HANDLERS, produce.submit)
+    two_phase = broker.settings.transaction_two_phase_commit_enable
+    return Dispatch(HANDLERS, produce.submit, served(two_phase=two_phase))

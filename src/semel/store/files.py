@@ -29,6 +29,10 @@ class Files:
         """A new file, open for writing. It must not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
+    def create_anew(self, path: Path) -> int:
+        """An empty file, open for writing, in place of what is there."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
     def allocate(self, descriptor: int, position: int, length: int) -> None:
         """Give a file room, so that writing there cannot fill the disk and flushing it is cheap."""
         try:

@@ -9,6 +9,12 @@ process stops without answering and the next start finds out. That is why these 
 and nobody catches it but the one who stops the process. ``StoreFull`` is the exception: it is raised before
 anything was written.
 
+Work inside an open transaction may be committed *early*: it is in the hands of the operating system when the
+call returns, and becomes durable, and a part of the ledger, with the next ordinary commit. Until then the
+ledger's answers do not know of it. A killed process loses nothing of it. If the operating system dies, or the
+store gives it up, the *term* ends: ``Store.term`` is another one at the next start, and whoever was answered
+in the old one is told so.
+
 Methods are async because a ledger may be at the other end of a network. The embedded implementations do their
 work on a thread of their own.
 """
@@ -25,6 +31,8 @@ from semel.core.types import (
     PartitionKey,
     ProducerState,
     Topic,
+    Transaction,
+    TransactionState,
     Value,
 )
 
@@ -103,7 +111,10 @@ class Ledger(Protocol):
         """The entities with these keys, None for those that do not exist, in the same order."""
 
     async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
-        """Write the facts together and durably; the i-th BatchAppended lies at places[i]. Its number."""
+        """Write the facts together and durably; its number.
+
+        The i-th batch among them (``BatchAppended`` or ``BatchStaged``) lies at places[i].
+        """
 
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
@@ -140,12 +151,27 @@ class Ledger(Protocol):
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
         """Producers without an open transaction that were last seen before this moment."""
 
+    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+        """The aborted transactions with a marker at or after ``first`` that began before ``before``.
+
+        Pairs of producer id and first offset, in the order of the first offsets.
+        """
+
+    async def transactions(
+        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+    ) -> list[Transaction]:
+        """Transactional ids in their order, all or those in one state."""
+
+    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
+        """Transactional ids without an open transaction that nobody used after this moment."""
+
     async def leftovers(self, *, limit: int) -> list[Place]:
         """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
 
     async def sweep(self, *, limit: int) -> list[Place]:
-        """Delete up to ``limit`` rows that deleted topics and log starts left behind; places they freed.
+        """Delete up to ``limit`` rows that nobody can reach any more; places they freed.
 
+        Deleted topics, log starts and aborted transactions leave such rows behind.
         Nothing is left to sweep when it frees nothing.
         """
 
@@ -167,6 +193,18 @@ class Store(Protocol):
     def chunks(self) -> ChunkStore:
         """Where bytes are."""
 
+    @property
+    def term(self) -> int:
+        """Grows at a start when something that was committed early may be lost."""
+
+    @property
+    def has_early(self) -> bool:
+        """Whether something was committed early and is not in the ledger yet."""
+
+    @property
+    def early_bytes(self) -> int:
+        """How much that is, records and facts together."""
+
     flush_seconds: float
     """How long the flushes of the last commit took."""
 
@@ -176,8 +214,26 @@ class Store(Protocol):
         Cheap when there is room already. A commit may still find the store full, but not for want of this.
         """
 
-    async def commit(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> int:
-        """Bytes, then facts; durable when it returns. The i-th BatchAppended owns batches[i]."""
+    async def commit(
+        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, is_early: bool = False
+    ) -> int:
+        """Bytes, then facts; the i-th batch among the facts owns batches[i]. StoreFull, StoreBroken.
+
+        Durable when it returns, with everything that was committed early before; with nothing of its own it
+        is a flush. The answer is the number of the ledger commit in which the facts are.
+
+        ``is_early``: need not be durable when it returns. It may be all the same, if too much has gathered;
+        ``has_early`` tells. The answer is the number of the next ledger commit.
+
+        After ``StoreFull`` nothing of this commit happened, and what was committed early waits as before.
+        """
+
+    async def drop_early(self) -> None:
+        """Give up what was committed early, for which there is no room.
+
+        From here to the next ordinary commit the end of the process is the end of the term. So that commit
+        must fence everyone who was answered for what is given up.
+        """
 
     async def close(self) -> None:
         """Let go of everything."""

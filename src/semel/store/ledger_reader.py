@@ -21,15 +21,28 @@ from semel.core.types import (
     OffsetKey,
     Partition,
     PartitionKey,
+    PendingKey,
+    PendingOffset,
     ProducerKey,
     ProducerState,
     Topic,
     TopicKey,
+    Transaction,
+    TransactionKey,
+    TransactionState,
     Value,
 )
 from semel.store.interface import GroupSummary, StoredBatch
 from semel.store.queries import Statements
-from semel.store.rows import batch_of, offset_of, partition_of, producer_of, topic_of
+from semel.store.rows import (
+    batch_of,
+    offset_of,
+    partition_of,
+    pending_of,
+    producer_of,
+    topic_of,
+    transaction_of,
+)
 
 PAGE_FIRST: Final = 32
 """Batches in the first page: most answers are one page, and few batches are read in vain."""
@@ -47,6 +60,8 @@ class LedgerReader:
             ProducerKey: self._load_producer,
             GroupKey: self._load_group,
             OffsetKey: self._load_offset,
+            PendingKey: self._load_pending,
+            TransactionKey: self._load_transaction,
             ClusterKey: self._load_cluster,
         }
 
@@ -184,13 +199,44 @@ class LedgerReader:
         """The silent ones in a page of all producers, and where the next page begins; None after the last."""
         rows = json.loads(self._sql.value("producers_after", (*after, page)))
         unseen: list[ProducerKey] = []
-        for partition_id, producer_id, seen_ms, transaction_first_offset in rows:
-            if seen_ms >= before_ms or transaction_first_offset >= 0:
+        for partition_id, producer_id, seen_ms, is_open in rows:
+            if seen_ms >= before_ms or is_open:
                 continue
             # A partition that is gone is not there; its producers are swept, not expired.
             for topic_id, index in self._sql.rows("partition_key", (partition_id,)):
                 unseen.append(ProducerKey(topic_id, index, producer_id))
         return unseen, (rows[-1][0], rows[-1][1]) if len(rows) == page else None
+
+    def aborted(self, key: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+        """The aborted transactions that a reader of these offsets must know: producer and first offset."""
+        partition = self._partition(key)
+        if partition is None:
+            return []
+        bindings = {"partition_id": partition[0], "first": first, "before": before}
+        return [
+            (producer_id, first_offset)
+            for producer_id, first_offset in json.loads(self._sql.value("aborted_between", bindings))
+        ]
+
+    def transactions(self, after: str, limit: int, state: TransactionState | None) -> list[Transaction]:
+        """Transactional ids in their order, all or those in one state."""
+        if state is TransactionState.ONGOING:
+            rows = self._sql.rows("ongoing_after", (after, limit))
+        else:
+            wanted = "" if state is None else state.label
+            bindings = {"after": after, "state": wanted, "transactions_max": limit}
+            rows = self._sql.rows("transactions_after", bindings)
+        return [transaction_of(row) for row in rows]
+
+    def unused_transactions(self, after: str, before_ms: int, page: int) -> tuple[list[str], str | None]:
+        """The unused ones in a page of all ids, and where the next page begins; None after the last."""
+        rows = json.loads(self._sql.value("transaction_times_after", (after, page)))
+        unused = [
+            transactional_id
+            for transactional_id, state, updated_ms in rows
+            if updated_ms <= before_ms and state != TransactionState.ONGOING.label
+        ]
+        return unused, rows[-1][0] if len(rows) == page else None
 
     # -- entities -----------------------------------------------------------------------------------------
 
@@ -215,9 +261,16 @@ class LedgerReader:
         rows = self._sql.rows("offset_row", tuple(key))
         return offset_of(rows[0]) if rows else None
 
+    def _load_pending(self, key: PendingKey) -> tuple[PendingOffset, ...] | None:
+        rows = self._sql.rows("pending_of_group", tuple(key))
+        return tuple(pending_of(key.group_id, row) for row in rows) or None
+
+    def _load_transaction(self, key: TransactionKey) -> Transaction | None:
+        rows = self._sql.rows("transaction_row", tuple(key))
+        return transaction_of(rows[0]) if rows else None
+
     def _load_cluster(self, key: ClusterKey) -> Cluster:
-        _, next_producer_id, _ = self._sql.rows("read_counters")[0]
-        return Cluster(next_producer_id)
+        return Cluster._make(self._sql.rows("read_cluster")[0])
 
     def _partition(self, key: PartitionKey) -> tuple[int, Partition] | None:
         rows = self._sql.rows("partition_row", tuple(key))

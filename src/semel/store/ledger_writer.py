@@ -27,9 +27,9 @@ import apsw
 from semel.core.types import Fact
 from semel.store.fold import Counters, Fold
 from semel.store.interface import Place, StoreBroken, StoreFull
-from semel.store.queries import SCHEMA, Statements
+from semel.store.queries import FROM_1, SCHEMA, Statements
 
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = "2"
 MEMORY: Final = ":memory:"
 STATEMENTS_KEPT: Final = 256
 GONE: Final = 2**63 - 1
@@ -61,7 +61,15 @@ class Identity(NamedTuple):
 class LedgerWriter:
     """Writes. Made, used and closed on the writer's thread."""
 
-    def __init__(self, path: Path | None, *, cluster_id: str = "", boot_id: str = "", vfs: str = "") -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        cluster_id: str = "",
+        boot_id: str = "",
+        unflushed_is_lost: bool = False,
+        vfs: str = "",
+    ) -> None:
         self._path = path
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         name = MEMORY if path is None else str(path)
@@ -79,13 +87,18 @@ class LedgerWriter:
             self.connection.wal_autocheckpoint(0)
             # A store that broke must not write once more while it is closed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            self.identity = self._start(cluster_id, boot_id)
+            self.identity = self._start(cluster_id, boot_id, unflushed_is_lost=unflushed_is_lost)
             if path is not None:
                 _take_space(Path(f"{path}-wal"), LOG_FRAMES_MAX * _FRAME_BYTES)
             self._fold = Fold(self._sql, self._read_counters())
         except BaseException:
             self.connection.close(True)
             raise
+
+    @property
+    def commit_number(self) -> int:
+        """The number of the last commit."""
+        return self._fold.counters.commit_number
 
     def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
         """Write the facts together and durably; the number of the commit. StoreFull."""
@@ -117,13 +130,13 @@ class LedgerWriter:
             bindings = {"partition_id": partition_id, "below": below, "batches_max": limit - len(places)}
             batches = json.loads(self._sql.value("leftover_batches", bindings))
             places += [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
-        return places
+        return places + self._dropped(limit - len(places))
 
     def sweep(self, limit: int) -> tuple[list[Place], bool]:
         """Delete up to so many rows that nobody can reach; the places they freed, and if there is more."""
         places: list[Place] = []
         try:
-            if not self._sql.rows("next_leftover"):
+            if not self._has_leftovers():
                 return [], False
             self._sql.run("begin")
             while limit > 0:
@@ -135,6 +148,9 @@ class LedgerWriter:
                 places += freed
                 # A partition without batches counts too: a topic may have many of them.
                 limit -= max(len(freed), 1)
+            if dropped := self._dropped(limit):
+                self._sql.run("sweep_dropped", dropped[-1][:2])
+                places += dropped
             for chunk_id, length in _bytes_by_chunk(places).items():
                 self._sql.run("take_from_chunk", (length, chunk_id))
                 self._sql.run("drop_empty_chunk", (chunk_id,))
@@ -142,7 +158,7 @@ class LedgerWriter:
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
-        return places, bool(self._sql.rows("next_leftover"))
+        return places, self._has_leftovers()
 
     def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at."""
@@ -188,19 +204,27 @@ class LedgerWriter:
     def _write_meta(self, name: str, value: str) -> None:
         self._sql.run("write_meta", (name, value))
 
+    def _has_leftovers(self) -> bool:
+        return bool(self._sql.rows("next_leftover")) or bool(self._sql.value("has_dropped"))
+
+    def _dropped(self, limit: int) -> list[Place]:
+        # A negative limit would be none at all.
+        return [Place(*place) for place in json.loads(self._sql.value("dropped_batches", (max(limit, 0),)))]
+
     def _sweep_partition(self, partition_id: int, below: int, limit: int) -> list[Place]:
         bindings = {"partition_id": partition_id, "below": below, "batches_max": limit}
         batches = json.loads(self._sql.value("leftover_batches", bindings))
         if batches:
             self._sql.run("sweep_batches", (partition_id, batches[-1][0]))
         if len(batches) < limit:
+            self._sql.run("sweep_aborted", (partition_id, below))
             if below == GONE:
                 self._sql.run("sweep_producers", (partition_id,))
             self._sql.run("forget_leftover", (partition_id,))
         return [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
 
-    def _start(self, cluster_id: str, boot_id: str) -> Identity:
-        """Make the tables if they are not there, and write durably that this process has begun.
+    def _start(self, cluster_id: str, boot_id: str, *, unflushed_is_lost: bool) -> Identity:
+        """Make the tables that are not there, and write durably that this process has begun.
 
         The write is on purpose: if the last process ended in the middle of one, this shows that the disk
         works before anything is answered.
@@ -215,6 +239,11 @@ class LedgerWriter:
             self._write_meta("boot_id", boot_id)
             self._write_meta("clean_stop", "1")
         meta = dict(self._sql.rows("read_meta"))
+        if meta["schema_version"] == "1":
+            self.connection.execute(FROM_1)
+            self.connection.execute(SCHEMA)
+            self._write_meta("schema_version", SCHEMA_VERSION)
+            meta["schema_version"] = SCHEMA_VERSION
         if meta["schema_version"] != SCHEMA_VERSION:
             raise StoreBroken(
                 f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
@@ -223,8 +252,8 @@ class LedgerWriter:
             raise ValueError(f"the data belongs to cluster {meta['cluster_id']}, not to {cluster_id}")
         stopped_cleanly = meta["clean_stop"] == "1"
         # What was written and not flushed survives the end of a process, not that of the operating system.
-        same_boot = bool(boot_id) and meta["boot_id"] == boot_id
-        term = int(meta["term"]) + (0 if stopped_cleanly or same_boot else 1)
+        has_survived = bool(boot_id) and meta["boot_id"] == boot_id and not unflushed_is_lost
+        term = int(meta["term"]) + (0 if stopped_cleanly or has_survived else 1)
         self._write_meta("term", str(term))
         self._write_meta("boot_id", boot_id)
         self._write_meta("clean_stop", "0")

@@ -7,24 +7,28 @@ bytes which no row points to do no harm and need no repair.
 
 The room is what makes a flush cheap (the file's size does not change), and it is where a full disk shows: if
 there is no room, or less than the reserve would be left, ``StoreFull`` is raised before anything is written.
-What goes wrong after that, in the write or in the flush, has an unknown outcome and is ``StoreBroken``.
+The reserve counts when room is asked for. What is appended without asking may dig into it: the end of a
+transaction must find room for its markers. What goes wrong after that, in the write or in the flush, has an
+unknown outcome and is ``StoreBroken``.
 
-Appending happens on the writer's thread. Reading happens on threads of its own, except when the bytes are in
-the page cache, as those that were just written are: then they are copied without leaving the event loop.
+Appending happens on the writer's thread. What is appended may stay unflushed for a while, at the latest until
+its chunk is sealed. Reading happens on threads of its own, except when the bytes are in the page cache, as
+those that were just written are: then they are copied without leaving the event loop.
 
 Space that was released is punched out of the file, block by block (see ``released``), and reads as zeros from
-then on. A reader that learned of
-a place before it was released must look again whether its batch is still there, after it has read.
+then on. A reader that learned of a place before it was released must look again whether its batch is still
+there, after it has read.
 """
 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer
+from semel.store.chunk_ranges import merged, rest_of, runs
 from semel.store.files import IOV_MAX, Files, OpenFiles, end_of_content
 from semel.store.interface import Place, StoreBroken, StoreFull
 from semel.store.released import Released
@@ -47,11 +51,12 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 class _Writing:
     """The chunk that grows now."""
 
-    __slots__ = ("chunk_id", "descriptor", "position", "room_end", "zeroed_end")
+    __slots__ = ("chunk_id", "descriptor", "is_flushed", "position", "room_end", "zeroed_end")
 
     def __init__(self, chunk_id: int, descriptor: int) -> None:
         self.chunk_id = chunk_id
         self.descriptor = descriptor
+        self.is_flushed = True
         self.position = 0
         self.room_end = 0
         self.zeroed_end = 0
@@ -90,7 +95,7 @@ class LocalChunks:
 
     async def append(self, batches: Sequence[Buffer]) -> list[Place]:
         """Write these one after another and make them durable. StoreFull, StoreBroken."""
-        return await self._writer.run(lambda: self._fuse.guard(self.append_now, batches))
+        return await self._writer.run(lambda: self._fuse.guard(self._append_durably, batches))
 
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
@@ -136,11 +141,11 @@ class LocalChunks:
         return self._writing.chunk_id if self._writing else self._next_id
 
     def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
-        """Append on the calling thread, which must be the writer's."""
+        """Append on the calling thread, which must be the writer's. Durable with the next ``flush_now``."""
         if not batches:
             return []
         lengths = [len(batch) for batch in batches]
-        writing = self._make_room(sum(lengths))
+        writing = self._make_room(sum(lengths), may_use_reserve=True)
         chunk_id, position = writing.chunk_id, writing.position
         places: list[Place] = []
         for length in lengths:
@@ -149,12 +154,27 @@ class LocalChunks:
         try:
             self._fill_ahead(writing, position)
             self._write_all(writing.descriptor, batches, writing.position, position)
-            self._files.flush(writing.descriptor)
         except OSError as error:
             self._writing = None
             raise StoreBroken(f"writing {self._path(chunk_id)} failed: {error}") from error
         writing.position = position
+        writing.is_flushed = False
         return places
+
+    def flush_now(self) -> None:
+        """Everything that was appended is durable when this returns. StoreBroken."""
+        # Chunks before this one were flushed when they were sealed.
+        if self._writing is not None and not self._writing.is_flushed:
+            self._flush(self._writing)
+
+    def flush_sealed_now(self, chunk_ids: Iterable[int]) -> None:
+        """What an earlier process may have left unflushed in these is durable when this returns."""
+        for chunk_id in chunk_ids:
+            descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._files.flush(descriptor)
+            finally:
+                os.close(descriptor)
 
     def has_room(self, length: int) -> bool:
         """Whether so many bytes can be appended without asking the disk for more. False is no refusal."""
@@ -165,7 +185,7 @@ class LocalChunks:
 
     def make_room_now(self, length: int) -> None:
         """Take room for an append of up to so many bytes. StoreFull."""
-        self._make_room(length)
+        self._make_room(length, may_use_reserve=False)
 
     def check_free(self, length: int) -> None:
         """StoreFull if less than this, or than the reserve, is free on the disk."""
@@ -175,10 +195,19 @@ class LocalChunks:
 
     def close_now(self) -> None:
         """Close every file. The threads must have ended."""
+        if self._writing is not None:
+            # What is not flushed by now belongs to a store that broke, which must not write once more.
+            self._writing.is_flushed = True
         self._seal()
         self._open_files.close()
 
-    def _make_room(self, length: int) -> _Writing:
+    def _append_durably(self, batches: Sequence[Buffer]) -> list[Place]:
+        self.make_room_now(sum(map(len, batches)))
+        places = self.append_now(batches)
+        self.flush_now()
+        return places
+
+    def _make_room(self, length: int, *, may_use_reserve: bool) -> _Writing:
         """The chunk to append to, with room for this many bytes. StoreFull, and then nothing was written."""
         writing = self._writing
         if writing is not None and writing.position and writing.position + length > self._chunk_bytes_max:
@@ -187,8 +216,14 @@ class LocalChunks:
             return writing
         missing = length if writing is None else writing.position + length - writing.room_end
         step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max))
-        if self._files.free_bytes(self.directory) - step < self._reserve_bytes:
-            raise StoreFull(f"less than {self._reserve_bytes} bytes would be left free in {self.directory}")
+        free = self._files.free_bytes(self.directory)
+        if may_use_reserve and free - step < self._reserve_bytes:
+            # No more than is needed: the reserve must be enough for many of these.
+            step, reserve_bytes = missing, 0
+        else:
+            reserve_bytes = self._reserve_bytes
+        if free - step < reserve_bytes:
+            raise StoreFull(f"less than {reserve_bytes} bytes would be left free in {self.directory}")
         if writing is None:
             self._seal()
             writing = self._writing = self._begin()
@@ -243,11 +278,21 @@ class LocalChunks:
         writing, self._writing = self._writing, None
         if writing is None:
             return
+        if not writing.is_flushed:
+            self._flush(writing)
         # The room that was never written goes back. The file keeps its length: nothing is cut off. If that
         # fails, space is lost until the chunk is deleted, and nothing else.
         with contextlib.suppress(OSError):
             self._punch(writing.descriptor, writing.position, writing.room_end)
         os.close(writing.descriptor)
+
+    def _flush(self, writing: _Writing) -> None:
+        try:
+            self._files.flush(writing.descriptor)
+        except OSError as error:
+            self._writing = None
+            raise StoreBroken(f"flushing {self._path(writing.chunk_id)} failed: {error}") from error
+        writing.is_flushed = True
 
     def _seal_if(self, chunk_id: int) -> None:
         if self._writing is not None and self._writing.chunk_id == chunk_id:
@@ -258,7 +303,7 @@ class LocalChunks:
     def read_now(self, places: Sequence[Place]) -> list[bytearray]:
         """Read on the calling thread."""
         buffers = [bytearray(place.length) for place in places]
-        for chunk_id, position, run in _runs(places, buffers):
+        for chunk_id, position, run in runs(places, buffers):
             try:
                 file = self._open_files.take(self._path(chunk_id))
             except FileNotFoundError:
@@ -280,12 +325,12 @@ class LocalChunks:
             wanted -= taken
             position += taken
             if wanted:
-                views = _rest(views, taken)
+                views = rest_of(views, taken)
 
     def _read_cached(self, places: Sequence[Place]) -> list[bytearray] | None:
         """The bytes if all of them are in memory; None if a disk would have to be waited for."""
         buffers = [bytearray(place.length) for place in places]
-        for chunk_id, position, run in _runs(places, buffers):
+        for chunk_id, position, run in runs(places, buffers):
             file = self._open_files.take(self._path(chunk_id), if_open=True)
             if file is None:
                 return None
@@ -300,7 +345,7 @@ class LocalChunks:
         return buffers
 
     def _release_now(self, places: Sequence[Place]) -> None:
-        for chunk_id, start, end in _merged(places):
+        for chunk_id, start, end in merged(places):
             # A chunk that was deleted meanwhile has no space left to give.
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
@@ -350,47 +395,3 @@ class LocalChunks:
 
     def _path(self, chunk_id: int) -> Path:
         return self.directory / f"{chunk_id:016d}.chunk"
-
-
-def _runs(
-    places: Sequence[Place], buffers: Sequence[bytearray]
-) -> Iterator[tuple[int, int, list[bytearray]]]:
-    """Neighbours in a file together, so that one call reads them: chunk, position, buffers to fill."""
-    run: list[bytearray] = []
-    chunk_id = start = end = -1
-    for place, buffer in zip(places, buffers, strict=True):
-        if place.chunk_id != chunk_id or place.position != end or len(run) == IOV_MAX:
-            if run:
-                yield chunk_id, start, run
-            run = []
-            chunk_id = place.chunk_id
-            start = end = place.position
-        run.append(buffer)
-        end += place.length
-    if run:
-        yield chunk_id, start, run
-
-
-def _rest(views: Sequence[Buffer], taken: int) -> list[Buffer]:
-    """What is still to be filled after this many bytes came."""
-    rest: list[Buffer] = []
-    for view in views:
-        if taken >= len(view):
-            taken -= len(view)
-        else:
-            rest.append(memoryview(view)[taken:])
-            taken = 0
-    return rest
-
-
-def _merged(places: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
-    """Ranges that touch as one: only whole blocks can be given back, so larger ranges give more."""
-    chunk_id = start = end = -1
-    for place in sorted(places):
-        if place.chunk_id != chunk_id or place.position != end:
-            if end > start:
-                yield chunk_id, start, end
-            chunk_id, start, end = place.chunk_id, place.position, place.position
-        end += place.length
-    if end > start:
-        yield chunk_id, start, end

@@ -75,6 +75,7 @@ class MemoryChunks:
 
     async def append(self, batches: Sequence[Buffer]) -> list[Place]:
         """Keep a copy of these, one after another. StoreFull."""
+        self.make_room_now(sum(map(len, batches)))
         return self.append_now(batches)
 
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
@@ -133,17 +134,19 @@ class MemoryChunks:
         self.make_room_now(length)
 
     def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
-        """Append without waiting."""
+        """Append without waiting, also beyond the limit: whether there is room was asked before."""
         total = sum(map(len, batches))
         places: list[Place] = []
         with self._lock:
-            self.make_room_now(total)
             chunk_id, chunk = self._writing(total)
             for batch in batches:
                 # A copy: the buffer belongs to a request frame that must not be kept alive.
                 places.append(Place(chunk_id, chunk.append(bytes(batch)), len(batch)))
             self._bytes += total
         return places
+
+    def flush_now(self) -> None:
+        """There is nothing that could be more durable."""
 
     def _writing(self, length: int) -> tuple[int, _Chunk]:
         """The chunk to append to: the newest, unless it is full or was deleted."""

@@ -1,4 +1,4 @@
-"""The statements of the embedded ledger, by name. All SQL is in ``schema.sql`` and ``queries.sql``.
+"""The statements of the embedded ledger, by name. All SQL is in the files beside this one.
 
 ``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite gives up Python's lock, and
 getting it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is
@@ -33,6 +33,8 @@ def parse(text: str) -> dict[str, str]:
 
 
 SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
+FROM_1: Final = (_HERE / "from_1.sql").read_text(encoding="utf-8")
+"""Gives the tables of version 1 the columns of version 2."""
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
 
 

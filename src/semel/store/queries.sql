@@ -50,6 +50,14 @@ INSERT INTO cluster (only_one, commit_number, next_producer_id, next_partition_i
 -- The counters as they are.
 SELECT commit_number, next_producer_id, next_partition_id FROM cluster;
 
+-- name: read_cluster
+-- What the broker keeps of the cluster.
+SELECT next_producer_id, transaction_version, features_epoch FROM cluster;
+
+-- name: write_features
+-- The feature as it has become.
+UPDATE cluster SET transaction_version = ?, features_epoch = ? WHERE only_one = 1;
+
 -- name: write_counters
 -- The counters as they have become; a part of every commit.
 UPDATE cluster SET commit_number = ?, next_producer_id = ?, next_partition_id = ? WHERE only_one = 1;
@@ -80,7 +88,9 @@ SELECT name, topic_id, partitions, configs FROM topics WHERE name > ? ORDER BY n
 
 -- name: partition_row
 -- One partition as it is.
-SELECT partition_id, log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions
+SELECT
+    partition_id, log_start_offset, high_watermark, peak_timestamp, size_bytes,
+    open_transactions, last_aborted_offset
 FROM partitions WHERE topic_id = ? AND partition_index = ?;
 
 -- name: count_partitions
@@ -91,13 +101,13 @@ SELECT count(*) FROM partitions WHERE topic_id = ?;
 -- Partitions as they have become.
 INSERT INTO partitions (
     partition_id, topic_id, partition_index,
-    log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions
+    log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions, last_aborted_offset
 )
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 ON CONFLICT (partition_id) DO UPDATE SET
     log_start_offset = excluded.log_start_offset, high_watermark = excluded.high_watermark,
     peak_timestamp = excluded.peak_timestamp, size_bytes = excluded.size_bytes,
-    open_transactions = excluded.open_transactions;
+    open_transactions = excluded.open_transactions, last_aborted_offset = excluded.last_aborted_offset;
 
 -- name: delete_partitions
 -- Removes the partitions of a topic. Their batches and producers stay until they are swept.
@@ -121,6 +131,74 @@ INSERT INTO batches (
     partition_id, base_offset, last_offset, max_timestamp, peak_timestamp, chunk_id, position, length
 )
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: stage_batches
+-- Keeps batches until the outcome of their transaction is known. SQLite numbers rows upwards.
+INSERT INTO staged (partition_id, producer_id, offsets, max_timestamp, chunk_id, position, length)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: commit_staged
+-- What a producer staged in a partition becomes a part of its log: one after another from an offset on. The peak
+-- is that of the partition so far.
+INSERT INTO batches (
+    partition_id, base_offset, last_offset, max_timestamp, peak_timestamp, chunk_id, position, length
+)
+SELECT
+    partition_id, :base_offset + end_offset - offsets, :base_offset + end_offset - 1,
+    max_timestamp, max(:peak_timestamp, staged_peak), chunk_id, position, length
+FROM (
+    SELECT
+        *,
+        sum(offsets) OVER (ORDER BY stage_number) AS end_offset,
+        max(max_timestamp) OVER (ORDER BY stage_number) AS staged_peak
+    FROM staged WHERE partition_id = :partition_id AND producer_id = :producer_id
+);
+
+-- name: drop_staged
+-- What a producer staged in a partition is left to the sweep.
+INSERT INTO dropped (chunk_id, position, length)
+SELECT chunk_id, position, length FROM staged WHERE partition_id = ? AND producer_id = ?;
+
+-- name: delete_staged
+-- A producer has nothing staged in a partition any more.
+DELETE FROM staged WHERE partition_id = ? AND producer_id = ?;
+
+-- name: drop_batches
+-- Batches that were staged and dropped in one commit are left to the sweep.
+INSERT INTO dropped (chunk_id, position, length)
+SELECT * FROM (VALUES (?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: drop_staged_of_topic
+-- What was staged in the partitions of a topic is left to the sweep.
+INSERT INTO dropped (chunk_id, position, length)
+SELECT chunk_id, position, length FROM staged
+WHERE partition_id IN (SELECT partition_id FROM partitions WHERE topic_id = ?);
+
+-- name: delete_staged_of_topic
+-- Nothing is staged in the partitions of a topic any more.
+DELETE FROM staged WHERE partition_id IN (SELECT partition_id FROM partitions WHERE topic_id = ?);
+
+-- name: add_aborted
+-- Transactions that were aborted.
+INSERT INTO aborted (partition_id, marker_offset, first_offset, producer_id, last_stable_offset)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: aborted_between
+-- Aborted transactions whose marker is at or after one offset and that began before another, as one JSON array. The
+-- first marker behind which everything before that other offset was stable is the last that can matter.
+SELECT json_group_array(json_array(producer_id, first_offset))
+FROM (
+    SELECT producer_id, first_offset FROM aborted
+    WHERE partition_id = :partition_id AND marker_offset >= :first AND first_offset < :before
+    AND marker_offset <= coalesce(
+        (
+            SELECT marker_offset FROM aborted
+            WHERE partition_id = :partition_id AND marker_offset >= :first AND last_stable_offset >= :before
+            ORDER BY marker_offset LIMIT 1
+        ), 9223372036854775807
+    )
+    ORDER BY first_offset
+);
 
 -- name: add_to_chunks
 -- Counts bytes that rows now point at.
@@ -181,14 +259,14 @@ WHERE partition_id = :partition_id AND base_offset < :before AND last_offset < :
 -- Producers as partitions now remember them.
 INSERT INTO producers (
     partition_id, producer_id, epoch, recent_batches,
-    last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset
+    last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset, staged
 )
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 ON CONFLICT (partition_id, producer_id) DO UPDATE SET
     epoch = excluded.epoch, recent_batches = excluded.recent_batches,
     last_timestamp = excluded.last_timestamp, seen_ms = excluded.seen_ms,
     coordinator_epoch = excluded.coordinator_epoch,
-    transaction_first_offset = excluded.transaction_first_offset;
+    transaction_first_offset = excluded.transaction_first_offset, staged = excluded.staged;
 
 -- name: delete_producers
 -- Producers that partitions have forgotten.
@@ -196,7 +274,7 @@ DELETE FROM producers WHERE (partition_id, producer_id) IN (VALUES (?, ?));
 
 -- name: producer_row
 -- What one partition remembers of one producer.
-SELECT epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset
+SELECT epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset, staged
 FROM producers
 WHERE producer_id = :producer_id AND partition_id = (
     SELECT partition_id FROM partitions WHERE topic_id = :topic_id AND partition_index = :partition_index
@@ -204,7 +282,9 @@ WHERE producer_id = :producer_id AND partition_id = (
 
 -- name: producers_of
 -- Everything that a partition remembers of producers.
-SELECT producer_id, epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset
+SELECT
+    producer_id, epoch, recent_batches, last_timestamp, seen_ms,
+    coordinator_epoch, transaction_first_offset, staged
 FROM producers
 WHERE partition_id = (SELECT partition_id FROM partitions WHERE topic_id = ? AND partition_index = ?)
 ORDER BY producer_id;
@@ -212,9 +292,12 @@ ORDER BY producer_id;
 -- name: producers_after
 -- A page of all producers in the order of their keys, as one JSON array. Pages, because there is no index by
 -- time: it would have to be written with every batch, and is wanted every ten minutes.
-SELECT json_group_array(json_array(partition_id, producer_id, seen_ms, transaction_first_offset))
+SELECT json_group_array(json_array(partition_id, producer_id, seen_ms, is_open))
 FROM (
-    SELECT partition_id, producer_id, seen_ms, transaction_first_offset FROM producers
+    SELECT
+        partition_id, producer_id, seen_ms,
+        transaction_first_offset >= 0 OR length(staged) > 0 AS is_open
+    FROM producers
     WHERE (partition_id, producer_id) > (?, ?) ORDER BY partition_id, producer_id LIMIT ?
 );
 
@@ -253,6 +336,80 @@ FROM offsets WHERE group_id = ? AND topic = ? AND partition_index = ?;
 -- Everything a group has committed.
 SELECT topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
 FROM offsets WHERE group_id = ? ORDER BY topic, partition_index;
+
+-- name: put_pending
+-- Offsets that groups' open transactions hold.
+INSERT INTO pending_offsets (
+    group_id, position, producer_id, topic, partition_index,
+    committed_offset, leader_epoch, metadata, committed_ms, is_superseded
+)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: delete_pending
+-- Nothing is pending in these groups.
+DELETE FROM pending_offsets WHERE group_id IN (VALUES (?));
+
+-- name: delete_pending_of_topic
+-- A topic is gone, and what was pending on it.
+DELETE FROM pending_offsets WHERE topic = ?;
+
+-- name: pending_of_group
+-- Everything that is pending in a group.
+SELECT
+    producer_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms, is_superseded
+FROM pending_offsets WHERE group_id = ? ORDER BY position;
+
+-- name: put_transactions
+-- Transactional ids as they have become.
+INSERT INTO transactions (
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+ON CONFLICT (transactional_id) DO UPDATE SET
+    producer_id = excluded.producer_id, epoch = excluded.epoch, timeout_ms = excluded.timeout_ms,
+    state = excluded.state, partitions = excluded.partitions, groups = excluded.groups,
+    started_ms = excluded.started_ms, updated_ms = excluded.updated_ms, deadline_ms = excluded.deadline_ms,
+    previous_producer_id = excluded.previous_producer_id, last_epoch = excluded.last_epoch,
+    version = excluded.version, term = excluded.term, is_two_phase = excluded.is_two_phase,
+    prepared_epoch = excluded.prepared_epoch;
+
+-- name: delete_transactions
+-- Transactional ids that are unknown from now on.
+DELETE FROM transactions WHERE transactional_id IN (VALUES (?));
+
+-- name: transaction_row
+-- One transactional id.
+SELECT
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+FROM transactions WHERE transactional_id = ?;
+
+-- name: transactions_after
+-- Transactional ids in their order, all or those in one state.
+SELECT
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+FROM transactions
+WHERE transactional_id > :after AND (:state = '' OR state = :state)
+ORDER BY transactional_id LIMIT :transactions_max;
+
+-- name: ongoing_after
+-- Transactional ids with an open transaction, in their order. They have an index of their own.
+SELECT
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+FROM transactions INDEXED BY ongoing_transactions
+WHERE transactional_id > ? AND state = 'Ongoing' ORDER BY transactional_id LIMIT ?;
+
+-- name: transaction_times_after
+-- A page of all transactional ids in their order, as one JSON array. Pages, because there is no index by time: it
+-- would have to be written with every transaction, and is wanted every hour.
+SELECT json_group_array(json_array(transactional_id, state, updated_ms))
+FROM (
+    SELECT transactional_id, state, updated_ms FROM transactions
+    WHERE transactional_id > ? ORDER BY transactional_id LIMIT ?
+);
 
 -- name: put_groups
 -- Groups as they have become.
@@ -308,6 +465,23 @@ FROM (
 -- name: sweep_batches
 -- Deletes batches up to one of them.
 DELETE FROM batches WHERE partition_id = ? AND base_offset <= ?;
+
+-- name: dropped_batches
+-- Dropped batches to sweep, as one JSON array.
+SELECT json_group_array(json_array(chunk_id, position, length))
+FROM (SELECT chunk_id, position, length FROM dropped ORDER BY chunk_id, position LIMIT ?);
+
+-- name: sweep_dropped
+-- Deletes dropped batches up to one of them.
+DELETE FROM dropped WHERE (chunk_id, position) <= (?, ?);
+
+-- name: has_dropped
+-- Whether dropped batches are to be swept.
+SELECT EXISTS (SELECT * FROM dropped);
+
+-- name: sweep_aborted
+-- Deletes what is known of transactions that were aborted below an offset.
+DELETE FROM aborted WHERE partition_id = ? AND marker_offset < ?;
 
 -- name: sweep_producers
 -- Deletes what a partition that is gone remembered.

@@ -8,11 +8,26 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from semel.core.types import CommittedOffset, OpenTransaction, Partition, ProducerState, SentBatch, Topic
+from semel.core.types import (
+    CommittedOffset,
+    OffsetKey,
+    OpenTransaction,
+    Partition,
+    PartitionKey,
+    PendingOffset,
+    ProducerState,
+    SentBatch,
+    Staged,
+    Topic,
+    Transaction,
+    TransactionState,
+)
 from semel.store.interface import Place, StoredBatch
 
 _SENT: Final = struct.Struct(">iqiq")
 _OPEN: Final = struct.Struct(">qq")
+_STAGED: Final = struct.Struct(">qqqq")
+_STATES: Final = {state.label: state for state in TransactionState}
 # One format for each number of batches that may be remembered: packing is on the path of every append.
 _SENT_MANY: Final = tuple(struct.Struct(">" + "iqiq" * count) for count in range(6))
 
@@ -37,6 +52,16 @@ def unpack_open_transactions(blob: bytes) -> tuple[OpenTransaction, ...]:
     return tuple(map(OpenTransaction._make, _OPEN.iter_unpack(blob)))
 
 
+def pack_staged(staged: Staged | None) -> bytes:
+    """What a producer's open transaction holds back; empty if it holds nothing back."""
+    return b"" if staged is None else _STAGED.pack(*staged)
+
+
+def unpack_staged(blob: bytes) -> Staged | None:
+    """What is in the blob."""
+    return Staged._make(_STAGED.unpack(blob)) if blob else None
+
+
 def pack_configs(configs: Mapping[str, str]) -> str:
     """A topic's configs as JSON, so that plain SQL can look into them."""
     return json.dumps(dict(configs), separators=(",", ":"))
@@ -50,15 +75,20 @@ def topic_of(row: Sequence[Any]) -> Topic:
 
 def partition_of(row: Sequence[Any]) -> Partition:
     """A row of partitions, from log_start_offset on."""
-    log_start_offset, high_watermark, peak_timestamp, size_bytes, transactions = row
+    log_start_offset, high_watermark, peak_timestamp, size_bytes, transactions, last_aborted_offset = row
     return Partition(
-        log_start_offset, high_watermark, peak_timestamp, size_bytes, unpack_open_transactions(transactions)
+        log_start_offset,
+        high_watermark,
+        peak_timestamp,
+        size_bytes,
+        unpack_open_transactions(transactions),
+        last_aborted_offset,
     )
 
 
 def producer_of(row: Sequence[Any]) -> ProducerState:
     """A row of producers, from epoch on."""
-    epoch, batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset = row
+    epoch, batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset, staged = row
     return ProducerState(
         epoch,
         unpack_sent_batches(batches),
@@ -66,12 +96,53 @@ def producer_of(row: Sequence[Any]) -> ProducerState:
         seen_ms,
         coordinator_epoch,
         transaction_first_offset,
+        unpack_staged(staged),
     )
 
 
 def offset_of(row: Sequence[Any]) -> CommittedOffset:
     """A row of offsets, from committed_offset on."""
     return CommittedOffset._make(row)
+
+
+def pending_of(group_id: str, row: Sequence[Any]) -> PendingOffset:
+    """A row of pending_offsets, from producer_id on."""
+    producer_id, topic, index, *value, is_superseded = row
+    return PendingOffset(
+        producer_id, OffsetKey(group_id, topic, index), CommittedOffset._make(value), bool(is_superseded)
+    )
+
+
+def row_of_transaction(transaction: Transaction) -> tuple[Any, ...]:
+    """A row of transactions."""
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = transaction
+    return (
+        transactional_id,
+        producer_id,
+        epoch,
+        timeout_ms,
+        state.label,
+        json.dumps([(key.topic_id.hex(), key.index) for key in partitions], separators=(",", ":")),
+        json.dumps(groups, separators=(",", ":")),
+        *rest,
+    )
+
+
+def transaction_of(row: Sequence[Any]) -> Transaction:
+    """The same from a row."""
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = row
+    *numbers, is_two_phase, prepared_epoch = rest
+    keys = tuple(PartitionKey(bytes.fromhex(topic_id), index) for topic_id, index in json.loads(partitions))
+    first = (
+        transactional_id,
+        producer_id,
+        epoch,
+        timeout_ms,
+        _STATES[state],
+        keys,
+        tuple(json.loads(groups)),
+    )
+    return Transaction._make((*first, *numbers, bool(is_two_phase), prepared_epoch))
 
 
 def batch_of(row: Sequence[Any]) -> StoredBatch:

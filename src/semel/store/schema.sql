@@ -1,23 +1,28 @@
 -- The tables of the embedded ledger. Every table is STRICT and its rows are checked for what the core promises;
 -- what a client may choose freely (timestamps, offsets it commits) is not checked beyond its type.
+--
+-- A ledger of an older version first gets the columns that it lacks (``from_1.sql``), and then what is missing of
+-- everything here. That is why columns which came later have a default.
 
 -- What this ledger is: schema_version, cluster_id, and what is needed to tell after a start whether writes
 -- that were not flushed may be lost (boot_id, clean_stop, term).
-CREATE TABLE meta (
+CREATE TABLE IF NOT EXISTS meta (
     name  TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row: the counters of the whole cluster. commit_number grows by one with every commit.
-CREATE TABLE cluster (
-    only_one          INTEGER NOT NULL PRIMARY KEY CHECK (only_one = 1),
-    commit_number     INTEGER NOT NULL CHECK (commit_number >= 0),
-    next_producer_id  INTEGER NOT NULL CHECK (next_producer_id >= 0),
-    next_partition_id INTEGER NOT NULL CHECK (next_partition_id >= 1)
+-- One row: the counters of the whole cluster, and its one feature. commit_number grows by one with every commit.
+CREATE TABLE IF NOT EXISTS cluster (
+    only_one            INTEGER NOT NULL PRIMARY KEY CHECK (only_one = 1),
+    commit_number       INTEGER NOT NULL CHECK (commit_number >= 0),
+    next_producer_id    INTEGER NOT NULL CHECK (next_producer_id >= 0),
+    next_partition_id   INTEGER NOT NULL CHECK (next_partition_id >= 1),
+    transaction_version INTEGER NOT NULL DEFAULT 2 CHECK (transaction_version >= 0),
+    features_epoch      INTEGER NOT NULL DEFAULT 1 CHECK (features_epoch >= 0)
 ) STRICT;
 
 -- Topics that exist. configs is a JSON object of what was set, never of defaults.
-CREATE TABLE topics (
+CREATE TABLE IF NOT EXISTS topics (
     name       TEXT NOT NULL PRIMARY KEY,
     topic_id   BLOB NOT NULL UNIQUE CHECK (length(topic_id) = 16),
     partitions INTEGER NOT NULL CHECK (partitions >= 1),
@@ -25,22 +30,24 @@ CREATE TABLE topics (
 ) STRICT, WITHOUT ROWID;
 
 -- Partitions that exist, as they are now. partition_id is short for (topic_id, partition_index) in the tables
--- below and is never given twice, so that rows which outlive their partition belong to nobody.
-CREATE TABLE partitions (
-    partition_id      INTEGER NOT NULL PRIMARY KEY CHECK (partition_id >= 1),
-    topic_id          BLOB NOT NULL,
-    partition_index   INTEGER NOT NULL CHECK (partition_index >= 0),
-    log_start_offset  INTEGER NOT NULL CHECK (log_start_offset >= 0),
-    high_watermark    INTEGER NOT NULL CHECK (high_watermark >= log_start_offset),
-    peak_timestamp    INTEGER NOT NULL,
-    size_bytes        INTEGER NOT NULL CHECK (size_bytes >= 0),
-    open_transactions BLOB NOT NULL,
+-- below and is never given twice, so that rows which outlive their partition belong to nobody. open_transactions
+-- is packed: pairs of first offset and producer, in the order of the offsets.
+CREATE TABLE IF NOT EXISTS partitions (
+    partition_id        INTEGER NOT NULL PRIMARY KEY CHECK (partition_id >= 1),
+    topic_id            BLOB NOT NULL,
+    partition_index     INTEGER NOT NULL CHECK (partition_index >= 0),
+    log_start_offset    INTEGER NOT NULL CHECK (log_start_offset >= 0),
+    high_watermark      INTEGER NOT NULL CHECK (high_watermark >= log_start_offset),
+    peak_timestamp      INTEGER NOT NULL,
+    size_bytes          INTEGER NOT NULL CHECK (size_bytes >= 0),
+    open_transactions   BLOB NOT NULL,
+    last_aborted_offset INTEGER NOT NULL DEFAULT -1 CHECK (last_aborted_offset >= -1),
     UNIQUE (topic_id, partition_index)
 ) STRICT;
 
 -- Batches in the order of their offsets, and where their bytes lie. peak_timestamp is the largest max_timestamp
 -- up to and including this batch, so it never falls and a search by time can halve its way.
-CREATE TABLE batches (
+CREATE TABLE IF NOT EXISTS batches (
     partition_id   INTEGER NOT NULL,
     base_offset    INTEGER NOT NULL CHECK (base_offset >= 0),
     last_offset    INTEGER NOT NULL CHECK (last_offset >= base_offset),
@@ -52,14 +59,50 @@ CREATE TABLE batches (
     PRIMARY KEY (partition_id, base_offset)
 ) STRICT, WITHOUT ROWID;
 
--- How many bytes of a chunk rows of batches point at. A chunk that is not in here is an orphan.
-CREATE TABLE chunks (
+-- Batches of open transactions in partitions with journal visibility, in the order of staging. They have no
+-- offsets; a commit gives them some and moves the rows to batches, an abort moves them to dropped. No byte moves.
+CREATE TABLE IF NOT EXISTS staged (
+    stage_number  INTEGER NOT NULL PRIMARY KEY,
+    partition_id  INTEGER NOT NULL,
+    producer_id   INTEGER NOT NULL CHECK (producer_id >= 0),
+    offsets       INTEGER NOT NULL CHECK (offsets >= 1),
+    max_timestamp INTEGER NOT NULL,
+    chunk_id      INTEGER NOT NULL CHECK (chunk_id >= 1),
+    position      INTEGER NOT NULL CHECK (position >= 0),
+    length        INTEGER NOT NULL CHECK (length >= 1)
+) STRICT;
+
+-- For the end of a transaction.
+CREATE INDEX IF NOT EXISTS staged_by_producer ON staged (partition_id, producer_id);
+
+-- Work for the sweep: bytes of staged batches that will never be read.
+CREATE TABLE IF NOT EXISTS dropped (
+    chunk_id INTEGER NOT NULL CHECK (chunk_id >= 1),
+    position INTEGER NOT NULL CHECK (position >= 0),
+    length   INTEGER NOT NULL CHECK (length >= 1),
+    PRIMARY KEY (chunk_id, position)
+) STRICT, WITHOUT ROWID;
+
+-- Aborted transactions of partitions with marker visibility, for readers that must leave them out.
+-- last_stable_offset is that of the partition after the abort: it never falls from one marker to the next.
+CREATE TABLE IF NOT EXISTS aborted (
+    partition_id       INTEGER NOT NULL,
+    marker_offset      INTEGER NOT NULL CHECK (marker_offset >= 0),
+    first_offset       INTEGER NOT NULL CHECK (first_offset BETWEEN 0 AND marker_offset),
+    producer_id        INTEGER NOT NULL CHECK (producer_id >= 0),
+    last_stable_offset INTEGER NOT NULL CHECK (last_stable_offset >= 0),
+    PRIMARY KEY (partition_id, marker_offset)
+) STRICT, WITHOUT ROWID;
+
+-- How many bytes of a chunk rows of batches, staged and dropped point at. A chunk that is not in here is an orphan.
+CREATE TABLE IF NOT EXISTS chunks (
     chunk_id   INTEGER NOT NULL PRIMARY KEY CHECK (chunk_id >= 1),
     live_bytes INTEGER NOT NULL CHECK (live_bytes >= 0)
 ) STRICT;
 
--- What a partition remembers of a producer. recent_batches is packed, at most five.
-CREATE TABLE producers (
+-- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: what
+-- the open transaction holds back in total; empty if it holds nothing back.
+CREATE TABLE IF NOT EXISTS producers (
     partition_id             INTEGER NOT NULL,
     producer_id              INTEGER NOT NULL CHECK (producer_id >= 0),
     epoch                    INTEGER NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
@@ -68,11 +111,12 @@ CREATE TABLE producers (
     seen_ms                  INTEGER NOT NULL,
     coordinator_epoch        INTEGER NOT NULL,
     transaction_first_offset INTEGER NOT NULL CHECK (transaction_first_offset >= -1),
+    staged                   BLOB NOT NULL DEFAULT x'',
     PRIMARY KEY (partition_id, producer_id)
 ) STRICT, WITHOUT ROWID;
 
 -- What groups have committed, by topic name as on the wire.
-CREATE TABLE offsets (
+CREATE TABLE IF NOT EXISTS offsets (
     group_id         TEXT NOT NULL,
     topic            TEXT NOT NULL,
     partition_index  INTEGER NOT NULL,
@@ -84,10 +128,54 @@ CREATE TABLE offsets (
 ) STRICT, WITHOUT ROWID;
 
 -- For the deletion of a topic, which takes every group's offsets on it along.
-CREATE INDEX offsets_by_topic ON offsets (topic);
+CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic);
+
+-- Offsets that become positions when a transaction commits. position is their order within the group; it may have
+-- gaps. is_superseded: somebody committed this partition later.
+CREATE TABLE IF NOT EXISTS pending_offsets (
+    group_id         TEXT NOT NULL,
+    position         INTEGER NOT NULL CHECK (position >= 0),
+    producer_id      INTEGER NOT NULL,
+    topic            TEXT NOT NULL,
+    partition_index  INTEGER NOT NULL,
+    committed_offset INTEGER NOT NULL,
+    leader_epoch     INTEGER NOT NULL,
+    metadata         TEXT NOT NULL,
+    committed_ms     INTEGER NOT NULL,
+    is_superseded    INTEGER NOT NULL CHECK (is_superseded IN (0, 1)),
+    PRIMARY KEY (group_id, position)
+) STRICT, WITHOUT ROWID;
+
+-- For the deletion of a topic, which takes what is pending along.
+CREATE INDEX IF NOT EXISTS pending_offsets_by_topic ON pending_offsets (topic);
+
+-- Transactional ids. partitions is a JSON array of pairs of topic id (in hexadecimal digits) and index, groups one
+-- of group ids: what is in the open transaction. Moments are milliseconds, -1 is none.
+CREATE TABLE IF NOT EXISTS transactions (
+    transactional_id     TEXT NOT NULL PRIMARY KEY,
+    producer_id          INTEGER NOT NULL CHECK (producer_id >= 0),
+    epoch                INTEGER NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
+    timeout_ms           INTEGER NOT NULL,
+    state                TEXT NOT NULL CHECK (state IN ('Empty', 'Ongoing', 'CompleteCommit', 'CompleteAbort')),
+    partitions           TEXT NOT NULL,
+    groups               TEXT NOT NULL,
+    started_ms           INTEGER NOT NULL,
+    updated_ms           INTEGER NOT NULL,
+    deadline_ms          INTEGER NOT NULL,
+    previous_producer_id INTEGER NOT NULL CHECK (previous_producer_id >= -1),
+    last_epoch           INTEGER NOT NULL CHECK (last_epoch BETWEEN -1 AND 32767),
+    version              INTEGER NOT NULL,
+    term                 INTEGER NOT NULL,
+    is_two_phase         INTEGER NOT NULL CHECK (is_two_phase IN (0, 1)),
+    prepared_epoch       INTEGER NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767)
+) STRICT, WITHOUT ROWID;
+
+-- For a start, which asks what is open. Only those rows are in it, so a transaction that begins and ends within
+-- one commit does not touch it.
+CREATE INDEX IF NOT EXISTS ongoing_transactions ON transactions (transactional_id) WHERE state = 'Ongoing';
 
 -- Groups. body is the whole group, packed by the core; the columns beside it are for listing.
-CREATE TABLE groups (
+CREATE TABLE IF NOT EXISTS groups (
     group_id      TEXT NOT NULL PRIMARY KEY,
     kind          TEXT NOT NULL,
     protocol_type TEXT NOT NULL,
@@ -96,9 +184,73 @@ CREATE TABLE groups (
     body          BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Work for the sweep: batches of this partition that lie wholly below this offset are to be deleted. The largest
--- offset there is means that the partition is gone, with all its batches and producers.
-CREATE TABLE leftovers (
+-- Work for the sweep: batches of this partition that lie wholly below this offset are to be deleted, and what is
+-- known of transactions that were aborted there. The largest offset there is means that the partition is gone, with
+-- all its batches and producers.
+CREATE TABLE IF NOT EXISTS leftovers (
     partition_id INTEGER NOT NULL PRIMARY KEY,
     below_offset INTEGER NOT NULL CHECK (below_offset >= 0)
 ) STRICT;
+
+-- Views for people and their tools: they may be read while a broker runs, and nothing in Semel needs them. What was
+-- acknowledged early is in them as soon as it is in the ledger, which takes a moment. Times are milliseconds of the
+-- broker's clock.
+
+-- Who has a transaction open, since when, until when, and where: one row for each partition that is in it, or one
+-- row without a partition. first_offset is where it began to write; none if it did not write there, or if what it
+-- wrote is staged, as in partitions with journal visibility.
+CREATE VIEW IF NOT EXISTS open_transactions AS
+SELECT
+    transactions.transactional_id, transactions.producer_id, transactions.epoch, transactions.state,
+    transactions.started_ms, nullif(transactions.deadline_ms, -1) AS deadline_ms, transactions.is_two_phase,
+    topics.name AS topic, partitions.partition_index,
+    nullif(producers.transaction_first_offset, -1) AS first_offset
+FROM transactions
+LEFT JOIN json_each(transactions.partitions) AS joined
+LEFT JOIN topics ON lower(hex(topics.topic_id)) = json_extract(joined.value, '$[0]')
+LEFT JOIN partitions
+    ON partitions.topic_id = topics.topic_id
+    AND partitions.partition_index = json_extract(joined.value, '$[1]')
+LEFT JOIN producers
+    ON producers.partition_id = partitions.partition_id
+    AND producers.producer_id = transactions.producer_id
+WHERE transactions.state = 'Ongoing';
+
+-- Why a consumer that reads only what is committed does not get on: the partitions in which a transaction is open,
+-- and the one that holds readers back. transactional_id and started_ms are none if no transactional id has that
+-- producer: its transaction hangs.
+CREATE VIEW IF NOT EXISTS blocked_partitions AS
+SELECT
+    topics.name AS topic, partitions.partition_index,
+    max(min(producers.transaction_first_offset), partitions.log_start_offset) AS last_stable_offset,
+    partitions.high_watermark, producers.producer_id, transactions.transactional_id, transactions.started_ms
+FROM partitions
+JOIN topics ON topics.topic_id = partitions.topic_id
+JOIN producers
+    ON producers.partition_id = partitions.partition_id AND producers.transaction_first_offset >= 0
+LEFT JOIN transactions ON transactions.state = 'Ongoing' AND transactions.producer_id = producers.producer_id
+WHERE length(partitions.open_transactions) > 0
+GROUP BY partitions.partition_id;
+
+-- How far groups have come, and how far behind the end of the log that is. The end is none if the topic does not
+-- have the partition.
+CREATE VIEW IF NOT EXISTS committed_offsets AS
+SELECT
+    offsets.group_id, offsets.topic, offsets.partition_index, offsets.committed_offset, offsets.metadata,
+    offsets.committed_ms, partitions.high_watermark,
+    partitions.high_watermark - offsets.committed_offset AS behind
+FROM offsets
+LEFT JOIN topics ON topics.name = offsets.topic
+LEFT JOIN partitions
+    ON partitions.topic_id = topics.topic_id AND partitions.partition_index = offsets.partition_index;
+
+-- Offsets that wait for the end of a transaction, and for whose. While a partition is in here, a consumer that
+-- requires stable offsets waits. is_superseded: another commit came later, so this one will not count.
+CREATE VIEW IF NOT EXISTS pending AS
+SELECT
+    pending_offsets.group_id, pending_offsets.topic, pending_offsets.partition_index,
+    pending_offsets.committed_offset, pending_offsets.committed_ms, pending_offsets.is_superseded,
+    pending_offsets.producer_id, transactions.transactional_id
+FROM pending_offsets
+LEFT JOIN transactions
+    ON transactions.state = 'Ongoing' AND transactions.producer_id = pending_offsets.producer_id;

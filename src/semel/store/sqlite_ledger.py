@@ -15,7 +15,18 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from semel.core.types import CommittedOffset, Fact, Key, OffsetKey, PartitionKey, ProducerState, Topic, Value
+from semel.core.types import (
+    CommittedOffset,
+    Fact,
+    Key,
+    OffsetKey,
+    PartitionKey,
+    ProducerState,
+    Topic,
+    Transaction,
+    TransactionState,
+    Value,
+)
 from semel.store.interface import GroupSummary, Place, StoreBroken, StoredBatch
 from semel.store.ledger_reader import LedgerReader
 from semel.store.ledger_writer import Identity, LedgerWriter, open_reader
@@ -25,6 +36,7 @@ T = TypeVar("T")
 
 READERS: Final = 2
 PRODUCERS_PAGE: Final = 4_096
+TRANSACTIONS_PAGE: Final = 4_096
 
 
 class SqliteLedger:
@@ -51,14 +63,24 @@ class SqliteLedger:
         fuse: Fuse | None = None,
         cluster_id: str = "",
         boot_id: str = "",
+        unflushed_is_lost: bool = False,
         vfs: str = "",
     ) -> "SqliteLedger":
-        """Open the ledger in a file, or a new one in memory. ``vfs`` is a way to the disk, for tests."""
+        """Open the ledger in a file, or a new one in memory. ``vfs`` is a way to the disk, for tests.
+
+        ``unflushed_is_lost`` says that a stop which was not clean ended the term, whatever the boot id says.
+        """
         worker = worker or Worker("ledger-writer")
         fuse = fuse or Fuse()
         try:
             writer = await worker.run(
-                lambda: LedgerWriter(path, cluster_id=cluster_id, boot_id=boot_id, vfs=vfs)
+                lambda: LedgerWriter(
+                    path,
+                    cluster_id=cluster_id,
+                    boot_id=boot_id,
+                    unflushed_is_lost=unflushed_is_lost,
+                    vfs=vfs,
+                )
             )
         except BaseException as error:
             worker.stop()
@@ -74,12 +96,17 @@ class SqliteLedger:
         """What the ledger says of itself."""
         return self._writer.identity
 
+    @property
+    def commit_number(self) -> int:
+        """The number of the last commit."""
+        return self._writer.commit_number
+
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """The entities with these keys, None for those that do not exist, in the same order."""
         return await self._read(LedgerReader.load, keys)
 
     async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
-        """Write the facts together and durably; the i-th BatchAppended lies at places[i]. Its number."""
+        """Write the facts together and durably; the i-th batch in them lies at places[i]. Its number."""
         return await self._worker.run(lambda: self._fuse.guard(self._writer.commit, facts, places))
 
     def commit_now(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
@@ -134,12 +161,33 @@ class SqliteLedger:
             found += unseen
         return found[:limit]
 
+    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+        """Producer and first offset of aborted transactions that touch this range, by first offset."""
+        return await self._read(LedgerReader.aborted, partition, first, before)
+
+    async def transactions(
+        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+    ) -> list[Transaction]:
+        """Transactional ids in their order, all or those in one state."""
+        return await self._read(LedgerReader.transactions, after, limit, state)
+
+    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
+        """Transactional ids without an open transaction that nobody used after this moment."""
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None and len(found) < limit:
+            unused, after = await self._read(
+                LedgerReader.unused_transactions, after, before_ms, TRANSACTIONS_PAGE
+            )
+            found += unused
+        return found[:limit]
+
     async def leftovers(self, *, limit: int) -> list[Place]:
         """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
         return await self._worker.run(lambda: self._fuse.guard(self._writer.leftovers, limit))
 
     async def sweep(self, *, limit: int) -> list[Place]:
-        """Delete up to ``limit`` rows that deleted topics and log starts left behind; places they freed."""
+        """Delete up to ``limit`` rows that nobody can reach any more; places they freed."""
         while True:
             places, more = await self._worker.run(lambda: self._fuse.guard(self._writer.sweep, limit))
             if places or not more:

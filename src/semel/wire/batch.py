@@ -41,6 +41,7 @@ __all__ = [
     "BatchHeader",
     "check_produced",
     "has_valid_crc",
+    "is_transactional",
     "iter_batches",
     "read_header",
     "seal",
@@ -160,6 +161,14 @@ def iter_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
             return
         yield at, read_header(data, at)
         at += length
+
+
+def is_transactional(records: Buffer) -> bool:
+    """Say whether these bytes begin with a transactional batch, whatever else is wrong with it."""
+    if len(records) < HEADER_BYTES:
+        return False
+    header = read_header(records)
+    return header.magic == MAGIC and header.is_transactional
 
 
 def has_valid_crc(data: Buffer, at: int, header: BatchHeader) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core.groups.patterns import PatternError, TopicPattern
+from semel.core.groups.patterns import NamePattern, PatternError
 
 SAME = [
     "orders",
@@ -31,6 +31,7 @@ SAME = [
     "a^b",
     "((a*)*)*b",
     "(?P<name>a)b",
+    "(?i)[x-z]+|[^A-B]",
     r"\Aa\.b",
     "a{b",
 ]
@@ -39,7 +40,7 @@ SAME = [
 @pytest.mark.parametrize("text", SAME)
 @given(name=st.text("abcxyzAB.-_19", min_size=1, max_size=8))
 def test_it_matches_what_python_matches(text: str, name: str) -> None:
-    assert TopicPattern(text).matches(name) == bool(re.fullmatch(text, name))
+    assert NamePattern(text).matches(name) == bool(re.fullmatch(text, name))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_it_matches_what_python_matches(text: str, name: str) -> None:
     ],
 )
 def test_what_re2_has_and_python_has_not(text: str, name: str, expected: bool) -> None:
-    assert TopicPattern(text).matches(name) is expected
+    assert NamePattern(text).matches(name) is expected
 
 
 @pytest.mark.parametrize(
@@ -89,19 +90,40 @@ def test_what_re2_has_and_python_has_not(text: str, name: str, expected: bool) -
 )
 def test_what_cannot_be_matched_is_refused(text: str) -> None:
     with pytest.raises(PatternError):
-        TopicPattern(text)
+        NamePattern(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("orders/.*", "orders/é 1", True),
+        ("[^a]+", "é/ ☃", True),
+        ("[à-ü]+", "éè", True),
+        (r"\W\s\D", "é\tx", True),
+        ("a.b", "a\nb", False),
+        ("(?i)É", "é", True),
+        ("[[:punct:][:space:]]+", "/ :", True),
+    ],
+)
+def test_names_may_have_any_character(text: str, name: str, expected: bool) -> None:
+    assert NamePattern(text).matches(name) is expected
+
+
+def test_a_long_class_that_is_repeated_is_asked_once() -> None:
+    letters = "".join(f"{each}-{each}" for each in "abcdefghijklmnopqrstuvwxyz" * 12)
+    assert not NamePattern(f".*[{letters}]{{900}}").matches("a" * 249)
 
 
 @pytest.mark.parametrize("text", ["(a+)+b", "(a|a)*b", ".*.*.*.*.*.*.*b", "(a?){60}a{60}b", "(.*a){20}b"])
 def test_no_expression_takes_long(text: str) -> None:
     # Backtracking would need longer than the age of the universe.
-    assert not TopicPattern(text).matches("a" * 249)
+    assert not NamePattern(text).matches("a" * 249)
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     try:
-        pattern = TopicPattern(text)
+        pattern = NamePattern(text)
     except PatternError:
         return
     pattern.matches("topic.name-1")

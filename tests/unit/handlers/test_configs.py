@@ -58,7 +58,8 @@ async def test_describe_configs_shows_every_config_of_a_topic(version: int) -> N
         shown = {each.name: (each.value, each.config_source) for each in result.configs}
         assert shown["retention.ms"] == ("5", TOPIC_SOURCE)
         assert shown["segment.bytes"] == ("1073741824", DEFAULT_SOURCE)
-        assert not any(each.read_only or each.is_sensitive or each.synonyms for each in result.configs)
+        assert not any(each.is_sensitive or each.synonyms for each in result.configs)
+        assert [each.name for each in result.configs if each.read_only] == ["semel.visibility"]
         kinds = {each.name: each.config_type for each in result.configs}
         if version >= 3:
             assert (kinds["preallocate"], kinds["compression.type"], kinds["segment.bytes"]) == (1, 2, 3)
@@ -294,6 +295,27 @@ async def test_incremental_alter_configs_validates_only_and_refuses_the_same_res
         request = IncrementalAlterConfigsRequest(resources=[resource, resource])
         response = await incremental_alter_configs(broker, request, context(1))
         assert [each.error_code for each in response.responses] == [ErrorCode.INVALID_REQUEST]
+
+
+async def test_visibility_is_what_it_was_when_the_topic_was_made() -> None:
+    async with broker_in_memory() as broker:
+        await make_topic(broker, "a", semel_visibility="journal", retention_ms="5")
+        await make_topic(broker, "b")
+        shown = await config(broker, "semel.visibility")
+        assert (shown.value, shown.read_only) == ("journal", True)
+        for name, step in (
+            ("a", ("semel.visibility", SET, "marker")),
+            ("a", ("semel.visibility", DELETE, None)),
+            ("b", ("semel.visibility", SET, "journal")),
+        ):
+            code, message = await steps(broker, name, step)
+            assert code == ErrorCode.INVALID_CONFIG
+            assert "semel.visibility can only be set when a topic is created" in (message or "")
+        assert await steps(broker, "a", ("semel.visibility", SET, "journal")) == (ErrorCode.NONE, None)
+        assert await steps(broker, "b", ("semel.visibility", SET, "marker")) == (ErrorCode.NONE, None)
+        replaced = AlterConfigsRequest(resources=[whole(TOPIC, "a", flush_ms="6")])
+        assert await alter(broker, replaced) == [("a", ErrorCode.NONE)]
+        assert await configs_of(broker, "a") == {"semel.visibility": "journal", "flush.ms": "6"}
 
 
 async def test_a_change_is_in_force_for_producers_when_it_is_answered() -> None:

@@ -15,7 +15,8 @@ EXPECTED = {
     *("ListPartitionReassignments", "DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"),
     *("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "DescribeGroups", "ListGroups", "DeleteGroups"),
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "OffsetCommit", "OffsetFetch", "OffsetDelete"),
-    *("InitProducerId", "DescribeProducers"),
+    *("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"),
+    *("WriteTxnMarkers", "DescribeProducers", "DescribeTransactions", "ListTransactions", "UpdateFeatures"),
 }
 
 

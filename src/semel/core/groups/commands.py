@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
-from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, Ticket
+from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
 
 # ``sessions_max`` in the commands that make somebody a member: how many groups may be alive at the same time.
 # A session cannot leave memory while somebody counts on it, so the next group has to wait.
@@ -248,5 +248,5 @@ class ExpireOffsets(NamedTuple):
     forget_group: bool = False
 
     def keys(self) -> Iterable[Key]:
-        """The group and the offsets."""
-        return (GroupKey(self.group_id), *self.offsets)
+        """The group, the offsets, and what open transactions hold."""
+        return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)

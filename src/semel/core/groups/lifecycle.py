@@ -8,7 +8,7 @@ from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
 from semel.core.groups.consumer import ConsumerTurn
 from semel.core.groups.model import ConsumerGroup
-from semel.core.types import Decision, ErrorCode, GroupKey
+from semel.core.types import Decision, ErrorCode, GroupKey, PendingKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -62,6 +62,7 @@ def apply_deleted(state: "BrokerState", fact: GroupDeleted) -> None:
     """Forget the group. Its offsets are marked absent: the ledger may still hold them in this tick."""
     state.groups[GroupKey(fact.group_id)] = None
     state.sessions.pop(fact.group_id, None)
+    state.pending[PendingKey(fact.group_id)] = None
     for key in state.offsets:
         if key.group_id == fact.group_id:
             state.offsets[key] = None

@@ -1,47 +1,23 @@
-"""Regular expressions over topic names, in time linear in the name whatever the expression.
+"""Regular expressions over the names of topics and transactional ids, in time linear in the name.
 
-A client gives the expression (KIP-848), so it must not be able to stop the broker with one that backtracks
-for ever, which Python's ``re`` does. Kafka uses RE2 for the same reason. This is the part of RE2's syntax
-that makes sense for names: literals, ``.``, classes, groups, alternatives, repetitions, ``^`` and ``$``,
-flag ``i``. What RE2 refuses (back references, look-around) is refused, and so are ``\\b`` and Unicode
-classes, which no topic name needs.
+A client gives the expression (KIP-848, KIP-1152), so it must not be able to stop the broker with one that
+backtracks for ever, which Python's ``re`` does. Kafka uses RE2 for the same reason. This is the part of RE2's
+syntax that makes sense for names: literals, ``.``, classes, groups, alternatives, repetitions, ``^`` and
+``$``, flag ``i``. What RE2 refuses (back references, look-around) is refused, and so are ``\\b`` and Unicode
+classes, which no name needs.
 
 How it works. The expression is parsed and compiled to a small program (Thompson's construction). Matching
 keeps the set of places in the program where one could be, and moves all of them with each character. The
 moves are remembered, so a second name costs one lookup per character.
-
-Topic names are ASCII letters, digits, '.', '_' and '-'; a class is simply the set of those that it holds.
 """
 
-import string
 from typing import Final, NamedTuple, TypeAlias
 
-ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
 LENGTH_MAX: Final = 1_000
 DEPTH_MAX: Final = 50
 PROGRAM_MAX: Final = 2_000
 """Steps of compiling: repetitions are written out, and ``((a{99}){99}){99}`` must not become a million."""
 MOVES_MAX: Final = 4_096
-
-_DIGITS: Final = frozenset(string.digits)
-_WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
-_ESCAPED_CLASSES: Final = {
-    "d": _DIGITS,
-    "D": ALPHABET - _DIGITS,
-    "w": _WORD,
-    "W": ALPHABET - _WORD,
-    "s": frozenset[str](),
-    "S": ALPHABET,
-}
-_POSIX_CLASSES: Final = {
-    "alpha": frozenset(string.ascii_letters),
-    "digit": _DIGITS,
-    "alnum": frozenset(string.ascii_letters) | _DIGITS,
-    "upper": frozenset(string.ascii_uppercase),
-    "lower": frozenset(string.ascii_lowercase),
-    "word": _WORD,
-    "punct": frozenset("._-"),
-}
 
 
 class PatternError(ValueError):
@@ -49,7 +25,44 @@ class PatternError(ValueError):
 
 
 class _Set(NamedTuple):
-    characters: frozenset[str]
+    """Some characters: those in one of the ranges, or in one of the other sets, or all but those."""
+
+    ranges: tuple[tuple[str, str], ...] = ()
+    others: "tuple[_Set, ...]" = ()
+    is_negated: bool = False
+    ignores_case: bool = False
+
+    def has(self, character: str) -> bool:
+        """Whether the character is one of them."""
+        cases = {character, character.lower(), character.upper()} if self.ignores_case else {character}
+        found = any(low <= each <= high for low, high in self.ranges for each in cases)
+        return (found or any(each.has(character) for each in self.others)) is not self.is_negated
+
+
+_DIGITS: Final = (("0", "9"),)
+_LOWER: Final = (("a", "z"),)
+_UPPER: Final = (("A", "Z"),)
+_WORD: Final = (*_LOWER, *_UPPER, *_DIGITS, ("_", "_"))
+_SPACE: Final = (("\t", "\n"), ("\f", "\r"), (" ", " "))
+_ESCAPED_CLASSES: Final = {
+    "d": _Set(_DIGITS),
+    "D": _Set(_DIGITS, is_negated=True),
+    "w": _Set(_WORD),
+    "W": _Set(_WORD, is_negated=True),
+    "s": _Set(_SPACE),
+    "S": _Set(_SPACE, is_negated=True),
+}
+_POSIX_CLASSES: Final = {
+    "alpha": (*_LOWER, *_UPPER),
+    "digit": _DIGITS,
+    "alnum": (*_LOWER, *_UPPER, *_DIGITS),
+    "upper": _UPPER,
+    "lower": _LOWER,
+    "word": _WORD,
+    "space": _SPACE,
+    "punct": (("!", "/"), (":", "@"), ("[", "`"), ("{", "~")),
+}
+_NOT_NEWLINE: Final = _Set((("\n", "\n"),), is_negated=True)
 
 
 class _Sequence(NamedTuple):
@@ -154,9 +167,9 @@ class _Parser:
             case "(":
                 return self._group()
             case "[":
-                return _Set(self._class())
+                return self._class()
             case ".":
-                return _Set(ALPHABET)
+                return _NOT_NEWLINE
             case "^":
                 return _Edge(is_end=False)
             case "$":
@@ -168,14 +181,12 @@ class _Parser:
         return self._literal(character)
 
     def _literal(self, character: str) -> _Set:
-        if self._ignores_case:
-            return _Set(frozenset((character.lower(), character.upper())))
-        return _Set(frozenset(character))
+        return _Set(((character, character),), ignores_case=self._ignores_case)
 
     def _escape(self) -> _Node:
         character = self._next()
         if character in _ESCAPED_CLASSES:
-            return _Set(_ESCAPED_CLASSES[character])
+            return _ESCAPED_CLASSES[character]
         if character == "A":
             return _Edge(is_end=False)
         if character in "zZ":
@@ -228,43 +239,39 @@ class _Parser:
                 raise PatternError(f"'(?{flag}' is not supported")
         return flag == ")"
 
-    def _class(self) -> frozenset[str]:
+    def _class(self) -> _Set:
         is_negated = self._take("^")
-        found: set[str] = set()
-        is_first = True
-        while is_first or not self._take("]"):
-            is_first = False
-            found |= self._class_part()
-        if self._ignores_case:
-            found |= {each.swapcase() for each in found}
-        return ALPHABET - found if is_negated else frozenset(found)
+        parts: list[_Set] = []
+        while not parts or not self._take("]"):
+            parts.append(self._class_part())
+        return _Set(others=tuple(parts), is_negated=is_negated)
 
-    def _class_part(self) -> frozenset[str]:
+    def _class_part(self) -> _Set:
         if self._take("[:"):
             end = self._text.find(":]", self._at)
             name = self._text[self._at : max(end, self._at)]
             if name.removeprefix("^") not in _POSIX_CLASSES:
                 raise PatternError(f"there is no class [:{name}:]")
             self._at = end + 2
-            members = _POSIX_CLASSES[name.removeprefix("^")]
-            return ALPHABET - members if name.startswith("^") else members
+            return _Set(_POSIX_CLASSES[name.removeprefix("^")], is_negated=name.startswith("^"))
         low = self._next()
         if low == "\\":
             low = self._next()
             if low in _ESCAPED_CLASSES:
                 return _ESCAPED_CLASSES[low]
         if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in ("", "]"):
-            return frozenset(low)
+            return self._literal(low)
         self._next()
         high = self._next()
         if high == "\\":
             high = self._next()
         if high < low:
             raise PatternError(f"the range {low}-{high} is upside down")
-        return frozenset(each for each in ALPHABET if low <= each <= high)
+        return _Set(((low, high),), ignores_case=self._ignores_case)
 
 
-_Instruction: TypeAlias = tuple[str, frozenset[str], int, int]
+_NOTHING: Final = _Set()
+_Instruction: TypeAlias = tuple[str, _Set, int, int]
 """What to do ("set", "fork", "start", "end", "match"), for which characters, and where to go on."""
 
 
@@ -272,10 +279,10 @@ class _Compiler:
     """Nodes to a program, from its end: ``add`` puts a node before a place and says where it begins."""
 
     def __init__(self) -> None:
-        self.program: list[_Instruction] = [("match", frozenset(), -1, -1)]
+        self.program: list[_Instruction] = [("match", _NOTHING, -1, -1)]
         self._steps = 0
 
-    def _emit(self, what: str, characters: frozenset[str], first: int, second: int = -1) -> int:
+    def _emit(self, what: str, characters: _Set, first: int, second: int = -1) -> int:
         self.program.append((what, characters, first, second))
         return len(self.program) - 1
 
@@ -285,10 +292,10 @@ class _Compiler:
         if self._steps > PROGRAM_MAX:
             raise PatternError("the expression is too large when its repetitions are written out")
         match node:
-            case _Set(characters):
-                return self._emit("set", characters, then)
+            case _Set():
+                return self._emit("set", node, then)
             case _Edge(is_end):
-                return self._emit("end" if is_end else "start", frozenset(), then)
+                return self._emit("end" if is_end else "start", _NOTHING, then)
             case _Sequence(parts):
                 for part in reversed(parts):
                     then = self.add(part, then)
@@ -296,28 +303,28 @@ class _Compiler:
             case _Choice(choices):
                 first, *others = (self.add(choice, then) for choice in choices)
                 for other in others:
-                    first = self._emit("fork", frozenset(), first, other)
+                    first = self._emit("fork", _NOTHING, first, other)
                 return first
             case _Repeat(part, at_least, at_most):
                 return self._add_repeat(part, at_least, at_most, then)
 
     def _add_repeat(self, part: _Node, at_least: int, at_most: int | None, then: int) -> int:
         if at_most is None:
-            loop = self._emit("fork", frozenset(), then, then)
+            loop = self._emit("fork", _NOTHING, then, then)
             body = self.add(part, loop)
-            self.program[loop] = ("fork", frozenset(), body, then)
+            self.program[loop] = ("fork", _NOTHING, body, then)
             then = loop
         else:
             after = then
             for _ in range(at_most - at_least):
-                then = self._emit("fork", frozenset(), self.add(part, then), after)
+                then = self._emit("fork", _NOTHING, self.add(part, then), after)
         for _ in range(at_least):
             then = self.add(part, then)
         return then
 
 
-class TopicPattern:
-    """A regular expression that a whole topic name matches or does not."""
+class NamePattern:
+    """A regular expression that a whole name matches or does not."""
 
     def __init__(self, text: str) -> None:
         compiler = _Compiler()
@@ -341,12 +348,18 @@ class TopicPattern:
         return 0 in self._closure(set(places), at_end=True)
 
     def _move(self, places: frozenset[int], character: str) -> frozenset[int]:
-        program = self._program
-        reached = {
-            program[place][2]
-            for place in places
-            if program[place][0] == "set" and character in program[place][1]
-        }
+        reached: set[int] = set()
+        # A repetition has the same set at many places, and a set may be as long as the expression.
+        asked: dict[int, bool] = {}
+        for place in places:
+            what, characters, then, _ = self._program[place]
+            if what != "set":
+                continue
+            is_in = asked.get(id(characters))
+            if is_in is None:
+                is_in = asked[id(characters)] = characters.has(character)
+            if is_in:
+                reached.add(then)
         return self._closure(reached)
 
     def _closure(self, places: set[int], *, at_start: bool = False, at_end: bool = False) -> frozenset[int]:

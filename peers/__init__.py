@@ -1,0 +1,5 @@
+"""Tests beside other brokers and clients: Apache Kafka's own, in Java, and franz-go.
+
+Not part of `make test`: they need a JDK with Maven, a Go toolchain and the registries of both. What is
+missing is skipped, and said.
+"""

@@ -1,0 +1,92 @@
+"""The programs that use other clients: built once, run as one process per broker, asked line by line."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+HERE = Path(__file__).parent
+BUILD = HERE / "build"
+"""Everything that is fetched or compiled; git does not see it, and it can be deleted."""
+
+
+class CannotBuild(Exception):
+    """A tool or a registry is missing; the message says which."""
+
+
+class Program:
+    """A running program: one line in, a scenario; one line out, how it went."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def play(self, scenario: str, visibility: str, patience_seconds: float) -> None:
+        """Fails with what the program says went wrong."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{scenario} {visibility} {patience_seconds}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        assert answer == "ok", f"{answer or 'the program ended'}\n{self._log.read_text()[-4_000:]}"
+
+
+def fetch_kafka() -> str:
+    """The class path of Apache Kafka's broker, clients and tools, from Maven's repository."""
+    jars = BUILD / "jars"
+    stamp = jars / ".fetched"
+    pom = HERE / "pom.xml"
+    if not _is_fresh(stamp, pom):
+        shutil.rmtree(jars, ignore_errors=True)
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+        run([needed("mvn"), "-q", "-B", "-f", str(pom), *goal])
+        stamp.touch()
+    needed("java")
+    return f"{jars}/*"
+
+
+def build_java(class_path: str) -> list[str]:
+    """The command that runs the Java program, but for the address."""
+    source, classes = HERE / "java" / "Peer.java", BUILD / "classes"
+    if not _is_fresh(classes / "Peer.class", source):
+        run([needed("javac"), "-cp", class_path, "-d", str(classes), str(source)])
+    return [needed("java"), "-cp", f"{classes}:{class_path}", "Peer"]
+
+
+def build_go() -> list[str]:
+    """The command that runs the Go program, but for the address."""
+    program = BUILD / "franz"
+    run([needed("go"), "build", "-o", str(program), "."], cwd=HERE / "go")
+    return [str(program)]
+
+
+def needed(tool: str) -> str:
+    path = shutil.which(tool)
+    if path is None:
+        raise CannotBuild(f"{tool} is not installed")
+    return path
+
+
+def run(command: Sequence[str], cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip()[-1_000:]
+        raise CannotBuild(f"{Path(command[0]).name} failed: {said}")
+
+
+def _is_fresh(made: Path, source: Path) -> bool:
+    return made.exists() and made.stat().st_mtime >= source.stat().st_mtime

@@ -1,0 +1,146 @@
+"""Counters of transactions: how many end and why, how long their ends take, what is refused.
+
+The commit loop shows every decision about a transaction to ``Watch`` while it decides, and calls ``count``
+when the commit that holds them is there.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from semel.broker.histogram import SECONDS, Histogram
+from semel.core.facts import TransactionChanged
+from semel.core.partition import Append
+from semel.core.state import BrokerState
+from semel.core.transactions.commands import NO_CONNECTION, AbortOpen, EndTransaction, InitProducer
+from semel.core.types import Command, Decision, ErrorCode, Fact, TransactionState
+
+CLIENT: Final = "client"
+FENCED: Final = "fenced"
+TIMEOUT: Final = "timeout"
+DISCONNECT: Final = "disconnect"
+TERM: Final = "term"
+ADMIN: Final = "admin"
+
+NOT_A_MEMBER: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""What a batch is answered that does not belong to the transaction it claims to be in."""
+
+
+class TransactionMetrics:
+    """Totals since the start."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """By outcome ("commit", "abort") and by who ended it."""
+        self.fenced: Counter[str] = Counter()
+        """Producers whose epoch was taken away by somebody else, by reason."""
+        self.end_seconds = Histogram(SECONDS)
+        self.verification_seconds = Histogram(SECONDS)
+        self.verification_failures = 0
+        self.early_ticks = 0
+        self.flushes = 0
+
+    def families(self) -> Iterable[Metric]:
+        """As Prometheus' metric families."""
+        ended = CounterMetricFamily(
+            "semel_transactions_ended", "Transactions ended.", labels=["outcome", "reason"]
+        )
+        for (outcome, reason), count in self.ended.items():
+            ended.add_metric([outcome, reason], count)
+        yield ended
+        fenced = CounterMetricFamily("semel_producers_fenced", "Producers fenced.", labels=["reason"])
+        for reason, count in self.fenced.items():
+            fenced.add_metric([reason], count)
+        yield fenced
+        for name, documentation, total in (
+            (
+                "semel_transaction_verification_failures",
+                "Batches that are not in the transaction they claim to be in.",
+                self.verification_failures,
+            ),
+            ("semel_early_ticks", "Ticks that were answered before they were flushed.", self.early_ticks),
+            ("semel_flushes", "Commits that flushed, with all early work before them.", self.flushes),
+        ):
+            yield CounterMetricFamily(name, documentation, value=total)
+        for name, documentation, histogram in (
+            (
+                "semel_transaction_end_seconds",
+                "Time from a request to end a transaction to its answer.",
+                self.end_seconds,
+            ),
+            (
+                "semel_transaction_verification_seconds",
+                "Time to decide a batch of a transaction, verification included.",
+                self.verification_seconds,
+            ),
+        ):
+            family = HistogramMetricFamily(name, documentation)
+            family.add_metric([], histogram.cumulative(), histogram.total)
+            yield family
+
+
+class Watch:
+    """What one tick does to transactions. It counts when the tick is committed, or not at all."""
+
+    def __init__(self, metrics: TransactionMetrics, state: BrokerState) -> None:
+        self._metrics = metrics
+        self._state = state
+        self._ended: list[tuple[str, str]] = []
+        self._fenced: list[str] = []
+
+    def decide(self, command: Command, now: int) -> Decision:
+        """Decide, and look at what comes of it."""
+        state = self._state
+        if isinstance(command, Append) and command.membership is not None:
+            begun = time.perf_counter()
+            decision = state.decide(command, now)
+            self._metrics.verification_seconds.observe(time.perf_counter() - begun)
+            if decision.answer.error in NOT_A_MEMBER:
+                self._metrics.verification_failures += 1
+            return decision
+        was_open = getattr(command, "transactional_id", None) in state.ongoing
+        decision = state.decide(command, now)
+        if decision.facts:
+            self._see(command, decision.facts, was_open)
+        return decision
+
+    def _see(self, command: Command, facts: Iterable[Fact], was_open: bool) -> None:
+        reason = reason_of(command)
+        is_open = was_open
+        for fact in facts:
+            if type(fact) is TransactionChanged:
+                is_open = fact.transaction.state is TransactionState.ONGOING
+        if was_open and not is_open:
+            is_commit = isinstance(command, EndTransaction) and command.is_commit
+            self._ended.append(("commit" if is_commit else "abort", reason))
+        if reason != CLIENT and (was_open or isinstance(command, AbortOpen)):
+            self._fenced.append(reason)
+
+    def count(self, end_seconds: Iterable[float]) -> None:
+        """The tick is committed; how long those have waited who asked for an end."""
+        self._metrics.ended.update(self._ended)
+        self._metrics.fenced.update(self._fenced)
+        for seconds in end_seconds:
+            self._metrics.end_seconds.observe(seconds)
+
+
+def reason_of(command: Command) -> str:
+    """Why a command ends a transaction, in one word."""
+    if isinstance(command, AbortOpen):
+        if command.overdue_only:
+            return TIMEOUT
+        if command.connection != NO_CONNECTION:
+            return DISCONNECT
+        return TERM if command.before_term else ADMIN
+    return FENCED if isinstance(command, InitProducer) else CLIENT

@@ -1,0 +1,154 @@
+"""What is open in partitions, and whose it is: the questions behind `find-hanging`, `explain` and `abort`.
+
+A partition knows producers, a coordinator knows transactional ids, and no request asks for both. So open
+transactions are read from the partitions, and their owners are looked up by producer id. In between either
+may have moved on; what would be said of a transaction that ended meanwhile is looked at a second time.
+"""
+
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from semel.client import Client, Partition
+    from semel.client.transactions_admin import ProducerDescription, TransactionDescription
+
+JOURNAL = "journal"
+VISIBILITY = "semel.visibility"
+BLOCK_MAX = "semel.transaction.block.max.ms"
+
+#: How often a partition is read again whose open transaction ended between two questions.
+READS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A transaction that is open in a partition; without an owner, no coordinator knows of it: it hangs."""
+
+    topic: str
+    partition: int
+    producer: "ProducerDescription"
+    owner: "TransactionDescription | None"
+
+    @property
+    def first_offset(self) -> int:
+        """Where it began in this partition."""
+        return self.producer.transaction_start_offset
+
+    @property
+    def also_in(self) -> list[str]:
+        """The other partitions of the same transaction."""
+        here = (self.topic, self.partition)
+        return [f"{key[0]}/{key[1]}" for key in (self.owner.partitions if self.owner else ()) if key != here]
+
+    @property
+    def command(self) -> str:
+        """What ends it now."""
+        if self.owner is not None:
+            return f"semel transactions abort {shlex.quote(self.owner.transactional_id)}"
+        where = f"--topic {self.topic} --partition {self.partition} --start-offset {self.first_offset}"
+        return f"semel transactions abort {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """Where a partition's readers of committed records stand, and the open transactions, oldest first."""
+
+    last_stable_offset: int
+    high_watermark: int
+    visibility: str
+    open: list[Open]
+    ends_ms: int | None
+    """When the broker aborts the first of them; None if it does not."""
+
+    @property
+    def waiting(self) -> int:
+        """How many offsets are there and cannot be read yet."""
+        return max(0, self.high_watermark - self.last_stable_offset)
+
+
+def now_ms() -> int:
+    """The time of day, as transactions are stamped with it."""
+    return int(time.time() * 1000)
+
+
+def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
+    """What is open in these partitions of a topic, or in all, oldest first in each, with its owner."""
+    from semel.client import Admin
+
+    found = {
+        (topic, partition): [each for each in producers if each.transaction_start_offset >= 0]
+        for partition, producers in Admin(client).transactions.producers(topic, partitions).items()
+    }
+    return _with_owners(client, found)
+
+
+def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
+    """What is open in these partitions and no coordinator knows of."""
+    suspects = [each for each in open_in(client, topic, partitions) if each.owner is None]
+    if not suspects:
+        return []
+    # Those that ended after they were first seen are not known any more either. They are not open now.
+    still = {
+        (each.partition, each.producer.producer_id, each.first_offset)
+        for each in open_in(client, topic, {each.partition for each in suspects})
+    }
+    return [
+        each for each in suspects if (each.partition, each.producer.producer_id, each.first_offset) in still
+    ]
+
+
+def explain(client: "Client", topic: str, partition: int) -> Blockage:
+    """Who holds back the last stable offset of a partition."""
+    from semel.client import LATEST, Admin, Isolation
+
+    key = (topic, partition)
+    admin = Admin(client)
+    visibility = config_of(client, topic).get(VISIBILITY) or "marker"
+    end, stable, found = 0, 0, list[Open]()
+    for _ in range(READS_MAX):
+        end = admin.topics.offsets({key: LATEST}, Isolation.READ_UNCOMMITTED)[key].offset
+        stable = admin.topics.offsets({key: LATEST}, Isolation.READ_COMMITTED)[key].offset
+        found = open_in(client, topic, [partition]) if visibility != JOURNAL else []
+        if found or stable >= end:
+            break
+    ends_ms = _end_of(client, found[0].owner) if found and found[0].owner else None
+    return Blockage(min(stable, end), end, visibility, found, ends_ms)
+
+
+def config_of(client: "Client", topic: str) -> Mapping[str, str | None]:
+    """The configuration of a topic by name. Other brokers do not have all that ours has."""
+    from semel.client import Admin
+
+    return {each.name: each.value for each in Admin(client).configs.of_topic(topic)}
+
+
+def _with_owners(client: "Client", found: "Mapping[Partition, list[ProducerDescription]]") -> list[Open]:
+    from semel.client import Admin
+    from semel.client.transactions_admin import describe_transactions
+
+    producer_ids = sorted({each.producer_id for producers in found.values() for each in producers})
+    if not producer_ids:
+        return []
+    listed = Admin(client).transactions.all(producer_ids=producer_ids)
+    described = describe_transactions(client, [each.transactional_id for each in listed])
+    owners = {(owner.producer_id, key): owner for owner in described.values() for key in owner.partitions}
+    return [
+        Open(*key, each, owners.get((each.producer_id, key)))
+        for key, producers in sorted(found.items())
+        for each in sorted(producers, key=lambda producer: producer.transaction_start_offset)
+    ]
+
+
+def _end_of(client: "Client", owner: "TransactionDescription") -> int | None:
+    """When the broker aborts a transaction: its timeout, or the shortest limit of the topics it touches."""
+    if owner.is_two_phase or owner.started_ms < 0:
+        return None
+    limits = [owner.timeout_ms]
+    for topic in client.describe({topic for topic, _ in owner.partitions}).topics:
+        block_max = int(config_of(client, topic.name).get(BLOCK_MAX) or -1)
+        if block_max >= 0:
+            limits.append(block_max)
+    return owner.started_ms + min(limits)

@@ -1,0 +1,201 @@
+"""`CommitOrderConsumer`: reads past open transactions, and shows each transaction when it is committed.
+
+    with Client("127.0.0.1:9092") as client, CommitOrderConsumer(client, "orders") as consumer:
+        for record in consumer:
+            store(record, consumer.position())
+
+A consumer that reads committed records stops in front of the oldest open transaction, however much behind it
+is committed already. This one reads on, holds what is open, and shows a transaction when it reads its commit:
+in the order of the commits, a transaction's records together. What is aborted is dropped. Records outside
+transactions are shown where they stand. The order is that of each partition; there is none among partitions.
+
+It has no group: keep the `position` with what you made of the records, and `resume` from it. Nothing is lost
+or shown twice, if both are kept in one step. What is held may be more than fits in memory and then goes to
+temporary files, see `spool`. How it works is in `commit_order_log`.
+
+On topics with `semel.visibility=journal` the log itself is in commit order, and it is read as it is.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
+from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
+from semel.client.configs import ConfigAdmin
+from semel.client.consumer import IDLE_PAUSE_S, Start
+from semel.client.errors import ClientError, KafkaError, check
+from semel.client.fetching import ConsumedRecord, FetchLimits, fetch_batches
+from semel.client.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
+from semel.client.spool import Spool
+from semel.wire.messages import DescribeConfigsRequest
+
+VISIBILITY = "semel.visibility"
+JOURNAL = "journal"
+
+
+class CommitOrderConsumer:
+    """Reads topics, or some of their partitions, through a client, which it does not close."""
+
+    def __init__(
+        self,
+        client: Client,
+        topics: str | Iterable[str] = (),
+        *,
+        start: Start | str = Start.EARLIEST,
+        memory_bytes: int = 64 << 20,
+        spill_directory: Path | str | None = None,
+        limits: FetchLimits | None = None,
+    ) -> None:
+        self._client = client
+        self._start = Start(start)
+        self._limits = limits or FetchLimits()
+        self._spool = Spool(memory_bytes, spill_directory)
+        self._logs: dict[Partition, CommitOrderLog] = {}
+        self._ready: deque[tuple[Partition, Iterator[ConsumedRecord]]] = deque()
+        self._journals: dict[str, bool] = {}
+        self._failing_since: float | None = None
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self.assign(
+            (name, each.partition)
+            for name in names
+            for each in client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Delete what was held. May be called again."""
+        self._ready.clear()
+        self._logs.clear()
+        self._spool.close()
+
+    # ---- what is read
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions from the start, as (topic, number).
+
+        The start is where the log begins (`EARLIEST`), or what is committed from now on (`LATEST`): then also
+        transactions that are open already are shown as a whole.
+        """
+        keys = list(partitions)
+        if self._start is Start.ERROR and keys:
+            raise ValueError("a consumer in commit order starts at earliest or latest, or at a position")
+        where = EARLIEST if self._start is Start.EARLIEST else LATEST
+        wanted = dict.fromkeys(keys, where)
+        # The stable offset is asked for first: the end can only be behind it.
+        starts = list_offsets(self._client, wanted, isolation=Isolation.READ_COMMITTED)
+        ends = starts if where == EARLIEST else list_offsets(self._client, wanted)
+        self._replace({key: CommitOrderPosition(starts[key].offset, ends[key].offset) for key in keys})
+
+    def resume(self, positions: Mapping[Partition, CommitOrderPosition | tuple[int, ...]]) -> None:
+        """Read exactly these partitions, each from where `position` said."""
+        self._replace({key: CommitOrderPosition(*position) for key, position in positions.items()})
+
+    def position(self) -> dict[Partition, CommitOrderPosition]:
+        """Where to resume behind the last record that was handed out."""
+        return {key: log.position for key, log in self._logs.items()}
+
+    def open_transactions(self) -> dict[Partition, dict[int, int]]:
+        """What is held: by partition, the producer id and first offset of each transaction."""
+        return {key: log.open_transactions for key, log in self._logs.items() if log.open_transactions}
+
+    # ---- reading
+
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        while True:
+            yield from self.poll(1.0, max_records=1)
+
+    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
+        """The next records, at most this many; an empty list if there are none within the time."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if records := self._hand_out(max_records):
+                return records
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 and timeout_s > 0:
+                return []
+            self._fetch(max(0.0, left_s))
+            if timeout_s <= 0:
+                return self._hand_out(max_records)
+
+    def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
+        """What is committed before where the partitions end now; stops there, or when none comes in time."""
+        deadline = time.monotonic() + timeout_s
+        ends = list_offsets(self._client, dict.fromkeys(self._logs, LATEST))
+        while True:
+            for record in self._hand_out(1):
+                deadline = time.monotonic() + timeout_s
+                yield record
+            if self._ready:
+                continue
+            is_read = all(self._logs[key].next_offset >= end.offset for key, end in ends.items())
+            if is_read or time.monotonic() >= deadline:
+                return
+            self._fetch(0.5)
+
+    # ---- inside
+
+    def _replace(self, positions: Mapping[Partition, CommitOrderPosition]) -> None:
+        self._ready.clear()
+        for log in self._logs.values():
+            log.close()
+        self._logs = {
+            key: CommitOrderLog(key, position, self._spool, is_journal=self._is_journal(key[0]))
+            for key, position in positions.items()
+        }
+
+    def _is_journal(self, topic: str) -> bool:
+        if topic not in self._journals:
+            knows = self._client.serves(DescribeConfigsRequest.api_key)
+            configs = ConfigAdmin(self._client).of_topic(topic) if knows else []
+            self._journals[topic] = any(each.name == VISIBILITY and each.value == JOURNAL for each in configs)
+        return self._journals[topic]
+
+    def _hand_out(self, max_records: int) -> list[ConsumedRecord]:
+        records: list[ConsumedRecord] = []
+        while self._ready and len(records) < max_records:
+            record = next(self._ready[0][1], None)
+            if record is None:
+                self._ready.popleft()
+            else:
+                records.append(record)
+        return records
+
+    def _fetch(self, left_s: float) -> None:
+        if not self._logs:
+            time.sleep(min(left_s, IDLE_PAUSE_S))
+            return
+        wanted = {key: log.next_offset for key, log in self._logs.items()}
+        limits = replace(self._limits, max_wait_ms=min(self._limits.max_wait_ms, int(left_s * 1000)))
+        try:
+            for key, data in fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits):
+                where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
+                check(data.error_code, where)
+                if data.records:
+                    self._ready.append((key, self._logs[key].read(data.records)))
+            self._failing_since = None
+        except (KafkaError, ClientError) as error:
+            if isinstance(error, KafkaError) and not error.retriable:
+                raise
+            for topic, _ in wanted:
+                self._client.forget_topic(topic)
+            self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Go on despite a lost broker or a moving leader, but not for longer than the client's timeout."""
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since > self._client.timeout_s:
+            raise error
+        time.sleep(IDLE_PAUSE_S)

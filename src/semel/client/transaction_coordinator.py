@@ -1,0 +1,239 @@
+"""The requests of which a transaction consists, to whoever coordinates it.
+
+Two generations of the protocol. In version 1 a partition or group is added to the transaction before it is
+written to, and an end leaves the producer's pair (id and epoch) as it is. In version 2 (KIP-890) writing
+adds, and every end gives a new pair, so that nothing that is still under way for one transaction can get into
+the next. Version 2 is used where the cluster has it.
+
+Every request here may be repeated: a lost answer is asked for again, and what the coordinator has done it
+does not do twice. So each method tries until its time is over, and what it raises then is the last that went
+wrong. What an error means for the transaction is decided in `transactional_producer`.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from semel.client.batches import Identity
+from semel.client.cluster import GROUP, TRANSACTION, Client
+from semel.client.errors import UnsupportedRequest, check
+from semel.client.group_offsets import CommittedOffset, GroupMetadata
+from semel.client.offsets import Partition
+from semel.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+
+NOBODY_YET = Identity()
+
+FEATURE = "transaction.version"
+TWO_PHASE_VERSION = 6  # of InitProducerId
+RECOVERY_VERSION = 3  # of InitProducerId: the producer says who it is
+LAST_ADD_VERSION = 3  # of AddPartitionsToTxn: later ones are for brokers
+
+#: The first versions of these requests that belong to version 2 of transactions; version 1 uses those below.
+FIRST_PRODUCE = 12
+FIRST_END = 5
+FIRST_OFFSETS = 5
+
+
+class Taken(NamedTuple):
+    """The pair to go on with, and that of a prepared transaction that was taken over with the id."""
+
+    identity: Identity
+    prepared: Identity | None
+
+
+def transaction_version(client: Client) -> int:
+    """The generation of the protocol that the cluster has: 1 or 2."""
+    has_requests = (
+        client.serves(ProduceRequest.api_key, FIRST_PRODUCE)
+        and client.serves(EndTxnRequest.api_key, FIRST_END)
+        and client.serves(TxnOffsetCommitRequest.api_key, FIRST_OFFSETS)
+    )
+    return 2 if has_requests and client.feature(FEATURE) >= 2 else 1
+
+
+class Coordinator:
+    """Speaks for one transactional id."""
+
+    def __init__(self, client: Client, transactional_id: str, timeout_s: float) -> None:
+        self.transactional_id = transactional_id
+        self._client = client
+        self._timeout_s = timeout_s
+
+    def init(
+        self,
+        timeout_ms: int,
+        identity: Identity = NOBODY_YET,
+        *,
+        two_phase: bool = False,
+        keep_prepared: bool = False,
+    ) -> Taken:
+        """Take the id. Whoever had it is fenced, and what was open is aborted unless it is to be kept.
+
+        With an identity it is only taken if nobody else has taken it meanwhile.
+        """
+        if two_phase and not self._client.serves(InitProducerIdRequest.api_key, TWO_PHASE_VERSION):
+            raise UnsupportedRequest(
+                "this broker has no two-phase commit. On Semel, set transaction.two.phase.commit.enable."
+            )
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            enable2_pc=two_phase,
+            keep_prepared_txn=keep_prepared,
+        )
+        response: InitProducerIdResponse = self._client.ask_coordinator(
+            self.transactional_id,
+            request,
+            lambda answer: [answer.error_code],
+            kind=TRANSACTION,
+            max_version=TWO_PHASE_VERSION if two_phase else None,
+            within_s=self._timeout_s,
+        )
+        check(response.error_code, f"the transactional id {self.transactional_id!r} was not given")
+        ongoing = Identity(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
+        return Taken(
+            Identity(response.producer_id, response.producer_epoch),
+            ongoing if ongoing != NOBODY_YET else None,
+        )
+
+    def can_recover(self) -> bool:
+        """Whether the id can be taken on the condition that nobody else has."""
+        return self._client.serves(InitProducerIdRequest.api_key, RECOVERY_VERSION)
+
+    def add_partitions(self, identity: Identity, partitions: Collection[Partition]) -> None:
+        """Version 1: the transaction will write to these partitions."""
+        topics: dict[str, AddPartitionsToTxnTopic] = {}
+        for name, partition in partitions:
+            topic = topics.setdefault(name, AddPartitionsToTxnTopic(name=name))
+            topic.partitions.append(partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.epoch,
+            v3_and_below_topics=list(topics.values()),
+        )
+        response: AddPartitionsToTxnResponse = self._client.ask_coordinator(
+            self.transactional_id,
+            request,
+            _added_codes,
+            kind=TRANSACTION,
+            max_version=LAST_ADD_VERSION,
+            within_s=self._timeout_s,
+        )
+        for answer in response.results_by_topic_v3_and_below:
+            for each in answer.results_by_partition:
+                where = f"{answer.name}/{each.partition_index}"
+                check(each.partition_error_code, f"{where} was not added to the transaction")
+
+    def add_group(self, identity: Identity, group_id: str) -> None:
+        """Version 1: the transaction will commit offsets of this group."""
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            group_id=group_id,
+        )
+        response: AddOffsetsToTxnResponse = self._client.ask_coordinator(
+            self.transactional_id,
+            request,
+            lambda answer: [answer.error_code],
+            kind=TRANSACTION,
+            within_s=self._timeout_s,
+        )
+        check(response.error_code, f"group {group_id!r} was not added to the transaction")
+
+    def commit_offsets(
+        self,
+        identity: Identity,
+        version: int,
+        group: GroupMetadata,
+        offsets: Mapping[Partition, int | CommittedOffset],
+    ) -> None:
+        """Offsets that count when the transaction commits. They go to the coordinator of the group."""
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group.group_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            generation_id=group.member.epoch,
+            member_id=group.member.member_id,
+            group_instance_id=group.member.instance_id,
+            topics=_offset_topics(offsets),
+        )
+        response: TxnOffsetCommitResponse = self._client.ask_coordinator(
+            group.group_id,
+            request,
+            _offset_codes,
+            kind=GROUP,
+            max_version=FIRST_OFFSETS if version >= 2 else FIRST_OFFSETS - 1,
+            within_s=self._timeout_s,
+        )
+        for answer in response.topics:
+            for each in answer.partitions:
+                where = f"{answer.name}/{each.partition_index}"
+                check(each.error_code, f"the offset of group {group.group_id!r} on {where} was not taken")
+
+    def end(self, identity: Identity, version: int, *, commit: bool) -> Identity:
+        """Commit or abort. The pair to go on with, which in version 1 is the same."""
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            committed=commit,
+        )
+        response: EndTxnResponse = self._client.ask_coordinator(
+            self.transactional_id,
+            request,
+            lambda answer: [answer.error_code],
+            kind=TRANSACTION,
+            max_version=FIRST_END if version >= 2 else FIRST_END - 1,
+            within_s=self._timeout_s,
+        )
+        what = "committed" if commit else "aborted"
+        check(response.error_code, f"the transaction of {self.transactional_id!r} was not {what}")
+        given = Identity(response.producer_id, response.producer_epoch)
+        return given if given.producer_id >= 0 else identity
+
+
+def _offset_topics(offsets: Mapping[Partition, int | CommittedOffset]) -> list[TxnOffsetCommitRequestTopic]:
+    topics: dict[str, TxnOffsetCommitRequestTopic] = {}
+    for (name, partition), value in offsets.items():
+        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
+        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
+        topic.partitions.append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return list(topics.values())
+
+
+def _added_codes(response: AddPartitionsToTxnResponse) -> list[int]:
+    return [
+        each.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    ]
+
+
+def _offset_codes(response: TxnOffsetCommitResponse) -> list[int]:
+    return [each.error_code for topic in response.topics for each in topic.partitions]

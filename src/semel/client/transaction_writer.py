@@ -1,0 +1,104 @@
+"""The records of a transaction on their way: a `Producer` whose identity is given to it.
+
+What differs from a plain producer: in version 1 a partition is added to the transaction before its first
+batch; which version of Produce is sent decides which generation of the protocol it is; and a batch that is
+refused takes the whole transaction with it, so nothing more is sent.
+"""
+
+from collections.abc import Sequence
+
+from semel.client.batches import Delivery, Identity, Outgoing
+from semel.client.cluster import Client
+from semel.client.connection import Connection
+from semel.client.errors import ClientError, KafkaError, UnsupportedRequest
+from semel.client.offsets import Partition
+from semel.client.producer import Producer
+from semel.client.transaction_coordinator import FIRST_PRODUCE, NOBODY_YET, Coordinator
+from semel.wire.compression import Codec
+
+
+class TransactionWriter(Producer):
+    """Writes the records of one transaction after another."""
+
+    def __init__(
+        self,
+        client: Client,
+        coordinator: Coordinator,
+        *,
+        codec: Codec,
+        linger_s: float,
+        batch_bytes: int,
+        buffer_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(
+            client,
+            codec=codec,
+            linger_s=linger_s,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            delivery_timeout_s=timeout_s,
+        )
+        self._coordinator = coordinator
+        self._transactional_id = coordinator.transactional_id
+        self._given = NOBODY_YET
+        self._transaction_version = 2
+        self._added: set[Partition] = set()
+        self.has_written = False  # or tried to, so that the coordinator may know of it
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong first in this transaction."""
+        return self._failure
+
+    def start(self, identity: Identity, version: int) -> None:
+        """Another transaction begins, by this generation of the protocol."""
+        self._given, self._transaction_version = identity, version
+        self._added.clear()
+        self._failure = None
+        self.has_written = False
+
+    def drop(self, error: Exception) -> None:
+        """Give up what was not sent."""
+        for queue in self._outgoing.values():
+            self._buffered_bytes -= queue.drop(error)
+
+    def send_all(self) -> None:
+        """Send everything and wait for the answers. What failed is in `failure` and stays there."""
+        if self._failure is None:
+            self._drain(everything=True)
+
+    def _settle(self, delivery: Delivery) -> None:
+        self.send_all()
+
+    def _round(self, ready: Sequence[Outgoing]) -> bool:
+        self.has_written = True
+        is_settled = super()._round(ready)
+        if self._failure is None:
+            return is_settled
+        self.drop(self._failure)
+        return True
+
+    def _identify(self, ready: Sequence[Outgoing]) -> Identity | None:
+        self._identity = self._given
+        fresh = [queue.partition for queue in ready if queue.partition not in self._added]
+        if self._transaction_version >= 2 or not fresh:
+            return self._given
+        try:
+            self._coordinator.add_partitions(self._given, fresh)
+        except (KafkaError, ClientError) as error:
+            self._failure = error
+            return None
+        self._added.update(fresh)
+        return self._given
+
+    def _version(self, connection: Connection, at_most: int | None) -> int:
+        if self._transaction_version < 2:
+            return super()._version(connection, FIRST_PRODUCE - 1)
+        version = super()._version(connection, at_most)
+        if version < FIRST_PRODUCE:
+            raise UnsupportedRequest(
+                f"{connection.host}:{connection.port} has no transactions of version 2, but this is one. "
+                "All brokers of a cluster should be of one release."
+            )
+        return version

@@ -1,0 +1,391 @@
+"""`TransactionalProducer`: records and offsets that count together or not at all.
+
+    with Client("127.0.0.1:9092") as client, TransactionalProducer(client, "billing-1") as producer:
+        with producer.transaction():
+            producer.send("invoices", b"42", key=b"customer-7")
+            producer.send_offsets({("orders", 0): 1234}, consumer.group_metadata())
+
+A transactional id belongs to one producer at a time: the newest. `with`, or `init`, takes it, aborts what its
+predecessor left open and fences it. The block commits at its end and aborts if an exception leaves it. Which
+call fits when is in `transaction_state`.
+
+What went wrong is said by the class of the error, which tells what to do: see `errors`. Every call tries for
+`timeout_s`. After `OutcomeUnknown` only `commit` can be called, and again; after `ProducerFenced` and
+`ProducerFailed` nothing.
+
+Two-phase commit: `prepare` returns who and what the transaction is, to be written down beside the decision of
+another system. From then on any process can end it, see `prepared`. With `two_phase=True` the broker does not
+abort it, however long that takes.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import NoReturn, Self
+
+from semel.client.batches import Delivery, Identity
+from semel.client.cluster import Client
+from semel.client.errors import (
+    ClientError,
+    ErrorCode,
+    KafkaError,
+    MustAbort,
+    OutcomeUnknown,
+    ProducerFailed,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionError,
+    TransactionMisuse,
+    is_retriable,
+)
+from semel.client.group_offsets import CommittedOffset, GroupMetadata
+from semel.client.offsets import Partition
+from semel.client.prepared import PreparedTransaction
+from semel.client.producer import Headers
+from semel.client.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
+from semel.client.transaction_state import State
+from semel.client.transaction_writer import TransactionWriter
+from semel.wire.compression import Codec
+
+FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+class TransactionalProducer:
+    """Writes in transactions through a client, which it does not close."""
+
+    def __init__(
+        self,
+        client: Client,
+        transactional_id: str,
+        *,
+        transaction_timeout_ms: int = 60_000,
+        two_phase: bool = False,
+        codec: Codec = Codec.NONE,
+        linger_s: float = 0.05,
+        batch_bytes: int = 256 << 10,
+        buffer_bytes: int = 32 << 20,
+        timeout_s: float = 60.0,
+        version_max: int = 2,
+    ) -> None:
+        if not transactional_id:
+            raise ValueError("a transactional id has at least one character")
+        if version_max not in (1, 2):
+            raise ValueError(f"version_max is 1 or 2, not {version_max}")
+        self.transactional_id = transactional_id
+        self._client = client
+        self._timeout_ms = transaction_timeout_ms
+        self._two_phase = two_phase
+        self._version_max = version_max
+        self._coordinator = Coordinator(client, transactional_id, timeout_s)
+        self._writer = TransactionWriter(
+            client,
+            self._coordinator,
+            codec=codec,
+            linger_s=linger_s,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            timeout_s=timeout_s,
+        )
+        self._state = State.NEW
+        self._identity = NOBODY_YET
+        self._version = 1
+        self._groups: set[str] = set()
+        self._failure: TransactionError | None = None
+
+    def __enter__(self) -> Self:
+        if self._state is State.NEW:
+            self.init()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with suppress(KafkaError, ClientError):  # the error that ended the block says more
+            self.close()
+
+    @property
+    def identity(self) -> Identity:
+        """The pair under which the producer writes now: producer id and epoch."""
+        return self._identity
+
+    @property
+    def version(self) -> int:
+        """The generation of the protocol, 1 or 2. It changes only between two transactions."""
+        return self._version
+
+    @property
+    def state(self) -> State:
+        """What the producer is at."""
+        return self._state
+
+    # ---- the life of a producer
+
+    def init(self) -> None:
+        """Take the transactional id: fence its last owner, and abort what that left open."""
+        self._expect("init", State.NEW)
+        self._take(keep_prepared=False)
+        self._state = State.READY
+
+    def resume(self) -> PreparedTransaction | None:
+        """Take the transactional id with its open transaction, to `commit` or `abort` it; two-phase only.
+
+        None if none was open; then the producer is ready for the next.
+        """
+        self._expect("resume", State.NEW)
+        if not self._two_phase:
+            raise TransactionMisuse("only a producer with two_phase=True can take over a transaction.")
+        prepared = self._take(keep_prepared=True)
+        self._state = State.READY if prepared is None else State.PREPARED
+        return prepared
+
+    def _take(self, *, keep_prepared: bool) -> PreparedTransaction | None:
+        self._identity, found = self._coordinator.init(
+            self._timeout_ms, two_phase=self._two_phase, keep_prepared=keep_prepared
+        )
+        self._version = self._found_version()
+        return None if found is None else PreparedTransaction(self.transactional_id, *found)
+
+    def close(self) -> None:
+        """Abort what is open, unless it is prepared, and take no more. May be called again."""
+        state = self._state
+        try:
+            if state in (State.OPEN, State.ABORTING):
+                self.abort()
+        finally:
+            self._state = State.CLOSED
+        if state is State.COMMITTING:
+            raise OutcomeUnknown(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the producer of {self.transactional_id!r} was closed before its commit was answered. "
+                "See 'semel transactions describe'.",
+            )
+
+    # ---- the life of a transaction
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction from here to the end of the block; aborted if an exception leaves the block.
+
+        One that the block has prepared or ended itself is left as it is.
+        """
+        self.begin()
+        try:
+            yield self
+            if self._state is State.OPEN:
+                self.commit()
+        except BaseException:
+            # The exception says more than a failed abort, and the broker aborts by itself in the end.
+            with suppress(KafkaError, ClientError):
+                if self._state is State.OPEN:
+                    self.abort()
+            raise
+
+    def begin(self) -> None:
+        """Begin a transaction. The broker learns of it with the first record or offset."""
+        if self._state is State.NEW:
+            self.init()
+        self._expect("begin", State.READY)
+        self._groups.clear()
+        self._failure = None
+        self._writer.start(self._identity, self._version)
+        self._state = State.OPEN
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hand over a record of this transaction. Without a partition the key decides.
+
+        Raises at once if there is no such topic or partition; then the transaction is as it was.
+        """
+        self._expect_usable("send")
+        return self._writer.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+
+    def send_offsets(
+        self, offsets: Mapping[Partition, int | CommittedOffset], group: GroupMetadata | str
+    ) -> None:
+        """Let a group go on at these offsets if the transaction commits.
+
+        With the `group_metadata` of a consumer the broker refuses them if that one lost its partitions.
+        """
+        self._expect_usable("send_offsets")
+        metadata = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
+        if not offsets:
+            return
+        is_new = metadata.group_id not in self._groups
+        self._groups.add(metadata.group_id)
+        try:
+            if self._version < 2 and is_new:
+                self._coordinator.add_group(self._identity, metadata.group_id)
+            self._coordinator.commit_offsets(self._identity, self._version, metadata, offsets)
+        except (KafkaError, ClientError) as error:
+            self._fail(error)
+
+    def flush(self) -> None:
+        """Send all records and wait for the answers. MustAbort if one was refused."""
+        self._expect_usable("flush")
+        self._writer.send_all()
+        self._expect_usable("flush")
+
+    def prepare(self) -> PreparedTransaction | None:
+        """Get everything to the broker, so that only the outcome is missing, and say whose it is.
+
+        From then on the transaction can only be ended, by this producer or by whoever has the answer. None if
+        nothing was written: then there is nothing to end, and the producer is ready for the next.
+        """
+        self.flush()
+        if not self._is_known:
+            self._state = State.READY
+            return None
+        self._state = State.PREPARED
+        return PreparedTransaction(self.transactional_id, *self._identity)
+
+    def commit(self) -> None:
+        """Make everything count. May be called again after `OutcomeUnknown`, until it is known."""
+        self._expect("commit", State.OPEN, State.PREPARED, State.COMMITTING)
+        if self._state is State.OPEN:
+            self.flush()
+            if not self._is_known:
+                self._state = State.READY
+                return
+        self._state = State.COMMITTING
+        try:
+            self._identity = self._coordinator.end(self._identity, self._version, commit=True)
+        except (KafkaError, ClientError) as error:
+            self._not_committed(error)
+        self._ended()
+
+    def abort(self) -> None:
+        """Let nothing count. May be called again if the broker did not answer."""
+        self._expect("abort", State.OPEN, State.PREPARED, State.ABORTING)
+        was_prepared = self._state is State.PREPARED
+        text = f"the transaction of {self.transactional_id!r} was aborted before the record was sent"
+        self._writer.drop(TransactionAborted(ErrorCode.TRANSACTION_ABORTABLE, text))
+        if self._state is State.OPEN and not self._is_known:
+            self._state = State.READY
+            return
+        self._state = State.ABORTING
+        try:
+            self._identity = self._coordinator.end(self._identity, self._version, commit=False)
+        except (KafkaError, ClientError) as error:
+            self._not_aborted(error, was_prepared)
+        if self._version < 2 and self._writer.failure is not None:
+            # The numbers of a batch that was refused are missing in the log, so they have to start again.
+            self._renew()
+        self._ended()
+
+    # ---- inside
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the broker may know of this transaction."""
+        return self._writer.has_written or bool(self._groups)
+
+    def _found_version(self) -> int:
+        return min(self._version_max, transaction_version(self._client))
+
+    def _ended(self) -> None:
+        version = self._found_version()
+        if version > self._version:
+            # What is still under way in version 1 would fit the same pair, so it gets another one.
+            self._renew()
+        self._version = version
+        self._state = State.READY
+
+    def _renew(self) -> None:
+        """Ask for a new pair, on the condition that nobody else has the id."""
+        known = self._identity if self._coordinator.can_recover() else NOBODY_YET
+        try:
+            taken = self._coordinator.init(self._timeout_ms, known, two_phase=self._two_phase)
+        except KafkaError as error:
+            if error.retriable:
+                raise
+            self._die(error)
+        self._identity = taken.identity
+
+    def _not_committed(self, error: Exception) -> NoReturn:
+        name = f"the transaction of {self.transactional_id!r}"
+        if is_retriable(error):
+            unknown = f"whether {name} was committed is not known; call commit again"
+            raise OutcomeUnknown.of(error, unknown, str(error))
+        assert isinstance(error, KafkaError), "only refusals are not retriable here"
+        was_ended = error.code is ErrorCode.INVALID_TXN_STATE
+        if was_ended and self._version >= 2:
+            # The answer to an abort is the pair to go on with, also when the broker has aborted already.
+            self._identity = self._coordinator.end(self._identity, self._version, commit=False)
+        elif not was_ended and not (error.code in FENCED and self._recovered()):
+            self._die(error)
+        self._ended()
+        what = f"the broker has aborted {name}; its timeout is {self._timeout_ms} ms. Begin another one"
+        raise TransactionAborted.of(error, what)
+
+    def _not_aborted(self, error: Exception, was_prepared: bool) -> None:
+        if is_retriable(error):
+            raise error
+        assert isinstance(error, KafkaError), "only refusals are not retriable here"
+        if error.code is ErrorCode.INVALID_TXN_STATE and self._version < 2 and not was_prepared:
+            return  # Nothing was open: what should have opened it did not get that far.
+        if not (error.code in FENCED and self._recovered()):
+            self._die(error)
+
+    def _recovered(self) -> bool:
+        """Whether only the broker has aborted, after the timeout, and nobody else has taken the id.
+
+        Version 2 tells the two apart by itself. In version 1 both look like a fence.
+        """
+        if self._version >= 2 or not self._coordinator.can_recover():
+            return False
+        try:
+            taken = self._coordinator.init(self._timeout_ms, self._identity, two_phase=self._two_phase)
+        except KafkaError as error:
+            if error.code in FENCED:
+                return False
+            raise
+        self._identity = taken.identity
+        return True
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Note that this transaction cannot be committed."""
+        if isinstance(error, KafkaError) and error.code is ErrorCode.PRODUCER_FENCED:
+            self._die(error)
+        name = f"the transaction of {self.transactional_id!r}"
+        reason = error.message if isinstance(error, KafkaError) else str(error)
+        self._failure = MustAbort.of(error, f"{name} cannot be committed; abort it", reason)
+        raise self._failure
+
+    def _die(self, error: KafkaError) -> NoReturn:
+        self._state = State.DEAD
+        name = f"the producer of {self.transactional_id!r}"
+        if error.code in FENCED:
+            self._failure = ProducerFenced.of(error, f"{name} has to stop: another one has the id now")
+        else:
+            advice = "cannot go on; close it and make another one"
+            self._failure = ProducerFailed.of(error, f"{name} {advice}", error.message)
+        raise self._failure
+
+    def _expect_usable(self, call: str) -> None:
+        self._expect(call, State.OPEN)
+        if self._failure is not None:
+            raise self._failure
+        if self._writer.failure is not None:
+            self._fail(self._writer.failure)
+
+    def _expect(self, call: str, *states: State) -> None:
+        if self._state in states:
+            return
+        if self._state is State.DEAD and self._failure is not None:
+            raise self._failure
+        raise TransactionMisuse(
+            f"{call}() does not fit: the producer of {self.transactional_id!r} {self._state.value}."
+        )

@@ -1,0 +1,302 @@
+"""Administration of transactions: which there are, who writes where, and how to end what hangs.
+
+    for each in list_transactions(client, states=["Ongoing"], older_than_ms=60_000):
+        print(describe_transactions(client, [each.transactional_id]))
+
+Two views of one thing. The coordinator knows transactional ids (`list_transactions`,
+`describe_transactions`); the leader of a partition knows who wrote to it (`describe_producers`). A
+transaction that a leader has open and no coordinator knows of hangs: nobody will end it, and readers of
+committed records wait for it. `abort_transaction` ends it in one partition, and `fence_producer` ends what an
+id has open wherever it is.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from semel.client.cluster import TRANSACTION, Client, by_node
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.offsets import Partition
+from semel.client.retry import Attempts
+from semel.wire.messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from semel.wire.messages.transactions import TopicRequest
+
+#: What stands in the answers for "never times out": the id is under two-phase commit.
+NEVER_TIMES_OUT_MS = (1 << 31) - 1
+FENCE_TIMEOUT_MS = 1
+NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A row of the list of transactional ids."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id, its owner, and what its transaction has written to so far."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    started_ms: int  # -1 if no transaction is open
+    partitions: tuple[Partition, ...]
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether only its owner may end it, because it never times out."""
+        return self.timeout_ms == NEVER_TIMES_OUT_MS
+
+    def open_for_ms(self) -> int | None:
+        """How long the transaction has been open by this machine's clock; None if none is open."""
+        if self.state != "Ongoing" or self.started_ms == NO_TIME:
+            return None
+        return max(0, int(time.time() * 1000) - self.started_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A producer as the leader of a partition knows it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int  # -1 if it has no transaction open here
+
+
+@dataclass(frozen=True, slots=True)
+class FencedProducer:
+    """The pair that an id has now; whoever still uses an older one is refused."""
+
+    producer_id: int
+    epoch: int
+
+
+def list_transactions(
+    client: Client,
+    states: Iterable[str] = (),
+    producer_ids: Iterable[int] = (),
+    older_than_ms: int = -1,
+    pattern: str | None = None,
+) -> list[TransactionListing]:
+    """The transactional ids of all brokers, in their order. A filter that is not given lets all through.
+
+    `pattern` is a regular expression for the whole id. ValueError if there is no such state.
+    """
+    request = ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=list(producer_ids),
+        duration_filter=older_than_ms,
+        transactional_id_pattern=pattern,
+    )
+    if pattern and not client.serves(request.api_key, 2):
+        raise ClientError("this broker cannot choose transactions by a pattern; leave it out.")
+    if older_than_ms >= 0 and not client.serves(request.api_key, 1):
+        raise ClientError("this broker cannot choose transactions by their age; leave it out.")
+    found: dict[str, TransactionListing] = {}
+    for node in client.describe(topics=()).nodes:
+        response = _list_at(client, node.node_id, request)
+        if response.unknown_state_filters:
+            names = ", ".join(response.unknown_state_filters)
+            raise ValueError(f"{names}: no such state of a transaction; one is Ongoing, another Empty")
+        for each in response.transaction_states:
+            found[each.transactional_id] = TransactionListing(
+                each.transactional_id, each.producer_id, each.transaction_state
+            )
+    return [found[transactional_id] for transactional_id in sorted(found)]
+
+
+def describe_transactions(
+    client: Client, transactional_ids: Iterable[str]
+) -> dict[str, TransactionDescription]:
+    """Transactional ids in detail. Ids that nobody has used are left out."""
+    found: dict[str, TransactionDescription] = {}
+    for transactional_id in transactional_ids:
+        response: DescribeTransactionsResponse = client.ask_coordinator(
+            transactional_id,
+            DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+            lambda answer: [each.error_code for each in answer.transaction_states],
+            kind=TRANSACTION,
+        )
+        (each,) = response.transaction_states
+        if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            continue
+        check(each.error_code, f"transactional id {transactional_id!r} cannot be described")
+        partitions = sorted((topic.topic, number) for topic in each.topics for number in topic.partitions)
+        found[transactional_id] = TransactionDescription(
+            transactional_id=transactional_id,
+            state=each.transaction_state,
+            producer_id=each.producer_id,
+            epoch=each.producer_epoch,
+            timeout_ms=each.transaction_timeout_ms,
+            started_ms=each.transaction_start_time_ms,
+            partitions=tuple(partitions),
+        )
+    return found
+
+
+def describe_producers(
+    client: Client, topic: str, partitions: Iterable[int] | None = None
+) -> dict[int, list[ProducerDescription]]:
+    """Who writes to these partitions of a topic, or to all of them, as their leaders know it."""
+    if partitions is None:
+        partitions = [each.partition for each in client.topic(topic).partitions]
+    wanted = {(topic, number): None for number in partitions}
+    found: dict[int, list[ProducerDescription]] = {}
+    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+        missing = {key: None for key in wanted if key[1] not in found}
+        if not missing:
+            return {number: found[number] for _, number in wanted}
+        try:
+            for node, keys in by_node(client, missing).items():
+                _describe_at(client, node, topic, [number for _, number in keys], found)
+        except (KafkaError, ClientError) as error:
+            client.forget_topic(topic)
+            attempt.failed(error)
+    raise AssertionError("attempts end by an error")
+
+
+def abort_transaction(
+    client: Client, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int
+) -> None:
+    """Abort what a producer has open in one partition, without its coordinator.
+
+    The three numbers are those of `describe_producers`. KafkaError if the producer has moved on meanwhile.
+    """
+    marker = WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+        coordinator_epoch=max(0, coordinator_epoch),
+    )
+    request = WriteTxnMarkersRequest(markers=[marker])
+    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+        try:
+            response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
+            for code in _marker_codes(response):
+                check(
+                    code, f"the transaction of producer {producer_id} in {topic}/{partition} was not aborted"
+                )
+            return
+        except (KafkaError, ClientError) as error:
+            # A marker may be written twice: the second finds nothing open and changes nothing.
+            client.forget_topic(topic)
+            attempt.failed(error)
+    raise AssertionError("attempts end by an error")
+
+
+def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
+    """Abort what a transactional id has open, and refuse whoever used it so far."""
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS
+    )
+    response: InitProducerIdResponse = client.ask_coordinator(
+        transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+    )
+    check(response.error_code, f"the producer of {transactional_id!r} was not fenced")
+    return FencedProducer(response.producer_id, response.producer_epoch)
+
+
+class TransactionAdmin:
+    """Transactions of a cluster. Reached as `Admin(client).transactions`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def all(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        older_than_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """See `list_transactions`."""
+        return list_transactions(self._client, states, producer_ids, older_than_ms, pattern)
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id. KafkaError if nobody has used it."""
+        found = describe_transactions(self._client, [transactional_id])
+        if transactional_id not in found:
+            check(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}")
+        return found[transactional_id]
+
+    def producers(
+        self, topic: str, partitions: Iterable[int] | None = None
+    ) -> dict[int, list[ProducerDescription]]:
+        """See `describe_producers`."""
+        return describe_producers(self._client, topic, partitions)
+
+    def abort(self, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """See `abort_transaction`."""
+        abort_transaction(self._client, topic, partition, producer_id, epoch, coordinator_epoch)
+
+    def fence(self, transactional_id: str) -> FencedProducer:
+        """See `fence_producer`."""
+        return fence_producer(self._client, transactional_id)
+
+
+def _list_at(client: Client, node: int, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    for attempt in Attempts(client.timeout_s):
+        try:
+            response: ListTransactionsResponse = client.send(request, node=node)
+            check(response.error_code, f"broker {node} does not list its transactions")
+            return response
+        except (KafkaError, ClientError) as error:
+            attempt.failed(error)
+    raise AssertionError("attempts end by an error")
+
+
+def _describe_at(
+    client: Client, node: int, topic: str, partitions: list[int], found: dict[int, list[ProducerDescription]]
+) -> None:
+    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=partitions)])
+    response: DescribeProducersResponse = client.send(request, node=node)
+    for answer in response.topics:
+        for each in answer.partitions:
+            where = f"{answer.name}/{each.partition_index}"
+            check(each.error_code, f"the producers of {where} are not known", each.error_message)
+            found[each.partition_index] = [
+                ProducerDescription(
+                    producer_id=producer.producer_id,
+                    epoch=producer.producer_epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.last_timestamp,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    transaction_start_offset=producer.current_txn_start_offset,
+                )
+                for producer in each.active_producers
+            ]
+
+
+def _marker_codes(response: WriteTxnMarkersResponse) -> list[int]:
+    return [
+        each.error_code for marker in response.markers for topic in marker.topics for each in topic.partitions
+    ]
+
+
+def _leader_may_move(error: Exception) -> bool:
+    if isinstance(error, KafkaError):
+        return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return isinstance(error, ClientError)

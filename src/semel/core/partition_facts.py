@@ -1,0 +1,97 @@
+"""What facts do to a partition and to what it remembers of producers. No rule: each says what becomes."""
+
+from typing import TYPE_CHECKING, Any
+
+from semel.core.facts import (
+    BatchAppended,
+    BatchStaged,
+    LogStartAdvanced,
+    ProducerAdvanced,
+    ProducerExpired,
+    ProducerIdAllocated,
+    StagedCommitted,
+    StagedDropped,
+    TransactionClosed,
+)
+from semel.core.types import Apply, Cluster, ClusterKey, OpenTransaction, Partition
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
+    partition = state.partitions[fact.partition]
+    assert partition is not None
+    assert fact.base_offset == partition.high_watermark
+    opened = partition.open_transactions
+    if fact.opens_transaction:
+        opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
+    state.partitions[fact.partition] = Partition(
+        partition.log_start_offset,
+        fact.last_offset + 1,
+        fact.peak_timestamp,
+        partition.size_bytes + fact.size_bytes,
+        opened,
+        partition.last_aborted_offset,
+    )
+
+
+def _transaction_closed(state: "BrokerState", fact: TransactionClosed) -> None:
+    partition = state.partitions[fact.partition]
+    assert partition is not None
+    rest = tuple(each for each in partition.open_transactions if each.producer_id != fact.producer_id)
+    aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset
+    state.partitions[fact.partition] = partition._replace(open_transactions=rest, last_aborted_offset=aborted)
+
+
+def _batch_staged(state: "BrokerState", fact: BatchStaged) -> None:
+    """Nothing that the partition shows: the producer's state says what it has staged."""
+
+
+def _staged_committed(state: "BrokerState", fact: StagedCommitted) -> None:
+    partition = state.partitions[fact.partition]
+    assert partition is not None
+    assert fact.base_offset == partition.high_watermark
+    state.partitions[fact.partition] = partition._replace(
+        high_watermark=fact.last_offset + 1,
+        peak_timestamp=fact.peak_timestamp,
+        size_bytes=partition.size_bytes + fact.size_bytes,
+    )
+
+
+def _staged_dropped(state: "BrokerState", fact: StagedDropped) -> None:
+    """Nothing that the partition shows."""
+
+
+def _log_start_advanced(state: "BrokerState", fact: LogStartAdvanced) -> None:
+    partition = state.partitions[fact.partition]
+    assert partition is not None
+    state.partitions[fact.partition] = partition._replace(
+        log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes
+    )
+
+
+def _producer_advanced(state: "BrokerState", fact: ProducerAdvanced) -> None:
+    state.producers[fact.key] = fact.state
+
+
+def _producer_expired(state: "BrokerState", fact: ProducerExpired) -> None:
+    state.producers[fact.key] = None
+
+
+def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> None:
+    cluster = state.cluster[ClusterKey()] or Cluster()
+    state.cluster[ClusterKey()] = cluster._replace(next_producer_id=fact.producer_id + 1)
+
+
+APPLY: dict[type[Any], Apply] = {
+    BatchAppended: _batch_appended,
+    LogStartAdvanced: _log_start_advanced,
+    TransactionClosed: _transaction_closed,
+    BatchStaged: _batch_staged,
+    StagedCommitted: _staged_committed,
+    StagedDropped: _staged_dropped,
+    ProducerAdvanced: _producer_advanced,
+    ProducerExpired: _producer_expired,
+    ProducerIdAllocated: _producer_id_allocated,
+}

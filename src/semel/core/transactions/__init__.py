@@ -1,0 +1,74 @@
+"""Transactions: the coordinator's rules.
+
+Read in this order: ``states`` (what may happen when), ``model`` (who may speak), ``commands`` (what can be
+asked), ``coordinator`` and ``beginning`` (the decisions), ``joining``, ``ending`` and ``pending`` (what
+follows from them).
+"""
+
+from semel.core.facts import (
+    FeatureChanged,
+    PendingChanged,
+    SpeakerChanged,
+    TransactionChanged,
+    TransactionForgotten,
+)
+from semel.core.transactions import beginning, coordinator, pending
+from semel.core.transactions.commands import (
+    SUPERSEDED,
+    AbortOpen,
+    AddOffsets,
+    AddPartitions,
+    ChangeFeature,
+    CommitPending,
+    DescribeTransaction,
+    EndTransaction,
+    ForgetTransaction,
+    InitProducer,
+    ProducerGiven,
+    ReadFeatures,
+    VerifyPartitions,
+    WriteMarker,
+)
+from semel.core.types import Apply, Decide
+
+__all__ = [
+    "APPLY",
+    "DECIDE",
+    "SUPERSEDED",
+    "AbortOpen",
+    "AddOffsets",
+    "AddPartitions",
+    "ChangeFeature",
+    "CommitPending",
+    "DescribeTransaction",
+    "EndTransaction",
+    "ForgetTransaction",
+    "InitProducer",
+    "ProducerGiven",
+    "ReadFeatures",
+    "VerifyPartitions",
+    "WriteMarker",
+]
+
+DECIDE: dict[type, Decide] = {
+    InitProducer: beginning.init_producer,
+    AddPartitions: coordinator.add_partitions,
+    VerifyPartitions: coordinator.verify_partitions,
+    AddOffsets: coordinator.add_offsets,
+    CommitPending: pending.commit_pending,
+    EndTransaction: coordinator.end_transaction,
+    AbortOpen: coordinator.abort_open,
+    ForgetTransaction: coordinator.forget_transaction,
+    DescribeTransaction: coordinator.describe_transaction,
+    WriteMarker: coordinator.write_marker,
+    ChangeFeature: coordinator.change_feature,
+    ReadFeatures: coordinator.read_features,
+}
+
+APPLY: dict[type, Apply] = {
+    TransactionChanged: coordinator.transaction_changed,
+    TransactionForgotten: coordinator.transaction_forgotten,
+    PendingChanged: pending.pending_changed,
+    FeatureChanged: coordinator.feature_changed,
+    SpeakerChanged: coordinator.speaker_changed,
+}

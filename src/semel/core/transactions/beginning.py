@@ -1,0 +1,127 @@
+"""A producer begins: InitProducerId with a transactional id.
+
+Whoever begins without a pair takes the id over: the pair moves, and every older instance is fenced. Whoever
+begins with the pair it has recovers (KIP-360): the pair moves too, and a second request with the same pair,
+because the answer was lost, gets the same answer. Any other pair is of an instance that was overtaken; it is
+refused before anything is touched, so a zombie cannot abort what its successor has open.
+
+An open transaction is aborted in the same step. With ``keep_prepared`` (KIP-939) it is kept instead, for the
+new producer to end: it can do nothing else until it has.
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.core.facts import SpeakerChanged
+from semel.core.transactions.commands import NO_CONNECTION, NO_EPOCH, InitProducer, ProducerGiven
+from semel.core.transactions.model import NEVER_MS, Pair, is_exhausted, is_open, pair_before, spoken
+from semel.core.transactions.states import Event, becomes
+from semel.core.transactions.turn import Turn
+from semel.core.types import NO_PRODUCER, Decision, ErrorCode, Fact, Transaction, TransactionKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Decision:
+    """A producer begins, or begins anew."""
+    error = _check_options(command)
+    if error is not ErrorCode.NONE:
+        return Decision(ProducerGiven(error))
+    known = state.transactions[TransactionKey(command.transactional_id)]
+    if known is None:
+        return _create(state, command, now)
+    shown = None if command.epoch == NO_EPOCH else Pair(command.producer_id, command.epoch)
+    current = Pair(known.producer_id, known.epoch)
+    comes_again = shown is not None and shown == pair_before(known) and not is_open(known)
+    if shown is not None and shown != current and not comes_again:
+        return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
+    turn = Turn(state, known, now)
+    if is_open(known):
+        if command.keep_prepared:
+            return _hand_over(turn, command)
+        turn.fence()
+        # What was the pair is now the one before, unless the broker fences without recovery.
+        if shown is not None:
+            comes_again = shown == pair_before(turn.transaction)
+            if not comes_again:
+                # The transaction is aborted all the same, as in Kafka.
+                return turn.decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
+    if not comes_again:
+        _advance(turn, recovers=shown is not None)
+    begun = _with_options(turn.transaction, command)
+    turn.transaction = begun._replace(
+        state=becomes(turn.transaction.state, Event.INIT),
+        started_ms=-1,
+        deadline_ms=-1,
+        updated_ms=now,
+        term=state.term,
+    )
+    return turn.decision(turn.given(), speaker=_speaks(state, command, comes_again=comes_again))
+
+
+def _check_options(command: InitProducer) -> ErrorCode:
+    if command.is_two_phase and not command.may_two_phase:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if command.keep_prepared and not command.may_two_phase:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if not command.is_two_phase and not 0 < command.timeout_ms <= command.timeout_max_ms:
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    return ErrorCode.NONE
+
+
+def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
+    unborn = Transaction(command.transactional_id, NO_PRODUCER, NO_EPOCH, command.timeout_ms)
+    turn = Turn(state, unborn, now)
+    turn.transaction = _with_options(unborn, command)._replace(
+        producer_id=turn.new_producer_id(),
+        epoch=0,
+        state=becomes(None, Event.INIT),
+        updated_ms=now,
+        term=state.term,
+    )
+    return turn.decision(turn.given(), speaker=_speaks(state, command, comes_again=False))
+
+
+def _advance(turn: Turn, *, recovers: bool) -> None:
+    """The next pair. Only who recovers may come again with the one before: others do not have it."""
+    before = turn.transaction
+    last_epoch = before.epoch if recovers else NO_EPOCH
+    if is_exhausted(before.epoch):
+        turn.transaction = before._replace(
+            producer_id=turn.new_producer_id(),
+            epoch=0,
+            previous_producer_id=before.producer_id,
+            last_epoch=last_epoch,
+        )
+    else:
+        turn.transaction = before._replace(epoch=before.epoch + 1, last_epoch=last_epoch)
+
+
+def _hand_over(turn: Turn, command: InitProducer) -> Decision:
+    """The new producer gets a pair that may end the transaction, and is told the pair that wrote it.
+
+    At the last epoch the pair cannot move; whoever has it can only end the transaction, so that does no harm.
+    """
+    before = turn.transaction
+    written = before.prepared_epoch if before.prepared_epoch >= 0 else before.epoch
+    turn.transaction = before._replace(
+        epoch=before.epoch if is_exhausted(before.epoch) else before.epoch + 1,
+        last_epoch=NO_EPOCH,
+        state=becomes(before.state, Event.HAND_OVER),
+        updated_ms=turn.now,
+        prepared_epoch=written,
+    )
+    given = turn.given()._replace(ongoing_producer_id=before.producer_id, ongoing_epoch=written)
+    return turn.decision(given, speaker=_speaks(turn.state, command, comes_again=False))
+
+
+def _with_options(transaction: Transaction, command: InitProducer) -> Transaction:
+    timeout_ms = NEVER_MS if command.is_two_phase else command.timeout_ms
+    return transaction._replace(timeout_ms=timeout_ms, is_two_phase=command.is_two_phase)
+
+
+def _speaks(state: "BrokerState", command: InitProducer, *, comes_again: bool) -> tuple[Fact, ...]:
+    """The pair moved, so nobody else has it: this connection speaks, even if a newer one spoke before."""
+    if comes_again or command.connection == NO_CONNECTION:
+        return spoken(state, command.transactional_id, command.connection)
+    return (SpeakerChanged(command.transactional_id, command.connection),)

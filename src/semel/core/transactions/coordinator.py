@@ -1,0 +1,270 @@
+"""The transaction coordinator: who may begin, add and end, and what they are answered.
+
+Every rule of ``states`` (what may happen when) and ``model`` (who may speak) comes together here. A command
+is decided in one step, with everything that follows from it (``ending``), so there is nothing to wait for:
+a producer that begins over an open transaction aborts it and is answered at once.
+
+Retries. Every request may come twice, because its answer may be lost:
+
+- beginning with the pair one has: the second request shows the pair before, and gets the same pair again;
+- adding: what is in is in;
+- ending: version 2 recognises the pair before; version 1 is answered again as long as nothing else happened.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from semel.core.facts import (
+    FeatureChanged,
+    SpeakerChanged,
+    TransactionChanged,
+    TransactionForgotten,
+)
+from semel.core.transactions import model
+from semel.core.transactions.commands import (
+    NO_CONNECTION,
+    SUPERSEDED,
+    AbortOpen,
+    AddOffsets,
+    AddPartitions,
+    ChangeFeature,
+    DescribeTransaction,
+    EndTransaction,
+    ForgetTransaction,
+    ProducerGiven,
+    ReadFeatures,
+    VerifyPartitions,
+    WriteMarker,
+)
+from semel.core.transactions.ending import Ending
+from semel.core.transactions.joining import join
+from semel.core.transactions.model import (
+    NO_TERM,
+    Pair,
+    check_pair,
+    check_writer,
+    is_of_old_term,
+    is_open,
+    is_superseded,
+    pair_before,
+    spoken,
+)
+from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
+from semel.core.transactions.turn import Turn
+from semel.core.types import (
+    Cluster,
+    ClusterKey,
+    Decision,
+    ErrorCode,
+    ProducerKey,
+    ProducerState,
+    Transaction,
+    TransactionKey,
+)
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+FEATURE_LEVELS = range(3)
+"""Of transaction.version: 0 and 1 are the first generation, 2 is KIP-890."""
+
+
+def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> Decision:
+    """Partitions join by request."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    return _add(
+        state,
+        command,
+        transaction,
+        lambda known: join(
+            known,
+            now,
+            partitions=command.partitions,
+            version=command.version,
+            block_max_ms=command.block_max_ms,
+        ),
+    )
+
+
+def add_offsets(state: "BrokerState", command: AddOffsets, now: int) -> Decision:
+    """A group joins by request."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    return _add(
+        state, command, transaction, lambda known: join(known, now, group_id=command.group_id, version=1)
+    )
+
+
+def _add(
+    state: "BrokerState",
+    command: AddPartitions | AddOffsets,
+    transaction: Transaction | None,
+    grow: Callable[[Transaction], Transaction],
+) -> Decision:
+    error = check_writer(state, transaction, Pair(command.producer_id, command.epoch))
+    if error is not ErrorCode.NONE:
+        return Decision(error)
+    assert transaction is not None
+    transactional_id = command.transactional_id
+    if is_superseded(state, transactional_id, command.connection):
+        return Decision(SUPERSEDED)
+    speaker = spoken(state, transactional_id, command.connection)
+    joined = grow(transaction)
+    facts = speaker if joined is transaction else (TransactionChanged(joined), *speaker)
+    return Decision(ErrorCode.NONE, facts, is_early=not joined.is_two_phase)
+
+
+def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int) -> Decision:
+    """Are they in?"""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    error = check_pair(transaction, Pair(command.producer_id, command.epoch))
+    if error is not ErrorCode.NONE:
+        return Decision((error,) * len(command.partitions))
+    assert transaction is not None
+    present = frozenset(transaction.partitions)
+    return Decision(
+        tuple(
+            ErrorCode.NONE if key in present else ErrorCode.TRANSACTION_ABORTABLE
+            for key in command.partitions
+        )
+    )
+
+
+def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> Decision:
+    """The producer commits or aborts."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    pair = Pair(command.producer_id, command.epoch)
+    presented = Presented.CURRENT
+    error = check_pair(transaction, pair)
+    if error is not ErrorCode.NONE:
+        if command.version == 1 or transaction is None or pair != pair_before(transaction):
+            return Decision(ProducerGiven(error))
+        presented = Presented.BEFORE
+    assert transaction is not None
+    if command.version == 1 and is_superseded(state, command.transactional_id, command.connection):
+        return Decision(SUPERSEDED)
+    is_abort_of_version_2 = command.version == 2 and not command.is_commit
+    if presented is Presented.CURRENT and is_of_old_term(state, transaction) and not is_abort_of_version_2:
+        return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
+    turn = Turn(state, transaction, now)
+    speaker = spoken(state, command.transactional_id, command.connection)
+    match ENDS[command.version, transaction.state, presented, command.is_commit]:
+        case End.AGAIN:
+            return Decision(turn.given(), speaker)
+        case End.NOW | End.EMPTY:
+            turn.end(Event.COMMIT if command.is_commit else Event.ABORT, version=command.version)
+            return turn.decision(turn.given(), speaker=speaker)
+        case ErrorCode() as refused:
+            return Decision(ProducerGiven(refused), speaker)
+    raise AssertionError("every row of the table is one of these")
+
+
+def abort_open(state: "BrokerState", command: AbortOpen, now: int) -> Decision:
+    """The broker aborts what is open, and the producer is fenced."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    if transaction is None:
+        return Decision(False)
+    if not is_open(transaction):
+        if not command.has_lost_work:
+            return Decision(False)
+        return Decision(True, (TransactionChanged(transaction._replace(term=NO_TERM)),))
+    if command.overdue_only and not 0 <= transaction.deadline_ms < now:
+        return Decision(False)
+    speaker = state.speakers.get(command.transactional_id, NO_CONNECTION)
+    if command.connection not in (NO_CONNECTION, speaker):
+        return Decision(False)
+    if command.before_term and not is_of_old_term(state, transaction):
+        return Decision(False)
+    turn = Turn(state, transaction, now)
+    turn.fence()
+    return turn.decision(True)
+
+
+def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: int) -> Decision:
+    """Forget an id that nobody used."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    if (
+        transaction is None
+        or (transaction.state, Event.FORGET) not in TRANSITIONS
+        or transaction.updated_ms > command.unused_since_ms
+    ):
+        return Decision(False)
+    return Decision(True, (TransactionForgotten(command.transactional_id),))
+
+
+def describe_transaction(state: "BrokerState", command: DescribeTransaction, now: int) -> Decision:
+    """The id as it is."""
+    return Decision(state.transactions[TransactionKey(command.transactional_id)])
+
+
+def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decision:
+    """End what a producer has open in one partition: how an administrator ends a hanging transaction."""
+    partition = state.partitions[command.partition]
+    if partition is None:
+        return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    producer = state.producers[ProducerKey(*command.partition, command.producer_id)] or ProducerState()
+    epoch = command.epoch
+    # Version 2 ends with a higher epoch. The same one is a retry, unless something is open.
+    is_stale = epoch < producer.epoch
+    if command.version >= 2 and producer.has_open_transaction and epoch < model.EPOCH_MAX:
+        is_stale = epoch <= producer.epoch
+    if is_stale:
+        return Decision(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if command.coordinator_epoch < producer.coordinator_epoch:
+        return Decision(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+    ending = Ending(state, is_commit=command.is_commit, now=now)
+    ending.in_partition(
+        command.partition,
+        partition,
+        command.producer_id,
+        producer,
+        epoch,
+        command.coordinator_epoch,
+        has_markers=not command.is_journal,
+    )
+    return Decision(ErrorCode.NONE, tuple(ending.facts), tuple(ending.batches))
+
+
+def change_feature(state: "BrokerState", command: ChangeFeature, now: int) -> Decision:
+    """Another generation of transactions for new clients. Those that are there finish as they began."""
+    cluster = state.cluster[ClusterKey()] or Cluster()
+    level = command.transaction_version
+    if level not in FEATURE_LEVELS:
+        return Decision(ErrorCode.INVALID_UPDATE_VERSION)
+    if level == cluster.transaction_version:
+        return Decision(ErrorCode.NONE)
+    return Decision(ErrorCode.NONE, (FeatureChanged(level, cluster.features_epoch + 1),))
+
+
+def read_features(state: "BrokerState", command: ReadFeatures, now: int) -> Decision:
+    """The cluster as it is."""
+    return Decision(state.cluster[ClusterKey()] or Cluster())
+
+
+# -- facts ------------------------------------------------------------------------------------------------
+
+
+def transaction_changed(state: "BrokerState", fact: TransactionChanged) -> None:
+    """The id is now this, and counted among the open ones if it is."""
+    state.put(TransactionKey(fact.transaction.transactional_id), fact.transaction)
+
+
+def transaction_forgotten(state: "BrokerState", fact: TransactionForgotten) -> None:
+    """The id is unknown."""
+    state.put(TransactionKey(fact.transactional_id), None)
+    state.speakers.pop(fact.transactional_id, None)
+    state.offset_speakers.pop(fact.transactional_id, None)
+
+
+def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
+    """The cluster has another level."""
+    cluster = state.cluster[ClusterKey()] or Cluster()
+    state.cluster[ClusterKey()] = cluster._replace(
+        transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
+    )
+
+
+def speaker_changed(state: "BrokerState", fact: SpeakerChanged) -> None:
+    """This connection speaks for the id. The newest come last, for forgetting the oldest first."""
+    speakers = state.offset_speakers if fact.for_offsets else state.speakers
+    speakers.pop(fact.transactional_id, None)
+    speakers[fact.transactional_id] = fact.connection

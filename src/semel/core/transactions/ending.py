@@ -1,0 +1,121 @@
+"""How a transaction ends: everything that follows from the outcome, as the facts of one decision.
+
+In a partition with marker visibility the end is a control batch behind the transaction's records, and
+readers stop waiting for it. In one with journal visibility the staged batches get their offsets now, or are
+dropped. In a group the pending offsets become its position, or are dropped. A partition in which nothing was
+written gets no marker: some clients would take it for the end of something.
+
+All of it is written in one ledger commit, with the outcome and the next pair. So there is no moment in which
+half a transaction has ended, and none in which the next one has to wait.
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.core.facts import (
+    BatchAppended,
+    ProducerAdvanced,
+    StagedCommitted,
+    StagedDropped,
+    TransactionClosed,
+)
+from semel.core.transactions.pending import settle
+from semel.core.types import Buffer, Fact, Partition, PartitionKey, ProducerKey, ProducerState, Transaction
+from semel.wire.records import marker
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+class Ending:
+    """Gathers what follows from an end."""
+
+    def __init__(self, state: "BrokerState", *, is_commit: bool, now: int) -> None:
+        self._state = state
+        self._is_commit = is_commit
+        self._now = now
+        self.facts: list[Fact] = []
+        self.batches: list[Buffer] = []
+
+    def everywhere(self, transaction: Transaction, epoch: int) -> None:
+        """In all partitions and groups of the transaction; markers carry this epoch."""
+        producer_id = transaction.producer_id
+        for key in transaction.partitions:
+            partition = self._state.partitions[key]
+            producer = self._state.producers[ProducerKey(key.topic_id, key.index, producer_id)]
+            # None if the topic was deleted meanwhile, or if nothing was written there.
+            if partition is not None and producer is not None and producer.has_open_transaction:
+                self.in_partition(key, partition, producer_id, producer, epoch, self._state.term)
+        for group_id in transaction.groups:
+            self.facts += settle(self._state, group_id, producer_id, is_commit=self._is_commit)
+
+    def in_partition(
+        self,
+        key: PartitionKey,
+        partition: Partition,
+        producer_id: int,
+        producer: ProducerState,
+        epoch: int,
+        coordinator_epoch: int,
+        *,
+        has_markers: bool = True,
+    ) -> None:
+        """In one partition. If nothing is open there, older epochs are fenced all the same."""
+        if producer.staged is not None:
+            self._unstage(key, partition, producer_id, producer)
+        elif has_markers:
+            self._mark(key, partition, producer_id, producer, epoch, coordinator_epoch)
+        ended = producer._replace(
+            epoch=epoch,
+            batches=producer.batches if epoch == producer.epoch else (),
+            last_timestamp=self._now,
+            seen_ms=self._now,
+            coordinator_epoch=coordinator_epoch,
+            transaction_first_offset=-1,
+            staged=None,
+        )
+        self.facts.append(ProducerAdvanced(ProducerKey(key.topic_id, key.index, producer_id), ended))
+
+    def _unstage(
+        self, key: PartitionKey, partition: Partition, producer_id: int, producer: ProducerState
+    ) -> None:
+        staged = producer.staged
+        assert staged is not None
+        if not self._is_commit:
+            self.facts.append(StagedDropped(key, producer_id))
+            return
+        base = partition.high_watermark
+        self.facts.append(
+            StagedCommitted(
+                key,
+                producer_id,
+                base,
+                base + staged.offsets - 1,
+                max(partition.peak_timestamp, staged.max_timestamp),
+                staged.size_bytes,
+            )
+        )
+
+    def _mark(
+        self,
+        key: PartitionKey,
+        partition: Partition,
+        producer_id: int,
+        producer: ProducerState,
+        epoch: int,
+        coordinator_epoch: int,
+    ) -> None:
+        offset, now = partition.high_watermark, self._now
+        batch = marker(producer_id, epoch, self._is_commit, coordinator_epoch, now)
+        peak = max(partition.peak_timestamp, now)
+        self.batches.append(batch)
+        self.facts.append(
+            BatchAppended(
+                key, offset, offset, now, peak, len(batch), producer_id, True, opens_transaction=False
+            )
+        )
+        first = producer.transaction_first_offset
+        if first < 0:
+            return
+        others = [each for each in partition.open_transactions if each.producer_id != producer_id]
+        stable = max(others[0].first_offset, partition.log_start_offset) if others else offset + 1
+        self.facts.append(TransactionClosed(key, producer_id, first, offset, stable, self._is_commit))

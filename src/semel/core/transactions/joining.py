@@ -1,0 +1,86 @@
+"""Partitions and groups join a transaction: by request (version 1) or by being written to (version 2).
+
+``join`` is the one way in which a transaction begins and grows. ``join_by_writing`` is what a batch or an
+offset does: it is verified or added in the same step in which it is written, so nothing can come between
+(KIP-890 needs a guard for that; one decision needs none).
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.core.transactions.model import Pair, check_writer, is_open
+from semel.core.transactions.states import Event, becomes
+from semel.core.types import ErrorCode, PartitionKey, Transaction
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def join(
+    transaction: Transaction,
+    now: int,
+    *,
+    partitions: tuple[PartitionKey, ...] = (),
+    group_id: str | None = None,
+    version: int,
+    block_max_ms: int = -1,
+) -> Transaction:
+    """The transaction with these in it: the same object if they are in it already."""
+    opened = is_open(transaction)
+    present = frozenset(transaction.partitions) if opened else frozenset()
+    joining = tuple(key for key in dict.fromkeys(partitions) if key not in present)
+    groups = transaction.groups if opened else ()
+    if group_id is not None and group_id not in groups:
+        groups = (*groups, group_id)
+    elif opened and not joining:
+        return transaction
+    started = transaction.started_ms if opened else now
+    return transaction._replace(
+        state=becomes(transaction.state, Event.ADD),
+        partitions=(*transaction.partitions, *joining) if opened else joining,
+        groups=groups,
+        started_ms=started,
+        updated_ms=now,
+        deadline_ms=_deadline(transaction, opened, started, block_max_ms),
+        version=version,
+    )
+
+
+def _deadline(transaction: Transaction, opened: bool, started: int, block_max_ms: int) -> int:
+    """When the broker aborts: activity does not move it, a topic that readers must not wait for does."""
+    if transaction.is_two_phase:
+        return -1
+    deadline = transaction.deadline_ms if opened else started + transaction.timeout_ms
+    return min(deadline, started + block_max_ms) if block_max_ms >= 0 else deadline
+
+
+def join_by_writing(
+    state: "BrokerState",
+    transaction: Transaction | None,
+    pair: Pair,
+    now: int,
+    *,
+    must_be_in: bool,
+    partition: PartitionKey | None = None,
+    group_id: str | None = None,
+    version: int,
+    block_max_ms: int = -1,
+) -> tuple[ErrorCode, Transaction | None]:
+    """Whether the pair may write there; and the transaction as it is then."""
+    error = check_writer(state, transaction, pair)
+    if error is not ErrorCode.NONE:
+        return error, None
+    assert transaction is not None
+    if is_open(transaction) and (partition in transaction.partitions or group_id in transaction.groups):
+        return ErrorCode.NONE, transaction
+    if must_be_in:
+        return ErrorCode.TRANSACTION_ABORTABLE, None
+    partitions = () if partition is None else (partition,)
+    joined = join(
+        transaction,
+        now,
+        partitions=partitions,
+        group_id=group_id,
+        version=version,
+        block_max_ms=block_max_ms,
+    )
+    return ErrorCode.NONE, joined

@@ -1,0 +1,99 @@
+"""Offsets inside transactions: pending until the outcome is known.
+
+A group's pending offsets are one value, in the order in which they came. They are not the group's position,
+and a fetch that wants stable offsets is told to wait for them. When their transaction commits they become
+the position, unless somebody committed the same partition later: the later one wins, whatever the order of
+the ends. So a commit marks the pending offsets before it as superseded.
+
+A group or topic that is deleted takes its pending offsets along; a later commit does not bring them back.
+"""
+
+from typing import TYPE_CHECKING
+
+from semel.core.facts import OffsetCommitted, PendingChanged, TransactionChanged
+from semel.core.offsets import check_commit, keep_group
+from semel.core.transactions.commands import SUPERSEDED, CommitPending
+from semel.core.transactions.joining import join_by_writing
+from semel.core.transactions.model import Pair, is_superseded, spoken
+from semel.core.types import (
+    Decision,
+    ErrorCode,
+    Fact,
+    GroupKey,
+    OffsetKey,
+    PendingKey,
+    PendingOffset,
+    TransactionKey,
+)
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: bool) -> list[Fact]:
+    """What becomes of a producer's pending offsets in a group."""
+    pending = state.pending[PendingKey(group_id)] or ()
+    mine = {each.key: at for at, each in enumerate(pending) if each.producer_id == producer_id}
+    if not mine:
+        return []
+    facts: list[Fact] = []
+    rest: list[PendingOffset] = []
+    for at, each in enumerate(pending):
+        if each.producer_id != producer_id:
+            was_before = is_commit and at < mine.get(each.key, -1)
+            rest.append(each._replace(is_superseded=True) if was_before else each)
+        elif is_commit and not each.is_superseded:
+            facts.append(OffsetCommitted(each.key, each.value))
+    facts.append(PendingChanged(group_id, tuple(rest)))
+    return facts
+
+
+def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> Decision:
+    """Offsets that count when the transaction commits."""
+    transaction = state.transactions[TransactionKey(command.transactional_id)]
+    error, joined = join_by_writing(
+        state,
+        transaction,
+        Pair(command.producer_id, command.epoch),
+        now,
+        must_be_in=command.version == 1 and command.must_be_added,
+        group_id=command.group_id,
+        version=command.version,
+    )
+    group = state.groups[GroupKey(command.group_id)]
+    if error is ErrorCode.NONE:
+        error = check_commit(
+            group,
+            command.committer,
+            is_transactional=True,
+            knows_consumer_groups=command.knows_consumer_groups,
+        )
+    if error is not ErrorCode.NONE:
+        return Decision((error,) * len(command.offsets))
+    assert joined is not None
+    transactional_id, connection = command.transactional_id, command.connection
+    if command.version == 1 and is_superseded(state, transactional_id, connection, for_offsets=True):
+        return Decision(SUPERSEDED)
+    errors: list[ErrorCode] = []
+    added: dict[OffsetKey, PendingOffset] = {}
+    for key, value in command.offsets:
+        if len(value.metadata) > command.metadata_chars_max:
+            errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            continue
+        errors.append(ErrorCode.NONE)
+        added[key] = PendingOffset(command.producer_id, key, value._replace(committed_ms=now))
+    facts: list[Fact] = [] if joined is transaction else [TransactionChanged(joined)]
+    facts += spoken(state, transactional_id, connection, for_offsets=True)
+    if added:
+        before = state.pending[PendingKey(command.group_id)] or ()
+        kept = tuple(
+            each for each in before if each.producer_id != command.producer_id or each.key not in added
+        )
+        facts.append(PendingChanged(command.group_id, (*kept, *added.values())))
+        facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
+    return Decision(tuple(errors), tuple(facts), is_early=not joined.is_two_phase)
+
+
+def pending_changed(state: "BrokerState", fact: PendingChanged) -> None:
+    """The group's pending offsets are now these."""
+    state.pending[PendingKey(fact.group_id)] = fact.pending or None

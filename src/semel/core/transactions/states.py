@@ -1,0 +1,121 @@
+"""The states of a transactional id, as data: what may happen in which state, and what follows.
+
+``TRANSITIONS`` is what the coordinator goes by and what the diagram in the docs is drawn from. ``ENDS`` says
+what a request to end means, for each generation of the protocol; semantics, not code, so that a row can be
+held against Kafka's.
+
+Kafka has three more states, in which a transaction is prepared and its markers are on their way. Here one
+ledger commit writes the outcome, all markers and all offsets, so nobody can see such a state.
+"""
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from semel.core.types import ErrorCode, TransactionState
+
+EMPTY = TransactionState.EMPTY
+ONGOING = TransactionState.ONGOING
+COMMITTED = TransactionState.COMPLETE_COMMIT
+ABORTED = TransactionState.COMPLETE_ABORT
+
+
+class Event(Enum):
+    """What happens to a transactional id. The value says who makes it happen."""
+
+    INIT = "a producer begins: InitProducerId"
+    ADD = "a partition or a group joins: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2)"
+    COMMIT = "the producer commits: EndTxn"
+    ABORT = "the producer aborts: EndTxn"
+    FENCE = "the broker aborts: timeout, a new producer, a lost connection, a new term"
+    HAND_OVER = "a new producer takes over a prepared transaction: InitProducerId with KeepPreparedTxn"
+    FORGET = "the id was not used for transactional.id.expiration.ms"
+
+
+class Transition(NamedTuple):
+    """In a state, when something happens, the id comes to another state; None: it is unknown again."""
+
+    state: TransactionState | None
+    event: Event
+    becomes: TransactionState | None
+
+
+_ALL: Final = (
+    Transition(None, Event.INIT, EMPTY),
+    Transition(EMPTY, Event.INIT, EMPTY),
+    Transition(EMPTY, Event.ADD, ONGOING),
+    # Version 2: a client aborts when it cannot know whether the broker saw anything of a transaction.
+    Transition(EMPTY, Event.ABORT, ABORTED),
+    Transition(EMPTY, Event.FORGET, None),
+    Transition(ONGOING, Event.ADD, ONGOING),
+    Transition(ONGOING, Event.COMMIT, COMMITTED),
+    Transition(ONGOING, Event.ABORT, ABORTED),
+    Transition(ONGOING, Event.FENCE, ABORTED),
+    Transition(ONGOING, Event.HAND_OVER, ONGOING),
+    Transition(COMMITTED, Event.INIT, EMPTY),
+    Transition(COMMITTED, Event.ADD, ONGOING),
+    Transition(COMMITTED, Event.ABORT, ABORTED),
+    Transition(COMMITTED, Event.FORGET, None),
+    Transition(ABORTED, Event.INIT, EMPTY),
+    Transition(ABORTED, Event.ADD, ONGOING),
+    Transition(ABORTED, Event.ABORT, ABORTED),
+    Transition(ABORTED, Event.FORGET, None),
+)
+
+TRANSITIONS: Final = {(each.state, each.event): each.becomes for each in _ALL}
+
+
+def becomes(state: TransactionState | None, event: Event) -> TransactionState:
+    """The state that follows. A KeyError is a mistake of ours: the event should have been refused before."""
+    following = TRANSITIONS[state, event]
+    assert following is not None
+    return following
+
+
+class Presented(Enum):
+    """Which pair a request to end shows."""
+
+    CURRENT = "the one the id has"
+    BEFORE = "the one it had before its last end: the request comes again, its answer was lost"
+
+
+class End(Enum):
+    """What a request to end comes to when it is not refused."""
+
+    NOW = "the open transaction ends"
+    EMPTY = "nothing is open: only the epoch moves, so that what is under way is refused"
+    AGAIN = "it has ended so before: the same answer once more"
+
+
+_STATE: Final = ErrorCode.INVALID_TXN_STATE
+_FENCED: Final = ErrorCode.PRODUCER_FENCED
+_CURRENT: Final = Presented.CURRENT
+_BEFORE: Final = Presented.BEFORE
+
+ENDS: Final[dict[tuple[int, TransactionState, Presented, bool], End | ErrorCode]] = {
+    # version, state, pair shown, commit?
+    (1, EMPTY, _CURRENT, True): _STATE,
+    (1, EMPTY, _CURRENT, False): _STATE,
+    (1, ONGOING, _CURRENT, True): End.NOW,
+    (1, ONGOING, _CURRENT, False): End.NOW,
+    (1, COMMITTED, _CURRENT, True): End.AGAIN,
+    (1, COMMITTED, _CURRENT, False): _STATE,
+    (1, ABORTED, _CURRENT, True): _STATE,
+    (1, ABORTED, _CURRENT, False): End.AGAIN,
+    (2, EMPTY, _CURRENT, True): _STATE,
+    (2, EMPTY, _CURRENT, False): End.EMPTY,
+    (2, EMPTY, _BEFORE, True): _FENCED,
+    (2, EMPTY, _BEFORE, False): _FENCED,
+    (2, ONGOING, _CURRENT, True): End.NOW,
+    (2, ONGOING, _CURRENT, False): End.NOW,
+    (2, ONGOING, _BEFORE, True): _FENCED,
+    (2, ONGOING, _BEFORE, False): _FENCED,
+    (2, COMMITTED, _CURRENT, True): _STATE,
+    (2, COMMITTED, _CURRENT, False): End.EMPTY,
+    (2, COMMITTED, _BEFORE, True): End.AGAIN,
+    (2, COMMITTED, _BEFORE, False): _STATE,
+    (2, ABORTED, _CURRENT, True): _STATE,
+    (2, ABORTED, _CURRENT, False): End.EMPTY,
+    (2, ABORTED, _BEFORE, True): _STATE,
+    (2, ABORTED, _BEFORE, False): End.AGAIN,
+}
+"""Version 1 has no pair before: its epoch does not move when a transaction ends (EndTxn up to version 4)."""

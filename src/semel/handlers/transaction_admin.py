@@ -1,0 +1,270 @@
+"""DescribeTransactions, ListTransactions, DescribeProducers, WriteTxnMarkers: for those who look into
+transactions, and who end one that hangs.
+
+What is listed comes from the ledger, so what was answered before it was flushed is flushed first: nobody is
+shown less than another client was told.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from semel.broker.broker import Broker
+from semel.broker.topic_limits import TopicLimits
+from semel.core.groups.patterns import NamePattern, PatternError
+from semel.core.topics import name_problem
+from semel.core.transactions.commands import DescribeTransaction, WriteMarker
+from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, TransactionState
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreFull
+from semel.wire.messages import transactions as wire
+from semel.wire.partitioner import coordinator_partition
+
+PAGE: Final = 1_000
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+KNOWN_STATES: Final = frozenset(each.label for each in TransactionState) | {
+    "PrepareCommit",
+    "PrepareAbort",
+    "PrepareEpochFence",
+    "Dead",
+}
+"""Kafka's names of states. Asking for one that no transaction is ever in here is no mistake."""
+
+
+async def describe_transactions(
+    broker: Broker, request: wire.DescribeTransactionsRequest, context: RequestContext
+) -> wire.DescribeTransactionsResponse:
+    """DescribeTransactions v0: what each transactional id is doing.
+
+    Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that nobody used, or that was forgotten. The groups of a
+        transaction are shown as partitions of __consumer_offsets.
+    Versions:  v0.
+    Differs:   PrepareCommit and PrepareAbort are never seen: a transaction ends in one step.
+    """
+    known = [each for each in dict.fromkeys(request.transactional_ids) if each]
+    found = dict(zip(known, await broker.ask_all([DescribeTransaction(each) for each in known]), strict=True))
+    response = wire.DescribeTransactionsResponse()
+    for transactional_id in request.transactional_ids:
+        transaction = found.get(transactional_id)
+        if transaction is None:
+            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
+            shown = wire.TransactionState(error_code=error, transactional_id=transactional_id)
+        else:
+            shown = await _described(broker, transaction)
+        response.transaction_states.append(shown)
+    return response
+
+
+async def _described(broker: Broker, transaction: Transaction) -> wire.TransactionState:
+    topics: dict[str, list[int]] = {}
+    for partition in transaction.partitions:
+        topic = await broker.catalog.topic_by_id(partition.topic_id)
+        # A topic that was deleted since has left the transaction.
+        if topic is not None:
+            topics.setdefault(topic.name, []).append(partition.index)
+    of_groups = broker.settings.offsets_topic_num_partitions
+    offsets = {coordinator_partition(group_id, of_groups) for group_id in transaction.groups}
+    if offsets:
+        topics[OFFSETS_TOPIC] = sorted(offsets)
+    return wire.TransactionState(
+        transactional_id=transaction.transactional_id,
+        transaction_state=transaction.state.label,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.started_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
+        topics=[wire.TopicData(topic=name, partitions=partitions) for name, partitions in topics.items()],
+    )
+
+
+class _Filter(NamedTuple):
+    """Which transactions a list shows; what is empty or None lets all through."""
+
+    states: frozenset[str]
+    producer_ids: frozenset[int]
+    open_longer_ms: int
+    pattern: NamePattern | None
+
+    def takes(self, transaction: Transaction, now: int) -> bool:
+        """Whether it passes all filters. An id without a transaction counts as open since the beginning."""
+        return (
+            (not self.states or transaction.state.label in self.states)
+            and (not self.producer_ids or transaction.producer_id in self.producer_ids)
+            and (self.open_longer_ms < 0 or now - transaction.started_ms > self.open_longer_ms)
+            and (self.pattern is None or self.pattern.matches(transaction.transactional_id))
+        )
+
+
+async def list_transactions(
+    broker: Broker, request: wire.ListTransactionsRequest, context: RequestContext
+) -> wire.ListTransactionsResponse:
+    """ListTransactions v0–v2: every transactional id, or those that pass all filters.
+
+    Behaviour: states by name, those that do not exist are sent back; producer ids; open longer than a
+        duration; a pattern that the whole id must match, INVALID_REGULAR_EXPRESSION if it is none.
+    Versions:  v1 duration (KIP-994) · v2 pattern (KIP-1152).
+    Differs:   the pattern has no word boundaries and no Unicode classes.
+    """
+    try:
+        text = request.transactional_id_pattern
+        pattern = NamePattern(text) if text else None
+    except PatternError:
+        return wire.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    wanted = _Filter(
+        frozenset(request.state_filters),
+        frozenset(request.producer_id_filters),
+        request.duration_filter,
+        pattern,
+    )
+    if not await broker.flush():
+        return wire.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    listed: list[Transaction] = []
+    after = ""
+    while page := await broker.store.ledger.transactions(after=after, limit=PAGE):
+        after = page[-1].transactional_id
+        listed += await _taken(wanted, page, broker.now())
+    return wire.ListTransactionsResponse(
+        unknown_state_filters=[each for each in request.state_filters if each not in KNOWN_STATES],
+        transaction_states=[
+            wire.ListTransactionsTransactionState(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state.label,
+            )
+            for each in listed
+        ],
+    )
+
+
+async def _taken(wanted: _Filter, page: Iterable[Transaction], now: int) -> list[Transaction]:
+    """Those of a page that pass. A pattern over long ids takes its time, which is not the event loop's."""
+
+    def passing() -> list[Transaction]:
+        return [each for each in page if wanted.takes(each, now)]
+
+    return passing() if wanted.pattern is None else await asyncio.to_thread(passing)
+
+
+async def describe_producers(
+    broker: Broker, request: wire.DescribeProducersRequest, context: RequestContext
+) -> wire.DescribeProducersResponse:
+    """DescribeProducers v0: the producers that partitions remember, also those that are only idempotent.
+
+    Behaviour: as of now. A producer that was silent for producer.id.expiration.ms is forgotten. Where there
+        is no room to flush what was answered, KAFKA_STORAGE_ERROR.
+    Versions:  v0.
+    Differs:   a transaction in a topic with journal visibility has no start offset: it has no offsets yet.
+    """
+    is_flushed = await broker.flush()
+    response = wire.DescribeProducersResponse()
+    for wanted in request.topics:
+        is_valid = name_problem(wanted.name) is None
+        topic = await broker.catalog.topic(wanted.name) if is_valid else None
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+        response.topics.append(
+            wire.TopicResponse(
+                name=wanted.name,
+                partitions=[
+                    await _partition(broker, topic, index, unknown)
+                    if is_flushed
+                    else wire.PartitionResponse(
+                        partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+                    )
+                    for index in dict.fromkeys(wanted.partition_indexes)
+                ],
+            )
+        )
+    return response
+
+
+async def _partition(
+    broker: Broker, topic: Topic | None, index: int, unknown: ErrorCode
+) -> wire.PartitionResponse:
+    if topic is None or not 0 <= index < topic.partitions:
+        return wire.PartitionResponse(partition_index=index, error_code=unknown)
+    producers = await broker.store.ledger.producers(PartitionKey(topic.topic_id, index))
+    return wire.PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            wire.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=state.epoch,
+                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+                last_timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=state.transaction_first_offset,
+            )
+            for producer_id, state in producers
+        ],
+    )
+
+
+async def write_txn_markers(
+    broker: Broker, request: wire.WriteTxnMarkersRequest, context: RequestContext
+) -> wire.WriteTxnMarkersResponse:
+    """WriteTxnMarkers v1–v2: end what a producer has open in single partitions, past its coordinator.
+
+    Behaviour: the way out for a transaction that hangs; the values come from DescribeProducers. Each
+        partition succeeds or fails by itself. Results are put together by producer id.
+    Versions:  v1 flexible · v2 transaction version: from 2 on the epoch must be a higher one (KIP-1228).
+    Differs:   partitions of __consumer_offsets do not exist: offsets end with their transaction. There are no
+        ACLs yet: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
+    """
+    errors: dict[int, dict[tuple[str, int], ErrorCode]] = {}
+    commands: list[tuple[int, tuple[str, int], WriteMarker]] = []
+    for marker in request.markers:
+        of_producer = errors.setdefault(marker.producer_id, {})
+        for asked in marker.topics:
+            topic = None if asked.name == OFFSETS_TOPIC else await broker.catalog.topic(asked.name)
+            for index in asked.partition_indexes:
+                place = (asked.name, index)
+                if not broker.settings.semel_cluster_action_enable:
+                    of_producer[place] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                elif topic is None or not 0 <= index < topic.partitions:
+                    of_producer[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    limits = broker.catalog.limits(topic)
+                    commands.append((marker.producer_id, place, _command(marker, limits, index)))
+    try:
+        answers: list[ErrorCode] = await broker.ask_all([command for _, _, command in commands])
+    except StoreFull:
+        answers = [ErrorCode.KAFKA_STORAGE_ERROR] * len(commands)
+    for (producer_id, place, _), answer in zip(commands, answers, strict=True):
+        errors[producer_id][place] = answer
+    return wire.WriteTxnMarkersResponse(
+        markers=[
+            wire.WritableTxnMarkerResult(producer_id=producer_id, topics=_marker_results(of_producer))
+            for producer_id, of_producer in errors.items()
+        ]
+    )
+
+
+def _command(marker: wire.WritableTxnMarker, limits: TopicLimits, index: int) -> WriteMarker:
+    return WriteMarker(
+        limits.partitions[index],
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.coordinator_epoch,
+        marker.transaction_result,
+        marker.transaction_version,
+        limits.is_journal,
+    )
+
+
+def _marker_results(errors: dict[tuple[str, int], ErrorCode]) -> list[wire.WritableTxnMarkerTopicResult]:
+    topics: dict[str, list[wire.WritableTxnMarkerPartitionResult]] = {}
+    for (name, index), error in errors.items():
+        result = wire.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+        topics.setdefault(name, []).append(result)
+    return [
+        wire.WritableTxnMarkerTopicResult(name=name, partitions=results) for name, results in topics.items()
+    ]
+
+
+HANDLERS: dict[int, Handler] = {
+    27: write_txn_markers,
+    61: describe_producers,
+    65: describe_transactions,
+    66: list_transactions,
+}

@@ -1,0 +1,50 @@
+"""Which error a client is told, by API and version.
+
+The rules of transactions know one error for each situation, the one that Kafka's coordinator has for it. A
+client that is older than an error would take it for an unknown one and give up, so it is told the nearest
+one it knows. All such translations are in this table. Kafka's others are not needed: they stand for states
+between two brokers, or between two steps, that do not exist here.
+"""
+
+from typing import Final, NoReturn
+
+from semel.core.types import ErrorCode
+from semel.handlers.context import CloseConnection
+
+PRODUCE: Final = 0
+INIT_PRODUCER_ID: Final = 22
+ADD_PARTITIONS_TO_TXN: Final = 24
+ADD_OFFSETS_TO_TXN: Final = 25
+END_TXN: Final = 26
+TXN_OFFSET_COMMIT: Final = 28
+
+_NEVER: Final = 1_000
+
+_KNOWN_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
+    ErrorCode.PRODUCER_FENCED: (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        {
+            PRODUCE: _NEVER,
+            INIT_PRODUCER_ID: 4,
+            ADD_PARTITIONS_TO_TXN: 2,
+            ADD_OFFSETS_TO_TXN: 2,
+            END_TXN: 2,
+            TXN_OFFSET_COMMIT: _NEVER,
+        },
+    ),
+    ErrorCode.TRANSACTION_ABORTABLE: (ErrorCode.INVALID_TXN_STATE, {PRODUCE: 11, TXN_OFFSET_COMMIT: 4}),
+}
+"""For each error what older clients are told instead, and by API the first version that knows it."""
+
+
+def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
+    """The error as a client of this version of the API knows it."""
+    if not error or error not in _KNOWN_SINCE:
+        return error
+    instead, since = _KNOWN_SINCE[error]
+    return instead if version < since.get(api_key, 0) else error
+
+
+def close_superseded(transactional_id: str) -> NoReturn:
+    """A newer connection spoke for the id, so what still comes on this one is late: it gets no answer."""
+    raise CloseConnection(f"a newer connection speaks for transactional id {transactional_id[:100]!r}")

@@ -1,0 +1,102 @@
+"""TxnOffsetCommit: a group's positions as a part of a transaction.
+
+They count when the transaction commits. Until then a fetch that wants stable offsets is told to wait
+(OffsetFetch in ``offsets``). Who may commit is decided in ``semel.core.transactions``: the producer must be
+the one of the transactional id, and the member, if it is named, one of the group's current generation.
+"""
+
+from typing import Final, cast
+
+from semel.broker.broker import Broker
+from semel.core.offsets import Committer
+from semel.core.transactions.commands import SUPERSEDED, CommitPending
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.transaction_errors import TXN_OFFSET_COMMIT, close_superseded, told
+from semel.store.interface import StoreFull
+from semel.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+SECOND_GENERATION: Final = 5
+"""The version from which committing adds the group to the transaction (KIP-890)."""
+
+
+async def txn_offset_commit(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    """TxnOffsetCommit v0–v5: positions that a group has when the transaction commits.
+
+    Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit that names a member is
+        checked against the group's generation or the member's epoch; one that names none is taken, also while
+        the group has members.
+    Versions:  v2 leader epoch · v3 flexible, generation and member (KIP-447) · v4 TRANSACTION_ABORTABLE,
+        before that INVALID_TXN_STATE · v5 adds the group by itself.
+    Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a connection that its client has given up
+        is not answered. An older member epoch is always ILLEGAL_GENERATION; Kafka takes
+        it for partitions that the member has kept since (KIP-1251).
+    """
+    response = TxnOffsetCommitResponse()
+    answers: list[TxnOffsetCommitResponsePartition] = []
+    offsets: list[tuple[OffsetKey, CommittedOffset]] = []
+    topics = await broker.catalog.topics({each.name for each in request.topics})
+    for asked in request.topics:
+        topic = topics[asked.name]
+        shown = TxnOffsetCommitResponseTopic(name=asked.name)
+        response.topics.append(shown)
+        for each in asked.partitions:
+            answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
+            shown.partitions.append(answer)
+            if topic is None or not 0 <= each.partition_index < topic.partitions:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            answers.append(answer)
+            offsets.append((OffsetKey(request.group_id, topic.name, each.partition_index), _value(each)))
+    if offsets:
+        errors = await _commit(broker, request, context, tuple(offsets))
+        for answer, error in zip(answers, errors, strict=True):
+            answer.error_code = told(error, TXN_OFFSET_COMMIT, context.version)
+    return response
+
+
+def _value(asked: TxnOffsetCommitRequestPartition) -> CommittedOffset:
+    return CommittedOffset(
+        asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or ""
+    )
+
+
+async def _commit(
+    broker: Broker,
+    request: TxnOffsetCommitRequest,
+    context: RequestContext,
+    offsets: tuple[tuple[OffsetKey, CommittedOffset], ...],
+) -> tuple[ErrorCode, ...]:
+    if not request.group_id:
+        return (ErrorCode.INVALID_GROUP_ID,) * len(offsets)
+    settings = broker.settings
+    command = CommitPending(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.group_id,
+        Committer(request.generation_id, request.member_id, request.group_instance_id),
+        offsets,
+        version=2 if context.version >= SECOND_GENERATION else 1,
+        must_be_added=settings.transaction_partition_verification_enable,
+        metadata_chars_max=settings.offset_metadata_max_bytes,
+        connection=context.connection_id,
+    )
+    try:
+        errors = await broker.ask(command)
+    except StoreFull:
+        errors = (ErrorCode.COORDINATOR_NOT_AVAILABLE,) * len(offsets)
+    if errors is SUPERSEDED:
+        close_superseded(request.transactional_id)
+    return cast(tuple[ErrorCode, ...], errors)
+
+
+HANDLERS: dict[int, Handler] = {TXN_OFFSET_COMMIT: txn_offset_commit}

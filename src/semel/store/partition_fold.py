@@ -1,0 +1,323 @@
+"""The facts of one commit that change partitions: batches, staged batches, markers, producers. See ``fold``.
+
+A row of partitions is changed in memory as the facts come, and written once. Batches are gathered per
+partition, because that is the order of their table.
+
+Staged batches are gathered per partition and producer. Where a transaction begins and ends within one commit,
+as it does when its work was acknowledged early, its batches are all here at the end, and go where they belong
+without ever being rows of ``staged``.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from semel.core.facts import (
+    BatchAppended,
+    BatchStaged,
+    LogStartAdvanced,
+    ProducerAdvanced,
+    ProducerExpired,
+    StagedCommitted,
+    StagedDropped,
+    TransactionClosed,
+)
+from semel.core.types import OpenTransaction, PartitionKey, ProducerKey, ProducerState
+from semel.store.interface import Place
+from semel.store.queries import ManyRows, Statements
+from semel.store.rows import (
+    pack_open_transactions,
+    pack_sent_batches,
+    pack_staged,
+    unpack_open_transactions,
+)
+
+_ADD_BATCHES: Final = ManyRows("add_batches")
+_STAGE_BATCHES: Final = ManyRows("stage_batches")
+_DROP_BATCHES: Final = ManyRows("drop_batches")
+_ADD_ABORTED: Final = ManyRows("add_aborted")
+_PUT_PARTITIONS: Final = ManyRows("put_partitions")
+_PUT_PRODUCERS: Final = ManyRows("put_producers")
+_DELETE_PRODUCERS: Final = ManyRows("delete_producers")
+_LEAVE_BATCHES: Final = ManyRows("leave_batches")
+
+PARTITIONS_MAX: Final = 50_000
+"""Partition rows that stay in memory between commits, so that a commit need not read what it wrote before."""
+
+_StagedRow = tuple[int, int, int, int, int]
+"""Offsets, max_timestamp, chunk_id, position, length."""
+
+
+class PartitionRow:
+    """A row of partitions as it is about to become, and its new batches."""
+
+    __slots__ = (
+        "batches",
+        "high_watermark",
+        "key",
+        "last_aborted_offset",
+        "log_start_offset",
+        "open_transactions",
+        "partition_id",
+        "peak_timestamp",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        partition_id: int,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        peak_timestamp: int = -1,
+        size_bytes: int = 0,
+        open_transactions: bytes = b"",
+        last_aborted_offset: int = -1,
+    ) -> None:
+        self.key = key
+        self.partition_id = partition_id
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
+        self.peak_timestamp = peak_timestamp
+        self.size_bytes = size_bytes
+        self.open_transactions = open_transactions
+        self.last_aborted_offset = last_aborted_offset
+        self.batches: list[int] = []
+
+
+class PartitionFold:
+    """Gathers what becomes of partitions and writes it."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._sql = statements
+        self.rows: dict[PartitionKey, PartitionRow] = {}
+        """Kept between commits."""
+        self._places: Sequence[Place] = ()
+        self._places_taken = 0
+        self._partitions: dict[PartitionKey, PartitionRow] = {}
+        self._staged: dict[tuple[int, int], list[_StagedRow]] = {}
+        self._dropped: list[int] = []
+        self._aborted: list[int] = []
+        self._producers: dict[ProducerKey, ProducerState | None] = {}
+        self._left_below: dict[int, int] = {}
+
+    def begin(self, places: Sequence[Place]) -> None:
+        """A commit begins, with these places for the batches in its facts."""
+        self._places = places
+        self._places_taken = 0
+
+    def end(self) -> None:
+        """The facts of the commit were all here."""
+        self.flush()
+        assert self._places_taken == len(self._places), "every place belongs to a batch"
+        self._places = ()
+        if len(self.rows) > PARTITIONS_MAX:
+            # More than needed goes, those that came first, so that this is not done at every commit.
+            self.rows = dict(list(self.rows.items())[-PARTITIONS_MAX // 2 :])
+
+    def forget(self) -> None:
+        """The commit was undone: what is kept in memory is not what the ledger holds."""
+        for gathered in (self.rows, self._partitions, self._staged, self._producers, self._left_below):
+            gathered.clear()
+        self._dropped.clear()
+        self._aborted.clear()
+        self._places = ()
+
+    # -- facts --------------------------------------------------------------------------------------------
+
+    def batch_appended(self, fact: BatchAppended) -> None:
+        """The batch is the last of its log."""
+        key, base_offset, last_offset, max_timestamp, peak_timestamp, size_bytes, producer_id, _, opens = fact
+        row = self._partitions.get(key) or self._partition(key)
+        chunk_id, position, length = self._places[self._places_taken]
+        self._places_taken += 1
+        row.high_watermark = last_offset + 1
+        row.peak_timestamp = peak_timestamp
+        row.size_bytes += size_bytes
+        if opens:
+            row.open_transactions += pack_open_transactions((OpenTransaction(base_offset, producer_id),))
+        row.batches += (
+            row.partition_id,
+            base_offset,
+            last_offset,
+            max_timestamp,
+            peak_timestamp,
+            chunk_id,
+            position,
+            length,
+        )
+
+    def batch_staged(self, fact: BatchStaged) -> None:
+        """The batch waits for an outcome."""
+        place = self._places[self._places_taken]
+        self._places_taken += 1
+        gathered = self._staged.setdefault((self._row(fact.partition).partition_id, fact.producer_id), [])
+        gathered.append((fact.offsets, fact.max_timestamp, *place))
+
+    def staged_committed(self, fact: StagedCommitted) -> None:
+        """What was staged is now the end of the log."""
+        row = self._partition(fact.partition)
+        peak_timestamp = row.peak_timestamp
+        row.high_watermark = fact.last_offset + 1
+        row.peak_timestamp = fact.peak_timestamp
+        row.size_bytes += fact.size_bytes
+        gathered = self._staged.get((row.partition_id, fact.producer_id), [])
+        # Every batch has bytes, so equal sums mean that none was staged by an earlier commit.
+        if gathered and sum(each[-1] for each in gathered) == fact.size_bytes:
+            del self._staged[row.partition_id, fact.producer_id]
+            base_offset = fact.base_offset
+            for offsets, max_timestamp, *place in gathered:
+                peak_timestamp = max(peak_timestamp, max_timestamp)
+                last_offset = base_offset + offsets - 1
+                row.batches += (row.partition_id, base_offset, last_offset, max_timestamp, peak_timestamp)
+                row.batches += place
+                base_offset = last_offset + 1
+            assert base_offset == fact.last_offset + 1, "the core counts staged offsets as the ledger does"
+            return
+        self._flush_staged()
+        bindings = {
+            "partition_id": row.partition_id,
+            "producer_id": fact.producer_id,
+            "base_offset": fact.base_offset,
+            "peak_timestamp": peak_timestamp,
+        }
+        self._sql.run("commit_staged", bindings)
+        self._sql.run("delete_staged", (row.partition_id, fact.producer_id))
+        last = self._sql.rows("batch_at", (row.partition_id, fact.last_offset))
+        assert last, "the core commits only what was staged"
+        assert last[0][1:] == (fact.last_offset, fact.peak_timestamp), "the core counts as the ledger does"
+
+    def staged_dropped(self, fact: StagedDropped) -> None:
+        """What was staged is left to the sweep."""
+        partition_id = self._row(fact.partition).partition_id
+        for *_, chunk_id, position, length in self._staged.pop((partition_id, fact.producer_id), ()):
+            self._dropped += (chunk_id, position, length)
+        self._sql.run("drop_staged", (partition_id, fact.producer_id))
+        self._sql.run("delete_staged", (partition_id, fact.producer_id))
+
+    def transaction_closed(self, fact: TransactionClosed) -> None:
+        """The producer's transaction is not open any more, and readers are told if it was aborted."""
+        row = self._partition(fact.partition)
+        still_open = [
+            each
+            for each in unpack_open_transactions(row.open_transactions)
+            if each.producer_id != fact.producer_id
+        ]
+        row.open_transactions = pack_open_transactions(tuple(still_open))
+        if not fact.is_commit:
+            row.last_aborted_offset = fact.marker_offset
+            self._aborted += (
+                row.partition_id,
+                fact.marker_offset,
+                fact.first_offset,
+                fact.producer_id,
+                fact.last_stable_offset,
+            )
+
+    def log_start_advanced(self, fact: LogStartAdvanced) -> None:
+        """What lies below the log start is left to the sweep."""
+        row = self._partition(fact.partition)
+        row.log_start_offset = fact.log_start_offset
+        row.size_bytes = fact.size_bytes
+        self._left_below[row.partition_id] = fact.log_start_offset
+
+    def producer_advanced(self, fact: ProducerAdvanced) -> None:
+        """Only the last state is written."""
+        self._producers[fact.key] = fact.state
+
+    def producer_expired(self, fact: ProducerExpired) -> None:
+        """The producer is forgotten."""
+        self._producers[fact.key] = None
+
+    def add(self, key: PartitionKey, partition_id: int) -> None:
+        """A partition that did not exist."""
+        self._partitions[key] = self.rows[key] = PartitionRow(key, partition_id)
+
+    # -- rows ---------------------------------------------------------------------------------------------
+
+    def _partition(self, key: PartitionKey) -> PartitionRow:
+        """The row to change. It will be written."""
+        row = self._partitions[key] = self._row(key)
+        return row
+
+    def _row(self, key: PartitionKey) -> PartitionRow:
+        row = self.rows.get(key)
+        if row is None:
+            found = self._sql.rows("partition_row", tuple(key))
+            if not found:
+                raise LookupError(f"partition {key.index} of topic {key.topic_id.hex()} is not in the ledger")
+            row = self.rows[key] = PartitionRow(key, *found[0])
+        return row
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._partitions:
+            self._flush_partitions()
+        if self._staged:
+            self._flush_staged()
+        if self._dropped:
+            _DROP_BATCHES.run(self._sql, self._dropped)
+            self._dropped.clear()
+        if self._aborted:
+            _ADD_ABORTED.run(self._sql, self._aborted)
+            self._aborted.clear()
+        if self._producers:
+            self._flush_producers()
+        if self._left_below:
+            values = [number for pair in self._left_below.items() for number in pair]
+            _LEAVE_BATCHES.run(self._sql, values)
+            self._left_below.clear()
+
+    def _flush_partitions(self) -> None:
+        partitions: list[Any] = []
+        batches: list[int] = []
+        for row in self._partitions.values():
+            partitions += (
+                row.partition_id,
+                row.key.topic_id,
+                row.key.index,
+                row.log_start_offset,
+                row.high_watermark,
+                row.peak_timestamp,
+                row.size_bytes,
+                row.open_transactions,
+                row.last_aborted_offset,
+            )
+            if row.batches:
+                batches += row.batches
+                row.batches = []
+        _PUT_PARTITIONS.run(self._sql, partitions)
+        _ADD_BATCHES.run(self._sql, batches)
+        self._partitions.clear()
+
+    def _flush_staged(self) -> None:
+        staged: list[int] = []
+        for owner, gathered in self._staged.items():
+            for each in gathered:
+                staged += owner
+                staged += each
+        _STAGE_BATCHES.run(self._sql, staged)
+        self._staged.clear()
+
+    def _flush_producers(self) -> None:
+        put: list[Any] = []
+        gone: list[int] = []
+        for (topic_id, index, producer_id), state in self._producers.items():
+            partition_id = self._row(PartitionKey(topic_id, index)).partition_id
+            if state is None:
+                gone += (partition_id, producer_id)
+                continue
+            epoch, batches, last_timestamp, seen_ms, coordinator_epoch, first_offset, staged = state
+            put += (
+                partition_id,
+                producer_id,
+                epoch,
+                pack_sent_batches(batches),
+                last_timestamp,
+                seen_ms,
+                coordinator_epoch,
+                first_offset,
+                pack_staged(staged),
+            )
+        _PUT_PRODUCERS.run(self._sql, put)
+        _DELETE_PRODUCERS.run(self._sql, gone)
+        self._producers.clear()

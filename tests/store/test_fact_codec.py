@@ -1,0 +1,102 @@
+"""Facts as bytes: whatever the core can write comes back as it was."""
+
+import marshal
+import typing
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.core import facts
+from semel.core.groups import ClassicGroup, ConsumerGroup
+from semel.core.groups.model import ClassicMember, ClassicState
+from semel.core.types import PartitionKey, Topic
+from semel.store.fact_codec import pack_facts, unpack_facts
+from semel.store.interface import Place
+
+numbers = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(max_size=5)
+
+
+def _classic(group_id: str, state: ClassicState, member_ids: list[str]) -> ClassicGroup:
+    members = {
+        each: ClassicMember(each, None, "c", "h", 1, 1, (("range", b"\0\xff"),)) for each in member_ids
+    }
+    return ClassicGroup(group_id, state=state, generation=5, members=members)
+
+
+groups = st.one_of(
+    st.tuples(texts, st.sampled_from(ClassicState), st.lists(texts, max_size=2)).map(
+        lambda drawn: _classic(*drawn)
+    ),
+    st.tuples(texts, st.integers(0, 9)).map(lambda drawn: ConsumerGroup(drawn[0], epoch=drawn[1])),
+)
+
+
+def _values(hint: Any) -> st.SearchStrategy[Any]:
+    """Anything that a field may hold, by what its type says."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return groups
+    if hint is int:
+        return numbers
+    if hint is str:
+        return texts
+    if origin is tuple:
+        return st.lists(_values(arguments[0]), max_size=3).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(texts, texts, max_size=2)
+    if isinstance(hint, type) and hasattr(hint, "_fields"):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: _values(hints[name]) for name in hint._fields})
+    if arguments:
+        return st.one_of([_values(each) for each in arguments])
+    return st.from_type(hint)
+
+
+any_fact = st.one_of([_values(kind) for kind in facts.DURABLE])
+
+
+def _types(value: Any) -> Any:
+    if not isinstance(value, tuple) or isinstance(value, ClassicGroup | ConsumerGroup):
+        return type(value)
+    return type(value), [_types(each) for each in value]
+
+
+@settings(deadline=None)
+@given(st.lists(any_fact, max_size=6), st.lists(st.builds(Place, numbers, numbers, numbers), max_size=3))
+def test_what_is_packed_comes_back(drawn: list[Any], places: list[Place]) -> None:
+    found, found_places = unpack_facts(pack_facts(drawn, places))
+    assert (found, found_places) == (drawn, places)
+    # Equal is not enough: an enum is equal to its number and a NamedTuple to a tuple.
+    assert [_types(each) for each in found] == [_types(each) for each in drawn]
+
+
+@given(st.sampled_from(facts.DURABLE).flatmap(_values))
+def test_bytes_hold_plain_values_only(drawn: Any) -> None:
+    (fact,), _ = marshal.loads(pack_facts([drawn], []))
+    stack = [fact]
+    while stack:
+        value = stack.pop()
+        if type(value) is tuple:
+            stack += value
+        else:
+            assert type(value) in (int, bool, str, bytes, dict, type(None))
+
+
+def test_configs_of_any_kind_of_mapping() -> None:
+    topic = Topic("t", bytes(16), 1, MappingProxyType({"a": "b"}))
+    ((created,), _) = unpack_facts(pack_facts([facts.TopicCreated(topic)], []))
+    assert created.topic == topic._replace(configs={"a": "b"})
+
+
+def test_what_is_not_known_is_not_written() -> None:
+    with pytest.raises(TypeError, match="object"):
+        pack_facts([facts.GroupChanged(object())], [])
+    with pytest.raises(TypeError, match="SessionChanged"):
+        pack_facts([facts.SessionChanged("g", None)], [])
+    with pytest.raises(TypeError, match="bytearray"):
+        pack_facts([facts.StagedDropped(PartitionKey(bytearray(16), 0), 1)], [])  # type: ignore[arg-type]

@@ -44,15 +44,15 @@ class Noted(NamedTuple):
     is_commit: bool
     partitions: int
     partition: int
-    index: int
+    record: int
 
     def encode(self) -> bytes:
         return "/".join(str(int(each)) for each in self).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> "Noted":
-        writer, number, is_commit, partitions, partition, index = map(int, value.split(b"/"))
-        return cls(writer, number, bool(is_commit), partitions, partition, index)
+        writer, number, is_commit, partitions, partition, record = map(int, value.split(b"/"))
+        return cls(writer, number, bool(is_commit), partitions, partition, record)
 
 
 class Worker(threading.Thread):

@@ -6,10 +6,13 @@ from support.transaction_rules import ID, J0, M0, M1, TIMEOUT_MS, Producer, Tran
 from semel.core.facts import SpeakerChanged
 from semel.core.transactions.commands import (
     SUPERSEDED,
+    AbortOpen,
     AddPartitions,
+    ChangeFeature,
     DescribeTransaction,
     EndTransaction,
     ForgetTransaction,
+    InitProducer,
     ProducerGiven,
 )
 from semel.core.types import ErrorCode, TransactionState
@@ -78,6 +81,22 @@ def test_a_timeout_that_comes_second_changes_nothing(rules: TransactionRules) ->
     assert rules.abort_open(overdue_only=True) is False, "nor the next transaction"
     producer.commit()
     assert [said.commit for *_, said in rules.markers] == [True, True]
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_behaviour_78_a_write_that_fails_uses_up_no_epoch(rules: TransactionRules, level: int) -> None:
+    """Catalogue 5 and 27: what was decided and not written is as if it had not been decided."""
+    rules.run(ChangeFeature(level))
+    producer = Producer(rules, 2)
+    producer.write(M0)
+    before = rules.transaction()
+    for command in (AbortOpen(ID), InitProducer(ID, 1_000), EndTransaction(ID, *producer.pair, True, 2)):
+        decisions = [rules.decide(command) for _ in range(3)]
+        assert decisions[0].facts
+        assert decisions[1:] == decisions[:1] * 2
+        assert rules.transaction() == before
+    assert rules.abort_open() is True
+    assert rules.pair() == (producer.producer_id, producer.epoch + 1)
 
 
 def test_a_topic_may_limit_how_long_it_is_blocked(rules: TransactionRules) -> None:

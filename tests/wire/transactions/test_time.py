@@ -1,8 +1,10 @@
-"""Timeouts, expiry, restarts and deleted topics. Behaviours 70 to 76 and 79."""
+"""Timeouts, expiry, restarts and deleted topics. Behaviours 70 to 77 and 79."""
 
+import os
 from pathlib import Path
 
 import pytest
+from support.faulty import FaultyBroker
 from support.raw import RawClient
 from support.raw_transactions import (
     PEER,
@@ -117,6 +119,54 @@ def test_behaviour_74_a_restart_does_not_end_an_open_transaction(tmp_path: Path,
         assert log.is_settled
         assert log.values() == [b"before", b"after"]
         assert committed(client, "g", "t", stable=True) == (ErrorCode.NONE, 5)
+
+
+@ours
+def test_behaviour_75_the_first_request_after_a_start_is_answered(tmp_path: Path) -> None:
+    """There is no time of loading (14), and no other coordinator (16)."""
+    with semel.embedded(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.create_topic("t")
+        several = [RawProducer(client, f"id-{number}", 1 + number % 2) for number in range(20)]
+        for producer in several:
+            producer.write("t", b"v")
+    with semel.embedded(tmp_path) as broker:
+        for number, producer in enumerate(several):
+            with RawClient(broker.bootstrap_servers) as client:
+                producer.client = client
+                if number % 4 == 0:
+                    producer.take(producer.init(producer.pair))
+                elif number % 4 == 1:
+                    assert producer.send("t", b"w").error_code == ErrorCode.NONE
+                else:
+                    producer.commit()
+
+
+@ours
+@pytest.mark.parametrize("generation", [1, 2])
+def test_behaviour_77_a_full_disk_changes_nothing_and_the_retry_works(
+    tmp_path: Path, generation: int
+) -> None:
+    # A chunk is taken in one step, so small chunks feel a full disk soon.
+    small = ("--set", "semel.chunk.bytes.max=65536")
+    with FaultyBroker(tmp_path / "data", *small) as broker, RawClient(broker.bootstrap) as client:
+        client.create_topic("t", 2)
+        producer, other = RawProducer(client, "id", generation), RawProducer(client, "other", 2)
+        logs = [Log(client, "t", index) for index in range(2)]
+        for index in range(2):
+            producer.write("t", b"v", partition=index)
+        producer.write_offset("g", "t", 3)
+        broker.fill()
+        until(lambda: other.send("t", os.urandom(16_000)).error_code == ErrorCode.KAFKA_STORAGE_ERROR)
+        for _ in range(3):
+            assert producer.end(commit=True).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert describe(client, "id").transaction_state == "Ongoing"
+            assert [log.values() for log in logs] == [[], []]
+        broker.make_room()
+        producer.commit()
+        other.abort()
+        assert [log.values() for log in logs] == [[b"v"], [b"v"]]
+        assert committed(client, "g", "t", stable=True) == (ErrorCode.NONE, 3)
+        assert [len(log.markers()) for log in logs] == [2, 1]
 
 
 @ours

@@ -54,7 +54,10 @@ def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
 
 
 class InitProducer(NamedTuple):
-    """A producer begins, or begins anew. The answer is ``ProducerGiven`` or ``SUPERSEDED``."""
+    """A producer begins, or begins anew. The answer is ``ProducerGiven``.
+
+    It is not superseded by a newer connection: it moves the pair, so it is the newest by itself.
+    """
 
     transactional_id: str
     timeout_ms: int

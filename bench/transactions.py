@@ -60,7 +60,6 @@ def transactional(bootstrap: str, transactional_id: str) -> Producer:
         {
             "bootstrap.servers": bootstrap,
             "transactional.id": transactional_id,
-            "linger.ms": 0,
             "log_level": 0,
         }
     )

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.raw import RawClient, batch
-from support.raw_transactions import READ_UNCOMMITTED, Log, RawProducer, make_topic, new_name
+from support.raw_log import READ_UNCOMMITTED, Log
+from support.raw_transactions import RawProducer, make_topic, new_name
 
 import semel
 

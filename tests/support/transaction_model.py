@@ -1,4 +1,4 @@
-"""What readers must see, worked out twice: from the facts, as a store and a client do it, and from the answers.
+"""What readers must see, worked out twice: from the facts, as stores and clients do it, and from answers.
 
 `Shelf` keeps logs, staged batches and aborted transactions by the facts alone, and reads them as a client
 does. `Expected` knows no rule of the broker: it is told what was answered, and says what may be read.

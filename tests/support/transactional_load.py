@@ -7,6 +7,7 @@ partitions, so the log alone shows what is torn, doubled, or should not be there
 """
 
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -62,13 +63,13 @@ class Worker(threading.Thread):
         super().__init__(name=name)
         self.progress = progress
         self.stopping = threading.Event()
-        self.failure: BaseException | None = None
+        self.failure = ""
 
     def run(self) -> None:
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001 - the test that waits has to hear of it
-            self.failure = error
+        except BaseException:  # noqa: BLE001 - the test that waits has to hear of it
+            self.failure = traceback.format_exc()
 
     def work(self) -> None:
         raise NotImplementedError
@@ -318,7 +319,7 @@ class TransactionalLoad:
 
     def failures(self) -> list[str]:
         workers: list[Worker] = [*self.writers, self.copier]
-        return [f"{each.name}: {each.failure!r}" for each in workers if each.failure is not None]
+        return [f"{each.name}: {each.failure}" for each in workers if each.failure]
 
     def stop(self) -> None:
         """Let every writer finish its transaction, and the copier copy the rest."""
@@ -335,7 +336,7 @@ class TransactionalLoad:
     def check(self) -> None:
         """Nothing lost, nothing doubled, nothing torn, nothing aborted read, nothing left open."""
         failures = self.failures()
-        assert not failures, failures
+        assert not failures, "\n".join(failures)
         with RawClient(self.bootstrap) as client:
             logs = [Log(client, self.source, index) for index in range(PARTITIONS)]
             copies = [Log(client, self.target, index) for index in range(PARTITIONS)]

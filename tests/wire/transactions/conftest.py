@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.raw import RawClient
-from support.raw_transactions import PEER, Log, RawProducer, make_topic
+from support.raw_log import Log
+from support.raw_transactions import PEER, RawProducer, make_topic
 
 import semel
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from support.raw import RawClient
+from support.raw_log import Log
 from support.raw_transactions import (
-    Log,
     RawProducer,
     committed,
     describe,

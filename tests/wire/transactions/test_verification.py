@@ -2,7 +2,8 @@
 
 import pytest
 from support.raw import RawClient, batch
-from support.raw_transactions import Log, RawProducer, describe, ours, produce_in, soon
+from support.raw_log import Log
+from support.raw_transactions import RawProducer, describe, ours, produce_in, soon
 
 import semel
 from semel.wire.errors import ErrorCode

@@ -2,14 +2,8 @@
 
 import pytest
 from support.raw import NOW, RawClient, batch
-from support.raw_transactions import (
-    READ_UNCOMMITTED,
-    Log,
-    RawProducer,
-    describe,
-    make_topic,
-    soon,
-)
+from support.raw_log import READ_UNCOMMITTED, Log
+from support.raw_transactions import RawProducer, describe, make_topic, soon
 
 from semel.wire.batch import CONTROL, TRANSACTIONAL
 from semel.wire.errors import ErrorCode

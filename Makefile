@@ -14,7 +14,7 @@ setup: $(STAMP) ## make .venv with everything for development
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark]'
 	@touch $@
 
 check: setup ## format, lint, types, layers
@@ -30,8 +30,9 @@ fmt: setup ## format and fix what can be fixed
 test: setup ## every test that needs no peer (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-chaos: setup ## 50 x kill -9 under idempotent load from eight producers
-	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos -k kill --timeout 3600
+chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 times in transactions
+	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py
+	SEMEL_KILLS=200 $(BIN)/python -m pytest tests/chaos/test_kill_transactions.py
 
 run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data
 	$(BIN)/semel serve --data semel-data --listen 127.0.0.1:9092
@@ -43,7 +44,7 @@ docs: setup ## write the generated parts of the docs
 	$(BIN)/python -m tools.docs
 
 demo: setup ## the exactly-once Spark pipeline with crashes (not built yet)
-	@echo "make demo: the Spark pipeline is not built yet; see 'What does not work yet' in README.md" >&2; exit 1
+	@echo "make demo: the demonstration is not built yet; see 'What does not work yet' in README.md" >&2; exit 1
 
 peers: setup ## Java, Go and Apache Kafka beside Semel (needs Maven and Go)
 	$(BIN)/python -m pytest peers --timeout 900

@@ -14,13 +14,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OPERATING = """# Operating
 
-One process owns a data directory; a second one is refused. Everything is in it: `ledger.db` (SQLite) and `chunks/`. Stop with
+One process owns a data directory; a second one is refused. Everything is in it: the journal (two files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop with
 SIGTERM, or kill it: the outcome is the same, and the next start recovers by itself. On an error of the disk the process exits with code
 70 without answering, because nobody can know what was written; start it again. A full disk refuses produce with a retriable
 error while reads go on.
 
 Back up by copying a stopped directory, or by copying `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only grow,
-so later chunks hold all that an earlier ledger points at (pause retention meanwhile).
+so later chunks hold all that an earlier ledger points at (pause retention meanwhile). Leave the journal out of such a copy: it belongs to
+the directory as a whole. The ledger is some milliseconds behind the journal.
 
 Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` for a load balancer.
 

@@ -17,7 +17,7 @@ from support.raw_groups import ClassicMember, commit_offset
 
 from semel.server.run import EXIT_BROKEN
 from semel.wire.errors import ErrorCode
-from semel.wire.messages import CreatableTopic, CreateTopicsRequest
+from semel.wire.messages import CreatableTopic, CreateTopicsRequest, ListGroupsRequest
 
 
 def check_survivors(broker: BrokerProcess, producer_id: int, acknowledged: int) -> None:
@@ -73,6 +73,8 @@ def test_a_ledger_that_cannot_be_written_ends_the_process(tmp_path: Path, what: 
                 assert client.produce("t", batch(number, **fields)).base_offset == number
             assert commit_offset(client, "g", "t", 3) == ErrorCode.NONE
             member = ClassicMember(client, "members")
+            # Asks the ledger, which has everything then and writes nothing more by itself.
+            assert len(client.ask(ListGroupsRequest(), 4).groups) == 2
             limit_file_size(broker, 1)
             if what == "heartbeat":
                 # Needs no write, so it is answered by a broker that could not.

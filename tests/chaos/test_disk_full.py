@@ -136,11 +136,11 @@ def test_an_idempotent_producer_waits_for_room(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MiB, 17 of which the ledger's write-ahead log takes."""
+    """A file system of 80 MiB, of which the ledger's write-ahead log takes 17 and the journal 32."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "semel-test", str(disk)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=80m", "semel-test", str(disk)], capture_output=True, check=False
     )
     if mounting.returncode:
         pytest.skip("a file system cannot be mounted here")

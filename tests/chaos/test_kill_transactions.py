@@ -3,7 +3,7 @@
 Eight producers of four kinds write over three partitions and abort every third transaction, a copier consumes
 and produces in transactions of its own, and the broker is killed and started again. What was acknowledged in
 an open transaction is with the operating system, so the producers go on with it after the restart.
-``SEMEL_KILLS`` says how often; ``make chaos`` takes two hundred.
+``SEMEL_KILLS`` says how often; ``make chaos`` takes two hundred for each visibility.
 
 A power loss is another matter: what was not flushed may be gone, so a new term begins and fences whatever was
 open. It is played here by another boot id.
@@ -58,6 +58,7 @@ def test_kill_under_transactional_load(tmp_path: Path, visibility: str) -> None:
                 broker.kill()
                 broker.start()
             load.wait_for(STEPS_BETWEEN_KILLS)
+            load.wait_for_everyone()
         load.check()
         # And once more from what is on the disk.
         broker.kill()

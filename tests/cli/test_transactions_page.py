@@ -12,6 +12,7 @@ import pytest
 from support.pages import blocks, sessions
 from support.raw import RawClient, batch
 from support.raw_transactions import RawProducer
+from support.waiting import until
 
 import semel
 from semel.client import Admin, Client
@@ -64,7 +65,8 @@ def test_queries(broker: semel.Embedded, tmp_path: Path) -> None:
     with closing(sqlite3.connect(f"file:{tmp_path / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         for query in blocks(PAGE, "sql"):
             for each in query.strip().split(";\n"):
-                assert ledger.execute(each).fetchall(), each
+                # The ledger is a moment behind the journal.
+                until(lambda each=each: ledger.execute(each).fetchall(), what=each)
 
 
 def test_settings_have_the_default_that_the_page_says() -> None:

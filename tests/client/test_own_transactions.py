@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.proxy import Act, Proxy
 
 import semel
 from semel.client import (
@@ -29,6 +30,7 @@ from semel.client import (
     end_transaction,
 )
 from semel.client.group_offsets import fetch_offsets
+from semel.client.transaction_state import State
 from semel.client.transactions_admin import (
     abort_transaction,
     describe_producers,
@@ -36,6 +38,7 @@ from semel.client.transactions_admin import (
     fence_producer,
     list_transactions,
 )
+from semel.wire.messages import EndTxnRequest
 
 PEER = os.environ.get("SEMEL_PEER")
 SETTINGS = {
@@ -270,6 +273,21 @@ def test_after_a_timeout_the_producer_goes_on(client: Client, topic: str, versio
         with producer.transaction():
             producer.send(topic, b"next")
     check_read(client, topic, [b"next"])
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_an_end_that_was_answered_stands_when_the_broker_is_gone_right_after_it(
+    client: Client, bootstrap: str, topic: str, version: int, fresh: Fresh, end: str
+) -> None:
+    with Proxy(bootstrap) as proxy, Client(proxy.bootstrap, timeout_s=20) as other:
+        producer = TransactionalProducer(other, fresh("id"), version_max=version)
+        hold_open(producer, topic, b"v")
+        proxy.on(EndTxnRequest.api_key, Act.LAST)
+        getattr(producer, end)()
+        assert producer.state is State.READY
+        producer.begin()
+        assert producer.version == version
+    check_read(client, topic, [b"v"] if end == "commit" else [])
 
 
 def test_another_process_ends_a_prepared_transaction(

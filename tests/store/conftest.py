@@ -177,7 +177,10 @@ def failing_files() -> FailingFiles:
 
 
 class FailingDisk(apsw.VFS):
-    """SQLite's way to the disk, on which writing or flushing the write-ahead log can be made to fail."""
+    """SQLite's way to the disk, on which writing or flushing the write-ahead log can be made to fail.
+
+    ``move`` fails writing the database itself, to which the log is moved.
+    """
 
     def __init__(self) -> None:
         self.name = f"failing-{os.urandom(4).hex()}"
@@ -201,6 +204,8 @@ class FailingFile(apsw.VFSFile):
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
         self._fail("write")
+        if not self._is_log and "move" in self._disk.failing:
+            raise self._disk.failing["move"]("move")
         super().xWrite(data, offset)
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name

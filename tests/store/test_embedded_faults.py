@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
-from support.stored import SETTINGS, append, assert_dense, log_of, opened
+from support.stored import LARGE, SETTINGS, Book, append, assert_dense, log_of, make_small, opened
 
 from semel.config import Settings
 from semel.core.facts import BatchAppended, BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
@@ -21,7 +21,7 @@ from semel.store.interface import StoreBroken, StoreFull
 
 
 @pytest.mark.parametrize("call", ["write", "flush"])
-async def test_a_chunk_that_cannot_be_written_breaks_the_store(
+async def test_a_journal_that_cannot_be_written_breaks_the_store(
     tmp_path: Path, scribe: Any, failing_files: Any, call: str
 ) -> None:
     store = await open_store(tmp_path / "data", SETTINGS, files=failing_files)
@@ -44,7 +44,39 @@ async def test_a_chunk_that_cannot_be_written_breaks_the_store(
             await again
     await store.close()
     async with opened(tmp_path / "data") as store:
-        assert len(await log_of(store, key)) == 1
+        log = await log_of(store, key)
+        assert_dense(log)
+        assert len(log) in (1, 2)
+        assert not store.stopped_cleanly
+
+
+@pytest.mark.parametrize("call", ["write", "flush"])
+async def test_a_chunk_that_cannot_be_written_breaks_the_store_and_loses_nothing(
+    tmp_path: Path, failing_files: Any, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
+    book = Book()
+    store = await open_store(tmp_path / "data", SETTINGS, files=failing_files)
+    await book.begin(store)
+    await book.commit(store)
+    failing_files.failures[call] = errno.EIO
+    with pytest.raises(StoreBroken):
+        await store.synchronise()
+    failing_files.failures.clear()
+    with pytest.raises(StoreBroken):
+        await book.commit(store)
+    await store.close()
+    del book.batches[1:]
+    # The journal has it, and the term goes on: what it has was flushed.
+    async with opened(tmp_path / "data", files=failing_files) as store:
+        assert (await book.check(store), store.term) == (1, 1)
+        await book.commit(store)
+        failing_files.failures[call] = errno.EIO
+        with pytest.raises(StoreBroken):
+            await book.commit(store, LARGE)
+        failing_files.failures.clear()
+    async with opened(tmp_path / "data") as store:
+        assert await book.check(store) in (2, 3)
         assert not store.stopped_cleanly
 
 
@@ -64,14 +96,19 @@ async def test_a_ledger_that_cannot_be_written_breaks_the_store(
     key = PartitionKey(created.topic.topic_id, 0)
     await store.commit([created], [])
     failing_disk.failing["sync"] = apsw.IOError
+    # A commit needs the journal and nothing else.
+    await append(store, scribe, key)
     with pytest.raises(StoreBroken):
-        await append(store, scribe, key)
+        await store.synchronise()
     failing_disk.failing.clear()
     with pytest.raises(StoreBroken):
         await store.commit([ProducerIdAllocated(1)], [])
     with pytest.raises(StoreBroken):
         await store.chunks.append([b"x"])
     await store.close()
+    async with opened(tmp_path / "data") as store:
+        assert not store.stopped_cleanly
+        assert len(await log_of(store, key)) == 1
 
 
 async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
@@ -90,6 +127,7 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
         # Reading, committing facts, deleting and sweeping go on: that is how a disk gets room again.
         assert len(await log_of(store, key)) == 3
         await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2)], [])
+        await store.synchronise()
         places = await store.ledger.sweep(limit=10)
         assert len(places) == 2
         await store.chunks.release(places)
@@ -97,30 +135,6 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
         monkeypatch.undo()
         await append(store, scribe, key)
         assert [batch.base_offset for batch, _ in await log_of(store, key)] == [2, 3]
-
-
-async def test_a_ledger_that_was_full_is_given_batches_again_when_there_is_room(
-    tmp_path: Path, scribe: Any, failing_files: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened(tmp_path / "data", files=failing_files) as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
-        await store.make_room(1_000)
-        connection = store.ledger._writer.connection
-        connection.pragma("max_page_count", connection.pragma("page_count"))
-        facts = [BatchAppended(key, offset, offset, 0, 0, 1, -1, False, False) for offset in range(3_000)]
-        with pytest.raises(StoreFull):
-            await store.commit(facts, [b"x"] * 3_000)
-        free = 0
-        monkeypatch.setattr(failing_files, "free_bytes", lambda path: free)
-        with pytest.raises(StoreFull):
-            await store.make_room(1)
-        free = 2**40
-        connection.pragma("max_page_count", 2**30)
-        await store.make_room(1_000)
-        await store.commit(facts, [b"x"] * 3_000)
-        assert len(await log_of(store, key)) == 3_000
 
 
 async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_disk(

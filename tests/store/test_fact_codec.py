@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from semel.core import facts
 from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.groups.model import ClassicMember, ClassicState
-from semel.core.types import PartitionKey, Topic
+from semel.core.types import Topic
 from semel.store.fact_codec import pack_facts, unpack_facts
 from semel.store.interface import Place
 
@@ -98,5 +98,3 @@ def test_what_is_not_known_is_not_written() -> None:
         pack_facts([facts.GroupChanged(object())], [])
     with pytest.raises(TypeError, match="SessionChanged"):
         pack_facts([facts.SessionChanged("g", None)], [])
-    with pytest.raises(TypeError, match="bytearray"):
-        pack_facts([facts.StagedDropped(PartitionKey(bytearray(16), 0), 1)], [])  # type: ignore[arg-type]

@@ -22,13 +22,17 @@ class Nothing:
     """A ledger in which nothing exists but what a test puts there."""
 
     def __init__(self) -> None:
-        self.values: dict[Key, Value] = {}
+        self._values: dict[tuple[type, Key], Value] = {}
         self.open: list[Transaction] = []
         self.loads: list[list[Key]] = []
 
+    def keep(self, key: Key, value: Value) -> None:
+        # By kind too: keys of different kinds can be equal as tuples.
+        self._values[type(key), key] = value
+
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         self.loads.append(list(keys))
-        return [self.values.get(key) for key in keys]
+        return [self._values.get((type(key), key)) for key in keys]
 
     async def transactions(
         self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None

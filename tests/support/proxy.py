@@ -36,6 +36,7 @@ from semel.wire.messages import APIS
 
 WAIT_SECONDS = 30.0
 SIZE = struct.Struct(">i")
+MORE = getattr(socket, "MSG_MORE", 0)  # Linux sends these bytes together with what comes next
 PRODUCE, METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 0, 3, 10, 60
 
 
@@ -59,6 +60,8 @@ class Act(enum.Enum):
     """The broker gets it, and the client never hears the answer."""
     CUT_ANSWER = enum.auto()
     """The broker gets it, and the client's connection is closed instead of the answer."""
+    LAST = enum.auto()
+    """The broker gets it, the client hears the answer, and with it the broker is gone for everyone."""
 
 
 @dataclass
@@ -155,6 +158,13 @@ class Proxy:
             self._rules.append(rule)
         return rule
 
+    def refuse_all(self) -> None:
+        """Take no connection any more. May be called again."""
+        with contextlib.suppress(OSError):
+            # A thread in accept is not woken by a close.
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
     def cut_all(self) -> None:
         """Close every connection, on both sides."""
         with self._lock:
@@ -178,10 +188,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A thread in accept is not woken by a close.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.refuse_all()
         self._accepting.join(WAIT_SECONDS)
         for rule in self._rules:
             rule.let_go()
@@ -313,8 +320,7 @@ class _Link:
             if asked.closes_client:
                 _shut(self._client)
             elif asked.is_for_client:
-                with contextlib.suppress(OSError):
-                    self._client.sendall(b"".join(self._readdressed(frame, asked.header)))
+                self._answer(b"".join(self._readdressed(frame, asked.header)), asked)
             with self._answered:
                 self._asked.pop(0)
                 self._answered.notify_all()
@@ -326,6 +332,16 @@ class _Link:
         self._refused()
         _shut(self._client)
         self._broker.close()
+
+    def _answer(self, answer: bytes, asked: _Asked) -> None:
+        is_last = asked.rule is not None and asked.rule.act is Act.LAST
+        if is_last:
+            self._proxy.refuse_all()
+        with contextlib.suppress(OSError):
+            # With the end of the stream, so that the client cannot look in between.
+            self._client.sendall(answer, MORE if is_last else 0)
+        if is_last:
+            self._proxy.cut_all()
 
     def _refused(self) -> None:
         """The broker closed the connection: that is the answer to what it was asked."""

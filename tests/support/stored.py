@@ -1,13 +1,19 @@
 """Words for tests of the embedded store: open it, append batches that say their offset, read them back."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from semel.config import Settings
-from semel.core.types import PartitionKey
+from semel.core.facts import BatchAppended, TopicCreated
+from semel.core.types import PartitionKey, Topic
+from semel.store import embedded, following, journal, ledger_writer
 from semel.store.embedded import EmbeddedStore, open_store
 from semel.store.interface import StoredBatch
+from semel.wire.records import Record, encode_batch
 
 SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
 EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
@@ -47,3 +53,70 @@ def assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
     for offset, (batch, data) in enumerate(log):
         assert batch.base_offset == offset
         assert data == bytes_of(offset)
+
+
+LARGE = 9_000
+"""Bytes of a batch that is too large for the journal of a small store."""
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that has a size is small, so that switching, moving and sealing come soon.
+
+    The ledger follows when somebody reads it, and not by itself.
+    """
+    monkeypatch.setattr(journal, "FILE_BYTES", 16 * 1024)
+    monkeypatch.setattr(journal, "ZEROED_BYTES", 1024)
+    monkeypatch.setattr(embedded, "FRAME_BYTES_MAX", 8 * 1024)
+    monkeypatch.setattr(embedded, "JOURNALED_BYTES_MAX", 4 * 1024)
+    monkeypatch.setattr(following, "DELAY_SECONDS", 3_600)
+    monkeypatch.setattr(ledger_writer, "LOG_FRAMES_MAX", 60)
+    monkeypatch.setattr(ledger_writer, "LOG_FRAMES_BUSY", 40)
+    monkeypatch.setattr(ledger_writer, "LOG_FRAMES_QUIET", 20)
+    monkeypatch.setattr(ledger_writer, "LOOK_EVERY", 16)
+
+
+class Book:
+    """Commits to two partitions at once, and knows what must be there afterwards.
+
+    Each commit appends a real batch to both, so a commit that is there by half is seen.
+    """
+
+    def __init__(self) -> None:
+        self.topic = Topic("book", os.urandom(16), 2, {})
+        self.keys = [PartitionKey(self.topic.topic_id, index) for index in range(2)]
+        self.batches: list[list[bytes]] = []
+        """Of each commit that was asked for, one for each partition."""
+        self.durable = 0
+        """So many commits were answered as durable."""
+        self.answered = 0
+        """And so many were answered at all."""
+
+    async def begin(self, store: EmbeddedStore) -> None:
+        await store.commit([TopicCreated(self.topic)], [])
+
+    async def commit(self, store: EmbeddedStore, size: int = 100, *, is_early: bool = False) -> None:
+        offset = len(self.batches)
+        both = [encode_batch([Record(0, offset, None, os.urandom(size))]) for _ in self.keys]
+        self.batches.append(both)
+        facts = [
+            BatchAppended(key, offset, offset, offset, offset, len(each), -1, False, False)
+            for key, each in zip(self.keys, both, strict=True)
+        ]
+        await store.commit(facts, both, is_early=is_early)
+        self.answered = offset + 1
+        if not store.has_early:
+            self.durable = self.answered
+
+    async def check(self, store: EmbeddedStore) -> int:
+        """Every commit is there whole or not at all, without a gap; how many are there."""
+        if not await store.ledger.topics():
+            return 0
+        logs = [await log_of(store, key) for key in self.keys]
+        count = len(logs[0])
+        for index, (key, log) in enumerate(zip(self.keys, logs, strict=True)):
+            assert [batch.base_offset for batch, _ in log] == list(range(count))
+            assert [data for _, data in log] == [both[index] for both in self.batches[:count]]
+            (partition,) = await store.ledger.load([key])
+            assert partition.high_watermark == count
+            assert partition.size_bytes == sum(batch.place.length for batch, _ in log)
+        return count

@@ -317,6 +317,14 @@ class TransactionalLoad:
             is_moving = self._progress.acquire(timeout=WAIT_SECONDS)
             assert is_moving, f"nothing moved for a minute: {self.failures()}"
 
+    def wait_for_everyone(self) -> None:
+        """Until each has committed and aborted: some clients pause for long after a kill."""
+
+        def have_worked() -> bool:
+            return all(writer.committed and writer.aborted for writer in self.writers)
+
+        until(lambda: have_worked() or self.failures(), WAIT_SECONDS, "a commit and an abort of everyone")
+
     def failures(self) -> list[str]:
         workers: list[Worker] = [*self.writers, self.copier]
         return [f"{each.name}: {each.failure}" for each in workers if each.failure]

@@ -25,6 +25,7 @@ What must stay true:
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ from semel.broker.clock import Clock
 from semel.broker.early import FLUSH_AFTER_SECONDS, Early
 from semel.broker.metrics import Metrics
 from semel.broker.speakers import Speakers
+from semel.broker.tick import Tick, newest_only
 from semel.broker.transaction_metrics import Watch
 from semel.config import Settings
 from semel.core.facts import DURABLE, BatchAppended
@@ -64,21 +66,6 @@ _PAGE = 1_000
 """Open transactions that are loaded, or aborted, at once."""
 
 
-class _Tick:
-    """What one turn came to."""
-
-    __slots__ = ("batches", "durable", "facts", "is_early", "replies", "watch")
-
-    def __init__(self) -> None:
-        self.facts: list[Fact] = []
-        self.durable: list[Fact] = []
-        self.batches: list[Buffer] = []
-        self.replies: list[tuple[Ticket, Any]] = []
-        self.is_early = False
-        """Whether there are durable facts, and all are of work inside open transactions."""
-        self.watch: Watch | None = None
-
-
 class CommitLoop:
     """Owns the state. Everyone else sends commands."""
 
@@ -106,7 +93,7 @@ class CommitLoop:
         self._parked: dict[Ticket, tuple[Asked, int]] = {}
         self._wake = asyncio.Event()
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._stopping = False
+        self._stopping = self._must_recall = False
 
     async def load_open_transactions(self) -> None:
         """Put every open transaction into the state: their deadlines are looked at in memory."""
@@ -195,7 +182,15 @@ class CommitLoop:
         return None
 
     async def _tick(self, asked: list[Asked]) -> None:
-        await self._load(asked)
+        try:
+            if self._must_recall:
+                await self._recall()
+            await self._load(asked)
+        except StoreFull as full:
+            # The ledger has no room for what was committed, so it cannot say what is true.
+            for each in asked:
+                each.done(full)
+            return
         started = time.perf_counter()
         tick = self._decide(asked)
         decided = time.perf_counter()
@@ -260,10 +255,10 @@ class CommitLoop:
         for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):
             self.state.put(key, value)
 
-    def _decide(self, asked: list[Asked]) -> _Tick:
+    def _decide(self, asked: list[Asked]) -> Tick:
         state = self.state
         now = self._clock.now()
-        tick = _Tick()
+        tick = Tick()
         facts, batches, replies, is_early = tick.facts, tick.batches, tick.replies, True
         for each in asked:
             decide: Callable[[Command, int], Decision] = state.decide
@@ -285,6 +280,8 @@ class CommitLoop:
                     each.parked += 1
                 each.answers.append(decision.answer)
         tick.durable = [fact for fact in facts if type(fact) in _DURABLE]
+        if tick.watch is not None and len(tick.durable) > 2:
+            tick.durable = newest_only(tick.durable)
         tick.is_early = is_early and bool(tick.durable)
         if self._hears_speakers and len(tick.durable) < len(facts):
             self.speakers.learn(facts)
@@ -306,7 +303,7 @@ class CommitLoop:
         """Whether a reader that looks past open transactions waits for one of these."""
         return any(type(fact) is BatchAppended and self._is_awaited(fact.partition) for fact in facts)
 
-    def _keep_early(self, tick: _Tick) -> None:
+    def _keep_early(self, tick: Tick) -> None:
         self._metrics.transactions.early_ticks += 1
         loop = asyncio.get_running_loop()
         self.early.add(self.state, tick.durable, tick.batches, loop.time())
@@ -340,7 +337,7 @@ class CommitLoop:
 
     # -- after the commit ------------------------------------------------------------------------------------
 
-    def _publish_all(self, tick: _Tick) -> None:
+    def _publish_all(self, tick: Tick) -> None:
         """Show readers what this commit made durable, the early work before it first."""
         self._metrics.transactions.flushes += 1
         if self.early.facts:
@@ -363,7 +360,7 @@ class CommitLoop:
             if not each.parked:
                 each.done(each.answers)
 
-    async def _refuse(self, asked: list[Asked], tick: _Tick, full: StoreFull) -> None:
+    async def _refuse(self, asked: list[Asked], tick: Tick, full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         if not tick.durable:
             # A flush found no room. No state is wrong, and the early work is still there.
@@ -380,9 +377,16 @@ class CommitLoop:
         for each in asked:
             if id(each) not in parked:
                 each.done(full)
+        self._must_recall = True
+        with contextlib.suppress(StoreFull):
+            await self._recall()
+
+    async def _recall(self) -> None:
+        """Put into a new state what the ledger does not say when it is asked for something else."""
         await self.load_open_transactions()
         for key, value in self.early.values():
             self.state.put(key, value)
+        self._must_recall = False
 
     def _fail_parked(self, full: StoreFull) -> set[int]:
         waiting = {id(each): each for each, _ in self._parked.values()}

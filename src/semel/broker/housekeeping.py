@@ -142,10 +142,14 @@ class Housekeeping:
         store = self._broker.store
         while True:
             released = await store.ledger.leftovers(limit=SWEEP_ROWS)
+            # After the look: what it saw is on the disk, so no start looks for these bytes again.
+            await store.synchronise()
             await store.chunks.release(released)
             swept = await store.ledger.sweep(limit=SWEEP_ROWS)
             # What was left behind since the look may be swept before what was looked at.
-            await store.chunks.release(sorted(set(swept) - set(released)))
+            if missed := sorted(set(swept) - set(released)):
+                await store.synchronise()
+                await store.chunks.release(missed)
             if not swept:
                 break
         await store.sweep_orphans()

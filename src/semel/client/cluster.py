@@ -304,21 +304,27 @@ class Client:
         timeout_s: float | None = None,
         max_version: int | None = None,
         within_s: float | None = None,
+        on_lost: Callable[[], None] | None = None,
     ) -> Any:
         """Send a request to the coordinator of a key, wherever it moves; for requests that may be repeated.
 
         `timeout_s` is how long one answer may take, where that is longer than usual, and `within_s` how long
         all of it may. `codes` picks the error codes out of a response; those that say "not here" or "not yet"
-        are followed, all others are for the caller.
+        are followed, all others are for the caller. `on_lost` is called when an answer was lost:
+        the request may have been carried out already, whatever is answered to the next one.
         """
         for attempt in Attempts(self.timeout_s if within_s is None else within_s):
+            pending = None
             try:
                 node = self.coordinator(key, kind, attempt.left_s)
-                response = self.send(request, node=node, timeout_s=timeout_s, max_version=max_version)
+                pending = self.post(request, node=node, max_version=max_version)
+                response = pending.wait(timeout_s)
                 not_yet = next((code for code in codes(response) if code in _NOT_YET), ErrorCode.NONE)
                 check(not_yet, f"the coordinator of {key!r} does not answer for it")
                 return response
             except (KafkaError, ClientError) as error:
+                if on_lost is not None and pending is not None and isinstance(error, ClientError):
+                    on_lost()
                 if isinstance(error, ClientError) or error.code in _MOVED:
                     self.forget_coordinator(key, kind)
                 attempt.failed(error)

@@ -14,7 +14,7 @@ session (KIP-227): a client with few partitions gains nothing from one.
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -128,10 +128,8 @@ def visible(
     topic, number = partition
     records: deque[ConsumedRecord] = deque()
     next_offset = offset
-    skip = _AbortedRanges(aborted or ()) if isolation is Isolation.READ_COMMITTED else None
-    for at, header in iter_batches(data):
-        hidden = skip is not None and skip.hides(header, data, at)
-        if not hidden and not header.is_control and header.last_offset >= offset:
+    for at, header, is_shown in shown(data, aborted, isolation):
+        if is_shown and header.last_offset >= offset:
             records.extend(
                 ConsumedRecord(topic, number, *record)
                 for record in iter_records(data, at)
@@ -139,6 +137,16 @@ def visible(
             )
         next_offset = max(next_offset, header.last_offset + 1)
     return records, next_offset
+
+
+def shown(
+    data: Buffer, aborted: Iterable[AbortedTransaction] | None, isolation: Isolation
+) -> Iterator[tuple[int, BatchHeader, bool]]:
+    """Every whole batch: where it is, its header, and whether a reader may see its records."""
+    skip = _AbortedRanges(aborted or ()) if isolation is Isolation.READ_COMMITTED else None
+    for at, header in iter_batches(data):
+        hidden = skip is not None and skip.hides(header, data, at)
+        yield at, header, not hidden and not header.is_control
 
 
 class _AbortedRanges:

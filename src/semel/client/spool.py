@@ -2,10 +2,11 @@
 
 The limit is for all that is held together. When it is passed, the largest that is still in memory goes to a
 file of its own, and what is added to it later follows. So the memory is bounded whatever is held, and small
-things that come and go do not touch the disk. The files are temporary: they go with what they hold, the rest
-when the spool is closed.
+things that come and go do not touch the disk. The files have no names: they go with what they hold, and all
+of them with the process, however it ends. Beyond a number of files they are shared, since each is a handle.
 """
 
+import os
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -13,8 +14,34 @@ from pathlib import Path
 
 from semel.wire.batch import PREFIX_BYTES
 
+FILES_MAX = 64
+
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = PREFIX_BYTES - _LENGTH.size
+
+
+class _File:
+    """A temporary file, and how many of those that are held have something in it."""
+
+    def __init__(self, directory: Path | str | None) -> None:
+        self.file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - open for as long as it is used
+        self.users = 0
+
+    def append(self, batches: list[bytes]) -> tuple[int, int]:
+        """Where they begin and end."""
+        start = self.file.seek(0, os.SEEK_END)
+        self.file.writelines(batches)
+        self.file.flush()
+        return start, self.file.tell()
+
+    def read(self, start: int, end: int) -> Iterator[bytes]:
+        """The batches between two places, one by one. Others may be added meanwhile."""
+        number = self.file.fileno()
+        while start < end:
+            prefix = os.pread(number, PREFIX_BYTES, start)
+            size_bytes = PREFIX_BYTES + _LENGTH.unpack_from(prefix, _LENGTH_AT)[0]
+            yield os.pread(number, size_bytes, start)
+            start += size_bytes
 
 
 class Held:
@@ -24,13 +51,14 @@ class Held:
         self._spool = spool
         self._number = number
         self._memory: list[bytes] = []
-        self._path: Path | None = None
+        self._file: _File | None = None
+        self._pieces: list[tuple[int, int]] = []
         self.memory_bytes = 0
 
     @property
     def is_on_disk(self) -> bool:
         """Whether it was too large for memory."""
-        return self._path is not None
+        return self._file is not None
 
     def add(self, batch: bytes) -> None:
         """Hold one more batch."""
@@ -40,10 +68,9 @@ class Held:
 
     def batches(self) -> Iterator[bytes]:
         """The batches. Those on disk are read one by one."""
-        if self._path is not None:
-            with self._path.open("rb") as file:
-                while prefix := file.read(PREFIX_BYTES):
-                    yield prefix + file.read(_LENGTH.unpack_from(prefix, _LENGTH_AT)[0])
+        if self._file is not None:
+            for start, end in self._pieces:
+                yield from self._file.read(start, end)
         yield from self._memory
 
     def drop(self) -> None:
@@ -51,14 +78,16 @@ class Held:
         self._spool._dropped(self)
         self._memory.clear()
         self.memory_bytes = 0
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None
+        self._pieces.clear()
+        self._file = None
 
-    def _spill(self, directory: Path) -> None:
-        self._path = self._path or directory / str(self._number)
-        with self._path.open("ab") as file:
-            file.writelines(self._memory)
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = self._spool._file_for_one_more()
+        start, end = self._file.append(self._memory)
+        if self._pieces and self._pieces[-1][1] == start:
+            start, _ = self._pieces.pop()
+        self._pieces.append((start, end))
         self._memory.clear()
         self.memory_bytes = 0
 
@@ -69,8 +98,8 @@ class Spool:
     def __init__(self, memory_bytes_max: int, directory: Path | str | None = None) -> None:
         self.memory_bytes = 0
         self._memory_bytes_max = memory_bytes_max
-        self._parent = directory
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory = directory
+        self._files: list[_File] = []
         self._held: dict[int, Held] = {}
         self._next = 0
 
@@ -84,9 +113,6 @@ class Spool:
         """Delete the files. May be called again."""
         for held in list(self._held.values()):
             held.drop()
-        if self._directory is not None:
-            self._directory.cleanup()
-            self._directory = None
 
     def _grew(self, held: Held, size_bytes: int) -> None:
         self.memory_bytes += size_bytes
@@ -95,10 +121,21 @@ class Spool:
                 held if held.is_on_disk else max(self._held.values(), key=lambda each: each.memory_bytes)
             )
             self.memory_bytes -= largest.memory_bytes
-            if self._directory is None:
-                self._directory = tempfile.TemporaryDirectory(prefix="semel-", dir=self._parent)
-            largest._spill(Path(self._directory.name))
+            largest._spill()
+
+    def _file_for_one_more(self) -> _File:
+        if len(self._files) < FILES_MAX:
+            self._files.append(_File(self._directory))
+        file = min(self._files, key=lambda each: each.users)
+        file.users += 1
+        return file
 
     def _dropped(self, held: Held) -> None:
         self.memory_bytes -= held.memory_bytes
         self._held.pop(held._number, None)
+        file = held._file
+        if file is not None:
+            file.users -= 1
+            if not file.users:
+                self._files.remove(file)
+                file.file.close()

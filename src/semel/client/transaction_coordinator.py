@@ -72,6 +72,8 @@ class Coordinator:
         self.transactional_id = transactional_id
         self._client = client
         self._timeout_s = timeout_s
+        self.commit_in_doubt = False
+        """Whether an answer to a commit was lost: it may have happened, though a later answer refuses it."""
 
     def init(
         self,
@@ -204,11 +206,15 @@ class Coordinator:
             kind=TRANSACTION,
             max_version=FIRST_END if version >= 2 else FIRST_END - 1,
             within_s=self._timeout_s,
+            on_lost=self._doubt if commit else None,
         )
         what = "committed" if commit else "aborted"
         check(response.error_code, f"the transaction of {self.transactional_id!r} was not {what}")
         given = Identity(response.producer_id, response.producer_epoch)
         return given if given.producer_id >= 0 else identity
+
+    def _doubt(self) -> None:
+        self.commit_in_doubt = True
 
 
 def _offset_topics(offsets: Mapping[Partition, int | CommittedOffset]) -> list[TxnOffsetCommitRequestTopic]:

@@ -184,12 +184,17 @@ class TransactionalProducer:
             raise
 
     def begin(self) -> None:
-        """Begin a transaction. The broker learns of it with the first record or offset."""
+        """Begin a transaction. The broker learns of it with the first record or offset.
+
+        If the cluster has version 2 since the last one, the producer takes its id again; that may fail.
+        """
         if self._state is State.NEW:
             self.init()
         self._expect("begin", State.READY)
+        self._look_for_version()
         self._groups.clear()
         self._failure = None
+        self._coordinator.commit_in_doubt = False
         self._writer.start(self._identity, self._version)
         self._state = State.OPEN
 
@@ -264,7 +269,7 @@ class TransactionalProducer:
             self._identity = self._coordinator.end(self._identity, self._version, commit=True)
         except (KafkaError, ClientError) as error:
             self._not_committed(error)
-        self._ended()
+        self._state = State.READY
 
     def abort(self) -> None:
         """Let nothing count. May be called again if the broker did not answer."""
@@ -283,7 +288,7 @@ class TransactionalProducer:
         if self._version < 2 and self._writer.failure is not None:
             # The numbers of a batch that was refused are missing in the log, so they have to start again.
             self._renew()
-        self._ended()
+        self._state = State.READY
 
     # ---- inside
 
@@ -295,13 +300,15 @@ class TransactionalProducer:
     def _found_version(self) -> int:
         return min(self._version_max, transaction_version(self._client))
 
-    def _ended(self) -> None:
-        version = self._found_version()
+    def _look_for_version(self) -> None:
+        try:
+            version = self._found_version()
+        except ClientError:
+            return  # Nobody can be asked now. What is sent next finds out for itself, and tries for longer.
         if version > self._version:
             # What is still under way in version 1 would fit the same pair, so it gets another one.
             self._renew()
         self._version = version
-        self._state = State.READY
 
     def _renew(self) -> None:
         """Ask for a new pair, on the condition that nobody else has the id."""
@@ -326,7 +333,7 @@ class TransactionalProducer:
             self._identity = self._coordinator.end(self._identity, self._version, commit=False)
         elif not was_ended and not (error.code in FENCED and self._recovered()):
             self._die(error)
-        self._ended()
+        self._state = State.READY
         what = f"the broker has aborted {name}; its timeout is {self._timeout_ms} ms. Begin another one"
         raise TransactionAborted.of(error, what)
 
@@ -367,10 +374,12 @@ class TransactionalProducer:
     def _die(self, error: KafkaError) -> NoReturn:
         self._state = State.DEAD
         name = f"the producer of {self.transactional_id!r}"
+        in_doubt = self._coordinator.commit_in_doubt
+        doubt = "; its commit may have happened, since an answer was lost" if in_doubt else ""
         if error.code in FENCED:
-            self._failure = ProducerFenced.of(error, f"{name} has to stop: another one has the id now")
+            self._failure = ProducerFenced.of(error, f"{name} has to stop: another one has the id now{doubt}")
         else:
-            advice = "cannot go on; close it and make another one"
+            advice = f"cannot go on; close it and make another one{doubt}"
             self._failure = ProducerFailed.of(error, f"{name} {advice}", error.message)
         raise self._failure
 

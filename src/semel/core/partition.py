@@ -232,7 +232,8 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
         )
         facts = (ProducerAdvanced(producer_key, advanced), *also)
         decision = _appended(key, partition, command, now, facts, opens_transaction=opens)
-    return decision._replace(is_early=not joined.is_two_phase)
+    answer, facts, batches, replies, _ = decision
+    return Decision(answer, facts, batches, replies, not joined.is_two_phase)
 
 
 def _staged(

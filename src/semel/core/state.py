@@ -8,10 +8,12 @@ in a replay, and in a simulator, and none of them waits for anything.
 An entity that does not exist is loaded as ``None``: "known to be absent" and "not loaded" are different.
 
 Memory is bounded: ``evict`` forgets the entities that were loaded longest ago, which is safe at any time
-between two ticks because the ledger holds the same values. Groups with a live session are kept.
+between two ticks because the ledger holds the same values. Groups with a live session are kept, and so are
+open transactions: their age is looked at in memory, and there are as many as clients keep open.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from semel.core import groups, offsets, partition, topics, transactions
@@ -60,9 +62,9 @@ class BrokerState:
         self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = {}
         self.transactions: dict[TransactionKey, Transaction | None] = {}
         self.cluster: dict[ClusterKey, Cluster | None] = {}
-        # Not entities: what is only in memory, see SessionChanged. A group in here is not evicted.
+        # Not entities: what is only in memory, see SessionChanged.
         self.sessions: dict[str, groups.Session] = {}
-        # The deadline of every open transaction (-1: none), also of those that are not loaded.
+        # The deadline of every open transaction (-1: none).
         self.ongoing: dict[str, int] = {}
         # The newest connection that spoke for a transactional id, see SpeakerChanged.
         self.speakers: dict[str, int] = {}
@@ -76,6 +78,11 @@ class BrokerState:
             PendingKey: self.pending,
             TransactionKey: self.transactions,
             ClusterKey: self.cluster,
+        }
+        # By the only part of their keys: the entities that are not evicted.
+        self._kept: Final[dict[type, dict[str, Any]]] = {
+            GroupKey: self.sessions,
+            TransactionKey: self.ongoing,
         }
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
@@ -104,13 +111,17 @@ class BrokerState:
         """Forget the oldest entities of every kind beyond the limit; say how many were forgotten."""
         forgotten = 0
         for kind, table in self.tables.items():
-            excess = len(table) - entities_max
+            if len(table) <= entities_max:
+                continue
+            kept = self._kept.get(kind, {})
+            eighth = entities_max // 8
+            # There is always room for others, however many are kept.
+            excess = len(table) - len(kept) - max(entities_max - len(kept), eighth)
             if excess <= 0:
                 continue
             # An eighth more than needed, so that a full table is not trimmed at every tick.
-            for key in list(table)[: excess + entities_max // 8]:
-                if kind is GroupKey and key.group_id in self.sessions:
-                    continue
+            oldest = (key for key in table if not kept or key[0] not in kept)
+            for key in list(islice(oldest, excess + eighth)):
                 del table[key]
                 forgotten += 1
         for speakers in (self.speakers, self.offset_speakers):

@@ -1,15 +1,18 @@
 """Ranges of chunks, put together so that few calls read or release them."""
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from semel.core.types import Buffer
 from semel.store.files import IOV_MAX
 from semel.store.interface import Place
 
+B = TypeVar("B", bound=Buffer)
 
-def runs(places: Sequence[Place], buffers: Sequence[bytearray]) -> Iterator[tuple[int, int, list[bytearray]]]:
-    """Neighbours in a file together, so that one call reads them: chunk, position, buffers to fill."""
-    run: list[bytearray] = []
+
+def runs(places: Sequence[Place], buffers: Sequence[B]) -> Iterator[tuple[int, int, list[B]]]:
+    """Neighbours in a file together, so that one call reads or writes them: chunk, position, buffers."""
+    run: list[B] = []
     chunk_id = start = end = -1
     for place, buffer in zip(places, buffers, strict=True):
         if place.chunk_id != chunk_id or place.position != end or len(run) == IOV_MAX:

@@ -1,54 +1,58 @@
-"""The embedded store: a SQLite ledger and chunk files in a directory that one process owns. Or all in memory.
+"""The embedded store: a journal, a SQLite ledger and chunk files in one directory. Or all in memory.
 
-In the directory are ``ledger.db`` (with SQLite's ``-wal`` and ``-shm`` beside it), ``early.journal``,
-``chunks/`` and ``lock``.
+In the directory are ``journal-0`` and ``journal-1``, ``ledger.db`` (with SQLite's ``-wal`` and ``-shm``
+beside it), ``chunks/`` and ``lock``.
 
-A commit is one hop to the writer's thread: chunk write, flush, ledger commit. What each crash leaves:
+A commit is one frame in the journal and one flush (``journal``). Then it is durable, and whoever asked is
+answered. The ledger and the chunks follow on the writer's thread, several commits at a time and without a
+flush (``following``); whoever reads the ledger waits until it has what was committed before. Batches that
+are too large for the journal are written to their chunk, and flushed there, before the journal is.
 
-- after the chunk was written: bytes that no row points to; ignored, and gone with their chunk;
-- after the ledger's commit: everything;
-- before either: nothing.
+An *early* commit is written and not flushed; the next ordinary one flushes it too.
 
-An early commit is one hop too: chunk write, journal write. Its facts stay in memory as well, and the next
-ordinary commit flushes the chunk and writes them together with its own: SQLite commits once per flush. What
-each crash of the process leaves:
+What the ledger will follow must find room there. So a ledger that may soon be full, and a commit with more
+facts than the journal takes, go the direct way: the ledger first catches up, then it is given the commit, and
+whoever asked is answered when it has it on the disk, or that there is no room.
 
-- after the chunk was written: as above;
-- after the journal was written: everything, since the next start puts it into the ledger;
-- after the ledger's commit: everything. The journal's frames name the commit before it, so they are history.
+What a crash leaves:
 
-A crash of the operating system leaves nothing of it, and begins a new term (see ``early_journal``).
+- of the process, after the frame was written: everything. The next start takes it over from the journal;
+- of the operating system, after the flush: everything, in the same way. What was not flushed may be gone,
+  and a new term begins (``LedgerWriter``);
+- before that: nothing. Places in a chunk that were reserved belong to nobody.
 
-``sweep_orphans`` removes chunks that no row points to. Closing is a clean stop, and equal to kill -9 in what
-is there afterwards.
+Closing is a clean stop, and equal to kill -9 in what is there afterwards.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from semel.config import Settings
 from semel.core.types import Buffer, Fact
 from semel.store.directory_lock import DirectoryLock
-from semel.store.early_journal import EarlyJournal
 from semel.store.files import Files
-from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.following import Commit, Following
+from semel.store.interface import StoreBroken, StoreFull
+from semel.store.journal import FRAME_BYTES_MAX, Journal
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
+from semel.store.recovery import recover
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.worker import Fuse, Worker
 
-T = TypeVar("T")
-
-LEDGER_ROOM_BYTES: Final = 1024 * 1024
-"""Free disk with which a ledger that was full is given records again."""
+JOURNALED_BYTES_MAX: Final = 256 * 1024
+"""Batches of one commit that are written to the journal. More would be written twice for little gain."""
+LOST: Final = "journal.lost"
+"""A file that says: a flush failed, so that what was answered early may be lost though the system lives."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class EmbeddedStore:
-    """A ledger and a chunk store that commit together. Made by ``open_store``."""
+    """A journal, a ledger and a chunk store that commit together. Made by ``open_store``."""
 
     def __init__(
         self,
@@ -57,7 +61,8 @@ class EmbeddedStore:
         worker: Worker,
         fuse: Fuse,
         lock: DirectoryLock | None = None,
-        journal: EarlyJournal | None = None,
+        journal: Journal | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.ledger = ledger
         self.chunks = chunks
@@ -65,47 +70,85 @@ class EmbeddedStore:
         self.term = ledger.identity.term
         self.stopped_cleanly = ledger.identity.stopped_cleanly
         self.flush_seconds = 0.0
-        """How long the last commit waited for the disk: the chunk's append and the ledger's commit."""
-        self.append_seconds = 0.0
-        """The part of it that was the chunk's."""
-        self.early_bytes = 0
-        """What was committed early and is not in the ledger yet, records and facts together."""
+        """How long the last commit waited for the disk."""
         self._worker = worker
+        self._flusher = Worker("flusher") if journal is not None else None
         self._fuse = fuse
         self._lock = lock
         self._journal = journal
-        self._early_facts: list[Fact] = []
-        self._early_places: list[Place] = []
-        self._ledger_was_full = False
+        self._directory = directory
+        self._following = Following(ledger, chunks, worker, fuse)
+        self._number = self._durable = ledger.commit_number
         self._closed = False
+        ledger.catch_up = self._following.catch_up
 
     @property
     def has_early(self) -> bool:
-        """Whether something was committed early and is not in the ledger yet."""
-        return bool(self._early_facts)
+        """Whether something was committed early and is not flushed yet."""
+        return self._number > self._durable
 
     async def commit(
         self, facts: Sequence[Fact], batches: Sequence[Buffer], *, is_early: bool = False
     ) -> int:
-        """Bytes, then facts; the i-th batch among the facts owns batches[i]. See ``interface.Store``."""
-        return await self._worker.run(lambda: self._fuse.guard(self._commit_now, facts, batches, is_early))
-
-    async def drop_early(self) -> None:
-        """Give up what was committed early. The next ordinary commit must fence whoever was answered."""
-        await self._worker.run(lambda: self._fuse.guard(self._drop_early_now))
+        """One frame, one flush; the i-th batch among the facts owns batches[i]. See ``interface.Store``."""
+        self._check()
+        begun = time.perf_counter()
+        lengths = [len(batch) for batch in batches]
+        total = sum(lengths)
+        if total and not self.chunks.has_room(total):
+            await self._worker.run(lambda: self._fuse.guard(self._take_room, total))
+        if facts:
+            if self._following.is_far_behind:
+                await self._following.catch_up()
+            places = self.chunks.reserve(lengths)
+            commit = Commit(self._number + 1, facts, places, batches, total <= JOURNALED_BYTES_MAX)
+            packed = b"" if self._journal is None else self._journal.pack(facts, places)
+            if len(packed) > FRAME_BYTES_MAX or self.ledger.is_tight:
+                await self._commit_directly(commit)
+                self.flush_seconds = time.perf_counter() - begun
+                return commit.number
+            await self._write(commit, packed, total)
+            if is_early and commit.is_journaled:
+                return commit.number
+        await self._flush()
+        self.flush_seconds = time.perf_counter() - begun
+        return self._number
 
     async def make_room(self, length: int) -> None:
         """See to it that a commit finds room for so many bytes. StoreFull, StoreBroken."""
+        if self._following.is_full:
+            await self._following.catch_up()
+        if self.ledger.is_tight:
+            # Otherwise batches that the ledger then refuses would use up the room in the chunk.
+            await self._worker.run(lambda: self._fuse.guard(self.chunks.check_free, length))
         # Nobody appends between two commits, so the answer holds until the next.
-        if self._ledger_was_full or not self.chunks.has_room(length):
-            await self._worker.run(lambda: self._fuse.guard(self._make_room_now, length))
+        if not self.chunks.has_room(length):
+            await self._worker.run(lambda: self._fuse.guard(self.chunks.make_room_now, length))
+
+    async def synchronise(self) -> None:
+        """Ledger and chunks have everything that was committed on the disk. StoreFull, StoreBroken.
+
+        Space may be given back after this: nothing that was released is looked for in the chunks again.
+        """
+        if self.has_early:
+            await self._flush()
+        await self._following.synchronise()
 
     async def sweep_orphans(self) -> list[int]:
         """Delete the sealed chunks that no row points to; which those were."""
+        # Chunks before this one are sealed: nobody reserves places in them any more.
+        writing_id = self.chunks.writing_id
+        awaited = self._following.chunk_ids()
         listed = await self.chunks.list_chunks()
-        # Asked on the writer's thread, between two commits: a sealed chunk without rows will never get any.
-        chunk_ids = [chunk_id for chunk_id, _ in listed]
-        orphans = await self._worker.run(lambda: self._fuse.guard(self._orphans_now, chunk_ids))
+        references = await self.ledger.chunk_references()
+        orphans = [
+            chunk_id
+            for chunk_id, _ in listed
+            if chunk_id < writing_id and chunk_id not in references and chunk_id not in awaited
+        ]
+        if orphans:
+            # A start must not look for what was in them.
+            await self.synchronise()
         for chunk_id in orphans:
             await self.chunks.delete(chunk_id)
         return orphans
@@ -116,94 +159,99 @@ class EmbeddedStore:
             return
         self._closed = True
         try:
-            await self._write_early()
+            if not self._fuse.blown:
+                await self.synchronise()
+        except (StoreFull, StoreBroken) as error:
+            # It is in the journal. A stop that is not marked as clean has it read at the next start.
+            self._fuse.blow(f"what was committed cannot be written: {error}")
         finally:
             await self._close_parts()
 
-    async def _write_early(self) -> None:
-        if not self._early_facts or self._fuse.blown:
-            return
-        try:
-            await self.commit([], [])
-        except (StoreFull, StoreBroken) as error:
-            # It is in the journal. A stop that is not marked as clean keeps it, or ends the term.
-            self._fuse.blow(f"what was committed early cannot be written: {error}")
-
     async def _close_parts(self) -> None:
+        await self._following.stop()
         try:
             await self.ledger.close()
         finally:
+            if self._flusher is not None:
+                self._flusher.stop()
             await self.chunks.close()
             if self._journal is not None:
                 self._journal.close()
             if self._lock is not None:
                 self._lock.release()
 
-    # -- on the writer's thread ---------------------------------------------------------------------------
+    # -- inside -------------------------------------------------------------------------------------------
 
-    def _commit_now(self, facts: Sequence[Fact], batches: Sequence[Buffer], is_early: bool) -> int:
-        begun = time.perf_counter()
-        places = self._bytes_written(self.chunks.append_now, batches)
-        if is_early and self._keep_early(facts, places):
-            self.append_seconds = self.flush_seconds = time.perf_counter() - begun
-            return self.ledger.commit_number + 1
-        self._bytes_written(self.chunks.flush_now)
-        appended = time.perf_counter()
-        try:
-            number = self.ledger.commit_now([*self._early_facts, *facts], [*self._early_places, *places])
-        except StoreFull:
-            self._ledger_was_full = True
-            raise
-        self._forget_early()
+    def _check(self) -> None:
+        self._fuse.check()
+        if self._closed:
+            raise StoreBroken("the store is closed")
+
+    def _take_room(self, length: int) -> None:
+        """Room was asked for before. What is missing now, such as for markers, comes from the reserve."""
+        self.chunks.make_room_now(length, may_use_reserve=True)
+
+    async def _write(self, commit: Commit, packed: bytes, total: int) -> None:
+        """Hand the commit to the operating system."""
+        journal = self._journal
+        if journal is not None:
+            batches = commit.batches if commit.is_journaled else ()
+            length = len(packed) + (total if commit.is_journaled else 0)
+            if not journal.has_room(length):
+                await self._switch(journal)
+            try:
+                journal.append(commit.number, packed, batches, has_batches=commit.is_journaled)
+            except OSError as error:
+                raise self._broken(f"writing the journal failed: {error}") from error
+        self._number = commit.number
+        self._following.add(commit)
+
+    async def _flush(self) -> None:
+        """What was written is durable, and the ledger may follow."""
+        target = self._number
+        if self._following.has_unwritten:
+            await self._following.write_large()
+        journal = self._journal
+        if journal is not None and target > self._durable:
+            try:
+                if journal.is_quick:
+                    journal.flush()
+                else:
+                    assert self._flusher is not None
+                    await self._flusher.run(journal.flush)
+            except OSError as error:
+                raise self._broken(f"flushing the journal failed: {error}") from error
+        if target > self._durable:
+            # Otherwise somebody who began later was faster.
+            self._durable = target
+            self._following.follow(target)
+
+    async def _switch(self, journal: Journal) -> None:
+        """Go on in the journal's other file, when ledger and chunks have what is in it."""
+        await self._flush()
+        if not journal.may_switch(self._following.synchronised):
+            await self._following.synchronise()
+        journal.switch()
+        # In its own time, so that the file that was left is free when this one is full.
+        self._following.begin_to_synchronise()
+
+    async def _commit_directly(self, commit: Commit) -> None:
+        """A commit that is not in the journal: ledger and chunk are flushed themselves. StoreFull."""
+        await self.synchronise()
+        await self._following.commit_directly(commit)
+        self._number = self._durable = commit.number
         if self._journal is not None:
-            self._journal.rewind()
-        self.append_seconds = appended - begun
-        self.flush_seconds = time.perf_counter() - begun
-        return number
+            # Numbers in a file follow one another, and this one is in neither.
+            self._journal.switch()
 
-    def _bytes_written(self, write: Callable[..., T], *args: Any) -> T:
-        try:
-            return write(*args)
-        except StoreBroken:
-            # After a flush that failed nobody knows which bytes the operating system still has.
-            if self._journal is not None and self._early_facts:
-                self._journal.give_up()
-            raise
-
-    def _keep_early(self, facts: Sequence[Fact], places: Sequence[Place]) -> bool:
-        """Whether the facts are where a kill does not reach them."""
-        taken = 0
-        if self._journal is not None:
-            taken = self._journal.append(self.ledger.commit_number, facts, places)
-            if not taken:
-                return False
-        self._early_facts += facts
-        self._early_places += places
-        self.early_bytes += taken + sum(place.length for place in places)
-        return True
-
-    def _drop_early_now(self) -> None:
-        self._forget_early()
-        if self._journal is not None:
-            self._journal.give_up()
-
-    def _forget_early(self) -> None:
-        self._early_facts = []
-        self._early_places = []
-        self.early_bytes = 0
-
-    def _make_room_now(self, length: int) -> None:
-        if self._ledger_was_full:
-            # Chunks have room for a while longer than the ledger. Without this their bytes would be written
-            # over and over, each time for a commit that fails.
-            self.chunks.check_free(LEDGER_ROOM_BYTES)
-            self._ledger_was_full = False
-        self.chunks.make_room_now(length)
-
-    def _orphans_now(self, chunk_ids: Sequence[int]) -> list[int]:
-        referenced = {*self.ledger.chunk_references_now(), *(place.chunk_id for place in self._early_places)}
-        writing_id = self.chunks.writing_id
-        return [each for each in chunk_ids if each < writing_id and each not in referenced]
+    def _broken(self, reason: str) -> StoreBroken:
+        """After this nobody knows what the operating system still has: the next start begins a new term."""
+        self._fuse.blow(reason)
+        if self._directory is not None:
+            # Where no file can be made any more, nothing is written before the system starts anew.
+            with contextlib.suppress(OSError):
+                (self._directory / LOST).touch()
+        return StoreBroken(reason)
 
 
 async def open_store(
@@ -215,58 +263,64 @@ async def open_store(
     """
     files = files or Files()
     fuse = Fuse()
+    worker = Worker("writer")
     if directory is None:
-        worker = Worker("writer")
         ledger = await SqliteLedger.open(None, worker=worker, fuse=fuse, cluster_id=settings.cluster_id)
         return EmbeddedStore(ledger, MemoryChunks(settings.semel_chunk_bytes_max), worker, fuse)
-    files.make_directory(directory)
-    lock = DirectoryLock(directory)
-    journal = EarlyJournal(directory / "early.journal", files)
     try:
-        worker = Worker("writer")
-        ledger = await SqliteLedger.open(
-            directory / "ledger.db",
-            worker=worker,
-            fuse=fuse,
-            cluster_id=settings.cluster_id,
-            boot_id=_boot_id(),
-            unflushed_is_lost=not journal.is_intact(),
-        )
-        files.flush_directory(directory)
-        try:
-            chunks = LocalChunks(
-                directory / "chunks",
-                settings.semel_chunk_bytes_max,
-                settings.semel_disk_reserve_bytes,
-                files=files,
-                writer=worker,
-                fuse=fuse,
-            )
-        except BaseException:
-            await ledger.close()
-            raise
+        files.make_directory(directory)
+        lock = DirectoryLock(directory)
+    except BaseException:
+        worker.stop()
+        raise
+    try:
+        return await _open_in(directory, settings, files, worker, fuse, lock)
     except BaseException:
         lock.release()
         raise
-    store = EmbeddedStore(ledger, chunks, worker, fuse, lock, journal)
+
+
+async def _open_in(
+    directory: Path, settings: Settings, files: Files, worker: Worker, fuse: Fuse, lock: DirectoryLock
+) -> EmbeddedStore:
+    lost = directory / LOST
+    ledger = await SqliteLedger.open(
+        directory / "ledger.db",
+        worker=worker,
+        fuse=fuse,
+        cluster_id=settings.cluster_id,
+        boot_id=_boot_id(),
+        unflushed_is_lost=lost.exists(),
+    )
+    journal = Journal(directory, files)
     try:
-        await worker.run(lambda: fuse.guard(_replay, ledger, chunks, journal))
+        files.flush_directory(directory)
+        chunks = LocalChunks(
+            directory / "chunks",
+            settings.semel_chunk_bytes_max,
+            settings.semel_disk_reserve_bytes,
+            files=files,
+            writer=worker,
+            fuse=fuse,
+        )
     except BaseException as error:
-        # What could not be written stays in the journal: this is no clean stop.
-        fuse.blow(f"what was committed early cannot be written: {error}")
-        await store.close()
+        # The journal was not looked at: this is no clean stop.
+        fuse.blow(f"the chunks cannot be opened: {error}")
+        await ledger.close()
         raise
-    return store
-
-
-def _replay(ledger: SqliteLedger, chunks: LocalChunks, journal: EarlyJournal) -> None:
-    """Put what the last process committed early, and could not put there itself, into the ledger."""
-    term = ledger.identity.term
-    facts, places = journal.read(term, ledger.commit_number)
-    if facts:
-        chunks.flush_sealed_now(sorted({place.chunk_id for place in places}))
-        ledger.commit_now(facts, places)
-    journal.start(term)
+    try:
+        await worker.run(lambda: fuse.guard(recover, ledger, chunks, journal))
+        journal.start()
+        files.flush_directory(directory)
+        lost.unlink(missing_ok=True)
+    except BaseException as error:
+        # What could not be taken over stays in the journal: this is no clean stop.
+        fuse.blow(f"the journal cannot be taken over: {error}")
+        journal.close()
+        await ledger.close()
+        await chunks.close()
+        raise
+    return EmbeddedStore(ledger, chunks, worker, fuse, lock, journal, directory)
 
 
 def _boot_id() -> str:

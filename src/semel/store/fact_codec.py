@@ -1,20 +1,19 @@
-"""Facts and places as bytes, for the early journal: written by one process, read by the next on this machine.
+"""Facts and places as bytes, for the journal: written by one process, read by the next on this machine.
 
 A fact is a NamedTuple of plain values and of other NamedTuples. Each becomes a plain tuple that begins with
 the number of its class, and Python's ``marshal`` does the rest: it knows nothing but plain values, so reading
 can make nothing but the classes that are listed here. Groups travel as the bytes that the ledger holds.
 
-``FORMAT`` names all of it: classes, fields, Python's own format. Bytes of another format are not read.
+``FORMAT`` names all of it: classes, fields, Python's format. Bytes of another format are not read.
 """
 
 import marshal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from crc32c import crc32c
 
-from semel.core.facts import DURABLE
+from semel.core.facts import DURABLE, BatchAppended, ProducerAdvanced
 from semel.core.groups import ClassicGroup, ConsumerGroup, unpack_group
 from semel.core.types import (
     CommittedOffset,
@@ -58,8 +57,7 @@ _PLAIN: Final = frozenset((int, bool, str, bytes, type(None)))
 
 FORMAT: Final = crc32c(
     repr(
-        [(number, kind.__name__, kind._fields) for number, kind in _KINDS.items()]
-        + [sys.implementation.cache_tag, marshal.version]
+        [(number, kind.__name__, kind._fields) for number, kind in _KINDS.items()] + [marshal.version]
     ).encode()
 )
 
@@ -76,6 +74,9 @@ def unpack_facts(data: bytes) -> tuple[list[Fact], list[Place]]:
 
 
 def _flat(value: Any) -> Any:
+    quick = _QUICK.get(type(value))
+    if quick is not None:
+        return quick(value)
     number = _NUMBERS.get(type(value))
     if number is None:
         return _flat_other(value)
@@ -91,7 +92,7 @@ def _flat_other(value: Any) -> Any:
         return (_GROUP, value.kind, value.pack())
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a fact holds a {type(value).__name__}, which the early journal does not know")
+    raise TypeError(f"a fact holds a {type(value).__name__}, which the journal does not know")
 
 
 def _shaped(value: Any) -> Any:
@@ -109,3 +110,33 @@ _OTHERS: Final[dict[int, Callable[[list[Any]], Any]]] = {
     _STATE: lambda values: TransactionState(values[0]),
     _GROUP: lambda values: unpack_group(*values),
 }
+
+
+def _flat_partition(key: PartitionKey) -> Any:
+    return (_PARTITION, *key)
+
+
+def _flat_appended(fact: BatchAppended) -> Any:
+    return (_APPENDED, (_PARTITION, *fact[0]), *fact[1:])
+
+
+def _flat_advanced(fact: ProducerAdvanced) -> Any:
+    key, (epoch, batches, *rest, staged) = fact
+    flat_staged = None if staged is None else (_STAGED, *staged)
+    flat_batches = (_TUPLE, *[(_SENT, *batch) for batch in batches])
+    return (_ADVANCED, (_PRODUCER, *key), (_PRODUCER_STATE, epoch, flat_batches, *rest, flat_staged))
+
+
+_PARTITION: Final = _NUMBERS[PartitionKey]
+_PRODUCER: Final = _NUMBERS[ProducerKey]
+_PRODUCER_STATE: Final = _NUMBERS[ProducerState]
+_SENT: Final = _NUMBERS[SentBatch]
+_STAGED: Final = _NUMBERS[Staged]
+_APPENDED: Final = _NUMBERS[BatchAppended]
+_ADVANCED: Final = _NUMBERS[ProducerAdvanced]
+_QUICK: Final[dict[type, Callable[[Any], Any]]] = {
+    PartitionKey: _flat_partition,
+    BatchAppended: _flat_appended,
+    ProducerAdvanced: _flat_advanced,
+}
+"""The two facts that every batch has, without a look at the type of each value: a fifth of the time."""

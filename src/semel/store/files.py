@@ -29,10 +29,6 @@ class Files:
         """A new file, open for writing. It must not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
-    def create_anew(self, path: Path) -> int:
-        """An empty file, open for writing, in place of what is there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-
     def allocate(self, descriptor: int, position: int, length: int) -> None:
         """Give a file room, so that writing there cannot fill the disk and flushing it is cheap."""
         try:
@@ -90,22 +86,6 @@ def end_of_data(descriptor: int) -> int:
     except OSError as error:
         # This is how it says that there is no more data. Any other error: do not touch anything.
         return end if error.errno == errno.ENXIO else os.fstat(descriptor).st_size
-
-
-def end_of_content(descriptor: int, zeros_max: int) -> int:
-    """Behind this there is nothing but up to so many zeros, written or not. At a block or at ``end_of_data``.
-
-    Zeros that are punched out read as zeros again, so it does not matter whose they were.
-    """
-    end = end_of_data(descriptor)
-    block = os.fstat(descriptor).st_blksize
-    lowest = max(0, end - zeros_max)
-    while end > lowest:
-        start = (end - 1) // block * block
-        if any(os.pread(descriptor, end - start, start)):
-            break
-        end = start
-    return end
 
 
 def _find_fallocate() -> Any:

@@ -199,11 +199,7 @@ class Store(Protocol):
 
     @property
     def has_early(self) -> bool:
-        """Whether something was committed early and is not in the ledger yet."""
-
-    @property
-    def early_bytes(self) -> int:
-        """How much that is, records and facts together."""
+        """Whether something was committed early and is not durable yet."""
 
     flush_seconds: float
     """How long the flushes of the last commit took."""
@@ -217,23 +213,19 @@ class Store(Protocol):
     async def commit(
         self, facts: Sequence[Fact], batches: Sequence[Buffer], *, is_early: bool = False
     ) -> int:
-        """Bytes, then facts; the i-th batch among the facts owns batches[i]. StoreFull, StoreBroken.
+        """Bytes and facts together; the i-th batch among the facts owns batches[i]. StoreFull, StoreBroken.
 
         Durable when it returns, with everything that was committed early before; with nothing of its own it
-        is a flush. The answer is the number of the ledger commit in which the facts are.
+        is a flush. Who reads the ledger from then on finds it there. The answer is the number of the commit.
 
-        ``is_early``: need not be durable when it returns. It may be all the same, if too much has gathered;
-        ``has_early`` tells. The answer is the number of the next ledger commit.
+        ``is_early``: need not be durable when it returns. It may be all the same, if it is large;
+        ``has_early`` tells.
 
         After ``StoreFull`` nothing of this commit happened, and what was committed early waits as before.
         """
 
-    async def drop_early(self) -> None:
-        """Give up what was committed early, for which there is no room.
-
-        From here to the next ordinary commit the end of the process is the end of the term. So that commit
-        must fence everyone who was answered for what is given up.
-        """
+    async def synchronise(self) -> None:
+        """Before space is given back: nothing that was committed needs the bytes that were released."""
 
     async def close(self) -> None:
         """Let go of everything."""

@@ -12,6 +12,7 @@ After SQLITE_FULL the transaction is undone for certain: the record that ends it
 be. That is ``StoreFull``. Any other error leaves the outcome unknown, and the caller breaks the store.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -37,15 +38,17 @@ GONE: Final = 2**63 - 1
 
 _FRAME_BYTES: Final = 4096 + 24
 LOG_FRAMES_MAX: Final = 4000
-"""At this many pages the write-ahead log is moved into the database, also under load: about 16 MiB.
+"""The pages for which the write-ahead log has its space from the start: about 16 MiB.
 
 Fewer than the first part of SQLite's index of the log holds (4062), so that the index has its room too: where
 it finds none, the outcome of a commit is unknown.
 """
+LOG_FRAMES_BUSY: Final = 2500
+"""At this many the log is moved into the database, also under load. If it cannot be, the ledger is tight."""
 LOG_FRAMES_QUIET: Final = 256
 """In a quiet moment this many are enough."""
-LOOK_EVERY: Final = 64
-"""Commits between two looks at the size of the log."""
+LOOK_EVERY: Final = 512
+"""Facts between two looks at the size of the log. A commit counts for eight, whatever is in it."""
 
 
 class Identity(NamedTuple):
@@ -56,6 +59,8 @@ class Identity(NamedTuple):
     """Grows when writes that were handed to the operating system but not flushed may be lost."""
     stopped_cleanly: bool
     """Whether the last process that wrote here closed the store."""
+    synchronised: int
+    """Of the commits up to this one everything is on the disk: ledger and chunks."""
 
 
 class LedgerWriter:
@@ -77,7 +82,10 @@ class LedgerWriter:
             name, flags=flags, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT
         )
         self._sql = Statements(self.connection)
+        self.is_tight = False
+        """Whether the log holds much that the database has no room for, so that it may soon be full."""
         self._looks_away = 0
+        self._flushes = True
         try:
             _set_up(self.connection)
             if path is not None:
@@ -100,8 +108,20 @@ class LedgerWriter:
         """The number of the last commit."""
         return self._fold.counters.commit_number
 
-    def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
-        """Write the facts together and durably; the number of the commit. StoreFull."""
+    def commit(
+        self,
+        facts: Sequence[Fact],
+        places: Sequence[Place],
+        *,
+        number: int | None = None,
+        is_flushed: bool = True,
+    ) -> int:
+        """Write the facts together, and durably if wanted; the number of the commit. StoreFull.
+
+        ``number`` is that of the last of several commits that are written as one.
+        """
+        self._flush_or_not(is_flushed)
+        self._looks_away += 8 + len(facts)
         fold = self._fold
         try:
             self._sql.run("begin")
@@ -110,7 +130,7 @@ class LedgerWriter:
                 for chunk_id, length in _bytes_by_chunk(places).items():
                     self._sql.run("add_to_chunks", (chunk_id, length))
             counters = fold.counters
-            counters.commit_number += 1
+            counters.commit_number = counters.commit_number + 1 if number is None else number
             self._sql.run(
                 "write_counters",
                 (counters.commit_number, counters.next_producer_id, counters.next_partition_id),
@@ -120,6 +140,20 @@ class LedgerWriter:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
         return fold.counters.commit_number
+
+    def synchronise(self) -> None:
+        """Everything that was committed is on the disk when this returns, and the ledger knows it. StoreFull.
+
+        Chunks must be flushed before: what the ledger calls synchronised is not read from the journal again.
+        """
+        self._flush_or_not(True)
+        try:
+            self._sql.run("begin")
+            self._write_meta("synchronised", str(self.commit_number))
+            self._sql.run("end")
+        except apsw.FullError as error:
+            self._undo()
+            raise StoreFull(f"there is no room for the ledger: {error}") from error
 
     def leftovers(self, limit: int) -> list[Place]:
         """The places of up to so many rows that the next sweep deletes."""
@@ -166,22 +200,39 @@ class LedgerWriter:
 
     def rest(self, *, quiet: bool) -> None:
         """Between two commits: move the write-ahead log into the database if it has grown enough."""
-        self._looks_away += 1
         if self._path is None or (not quiet and self._looks_away < LOOK_EVERY):
             return
         self._looks_away = 0
         frames, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-        if frames - moved >= (LOG_FRAMES_QUIET if quiet else LOG_FRAMES_MAX):
-            try:
-                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.FullError:
-                # The log keeps everything until there is room; nothing is lost by waiting.
-                return
+        if frames - moved >= (LOG_FRAMES_QUIET if quiet else LOG_FRAMES_BUSY):
+            # If there is no room, the log keeps everything until there is; nothing is lost by waiting.
+            with contextlib.suppress(apsw.FullError):
+                frames, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self.is_tight = frames - moved >= LOG_FRAMES_BUSY
+
+    def move_log(self) -> None:
+        """Move all of the log into the database, and begin it anew, if there is room.
+
+        A flush of the log that failed leaves pages that can be read and may never reach the disk. What is
+        behind them would be lost with them.
+        """
+        if self._path is None:
+            return
+        self._flush_or_not(True)
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            self._sql.run("begin")
+            self._write_something()
+            self._sql.run("end")
+        except apsw.FullError:
+            # The log keeps everything until there is room.
+            self._undo()
 
     def close(self, *, cleanly: bool) -> None:
         """Close the connection. ``cleanly`` says that everything that was issued is flushed."""
         if cleanly and self._path is not None:
             try:
+                self._flush_or_not(True)
                 self._sql.run("begin")
                 self._write_meta("clean_stop", "1")
                 self._sql.run("end")
@@ -193,6 +244,11 @@ class LedgerWriter:
 
     # -- inside -------------------------------------------------------------------------------------------
 
+    def _flush_or_not(self, is_flushed: bool) -> None:
+        if is_flushed is not self._flushes:
+            self._sql.run("flush_commits" if is_flushed else "leave_commits")
+            self._flushes = is_flushed
+
     def _undo(self) -> None:
         if self.connection.in_transaction:
             self._sql.run("undo")
@@ -203,6 +259,10 @@ class LedgerWriter:
 
     def _write_meta(self, name: str, value: str) -> None:
         self._sql.run("write_meta", (name, value))
+
+    def _write_something(self) -> None:
+        """What was never there before: SQLite does not write what is there already."""
+        self._write_meta("start", secrets.token_hex(8))
 
     def _has_leftovers(self) -> bool:
         return bool(self._sql.rows("next_leftover")) or bool(self._sql.value("has_dropped"))
@@ -257,8 +317,9 @@ class LedgerWriter:
         self._write_meta("term", str(term))
         self._write_meta("boot_id", boot_id)
         self._write_meta("clean_stop", "0")
+        self._write_something()
         self._sql.run("end")
-        return Identity(meta["cluster_id"], term, stopped_cleanly)
+        return Identity(meta["cluster_id"], term, stopped_cleanly, int(meta.get("synchronised", "0")))
 
 
 def _set_up(connection: apsw.Connection) -> None:

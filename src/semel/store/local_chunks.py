@@ -11,9 +11,10 @@ The reserve counts when room is asked for. What is appended without asking may d
 transaction must find room for its markers. What goes wrong after that, in the write or in the flush, has an
 unknown outcome and is ``StoreBroken``.
 
-Appending happens on the writer's thread. What is appended may stay unflushed for a while, at the latest until
-its chunk is sealed. Reading happens on threads of its own, except when the bytes are in the page cache, as
-those that were just written are: then they are copied without leaving the event loop.
+Appending is two steps: ``reserve`` says where bytes will lie, which is arithmetic, and ``write_now`` puts
+them there, later, on the writer's thread. What is written may stay unflushed for a while: the journal has it.
+Reading happens on threads of its own, except when the bytes are in the page cache, as those that were just
+written are: then they are copied without leaving the event loop.
 
 Space that was released is punched out of the file, block by block (see ``released``), and reads as zeros from
 then on. A reader that learned of a place before it was released must look again whether its batch is still
@@ -23,24 +24,19 @@ there, after it has read.
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer
 from semel.store.chunk_ranges import merged, rest_of, runs
-from semel.store.files import IOV_MAX, Files, OpenFiles, end_of_content
+from semel.store.files import Files, OpenFiles, end_of_data
 from semel.store.interface import Place, StoreBroken, StoreFull
 from semel.store.released import Released
 from semel.store.worker import Fuse, Worker
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
-ZEROED_BYTES: Final = 1024 * 1024
-"""How far ahead of small appends the room is filled with zeros. Room that was never written costs a commit of
-the file system's own journal at every flush; overwriting zeros costs none."""
-SMALL_BYTES_MAX: Final = 64 * 1024
-"""Larger appends write their room only once: a journal commit is little beside their bytes."""
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Up to this much is copied from the page cache on the event loop: cheaper than going to a thread."""
 INLINE_PLACES_MAX: Final = 16
@@ -51,15 +47,14 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 class _Writing:
     """The chunk that grows now."""
 
-    __slots__ = ("chunk_id", "descriptor", "is_flushed", "position", "room_end", "zeroed_end")
+    __slots__ = ("chunk_id", "descriptor", "position", "room_end")
 
     def __init__(self, chunk_id: int, descriptor: int) -> None:
         self.chunk_id = chunk_id
         self.descriptor = descriptor
-        self.is_flushed = True
         self.position = 0
+        """Behind what was reserved. Written is perhaps less."""
         self.room_end = 0
-        self.zeroed_end = 0
 
 
 class LocalChunks:
@@ -86,6 +81,7 @@ class LocalChunks:
         self._open_files = OpenFiles()
         self._released = Released()
         self._writing: _Writing | None = None
+        self._unflushed: set[int] = set()
         # Threads last: nobody would stop them if something before them went wrong.
         self._own_writer = writer is None
         self._writer = writer or Worker("chunk-writer")
@@ -140,41 +136,56 @@ class LocalChunks:
         """The chunk that grows now, or the next one if none does. Those before it are sealed."""
         return self._writing.chunk_id if self._writing else self._next_id
 
-    def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
-        """Append on the calling thread, which must be the writer's. Durable with the next ``flush_now``."""
-        if not batches:
+    def reserve(self, lengths: Sequence[int]) -> list[Place]:
+        """Where batches of these lengths will lie. Called by one task; ``has_room`` must hold for them."""
+        if not lengths:
             return []
-        lengths = [len(batch) for batch in batches]
-        writing = self._make_room(sum(lengths), may_use_reserve=True)
-        chunk_id, position = writing.chunk_id, writing.position
+        writing = self._writing
+        assert writing is not None
         places: list[Place] = []
         for length in lengths:
-            places.append(Place(chunk_id, position, length))
-            position += length
-        try:
-            self._fill_ahead(writing, position)
-            self._write_all(writing.descriptor, batches, writing.position, position)
-        except OSError as error:
-            self._writing = None
-            raise StoreBroken(f"writing {self._path(chunk_id)} failed: {error}") from error
-        writing.position = position
-        writing.is_flushed = False
+            places.append(Place(writing.chunk_id, writing.position, length))
+            writing.position += length
         return places
 
-    def flush_now(self) -> None:
-        """Everything that was appended is durable when this returns. StoreBroken."""
-        # Chunks before this one were flushed when they were sealed.
-        if self._writing is not None and not self._writing.is_flushed:
-            self._flush(self._writing)
-
-    def flush_sealed_now(self, chunk_ids: Iterable[int]) -> None:
-        """What an earlier process may have left unflushed in these is durable when this returns."""
-        for chunk_id in chunk_ids:
-            descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
+    def write_now(self, places: Sequence[Place], batches: Sequence[Buffer]) -> None:
+        """Put bytes where they were told to lie. Durable with the next ``flush_now``. StoreBroken."""
+        for chunk_id, position, run in runs(places, batches):
+            self._unflushed.add(chunk_id)
             try:
-                self._files.flush(descriptor)
-            finally:
-                os.close(descriptor)
+                with self._to_write(chunk_id) as descriptor:
+                    self._write_all(descriptor, run, position)
+            except OSError as error:
+                raise StoreBroken(f"writing {self._path(chunk_id)} failed: {error}") from error
+
+    def flush_now(self) -> None:
+        """Everything that was written is durable when this returns. StoreBroken."""
+        for chunk_id in list(self._unflushed):
+            try:
+                with self._to_write(chunk_id) as descriptor:
+                    self._files.flush(descriptor)
+            except FileNotFoundError:
+                # It was deleted: nothing in it is wanted any more.
+                pass
+            except OSError as error:
+                raise StoreBroken(f"flushing {self._path(chunk_id)} failed: {error}") from error
+            self._unflushed.discard(chunk_id)
+
+    def has_chunk(self, chunk_id: int) -> bool:
+        """Whether the file is there. It is not if everything in it was released."""
+        return self._path(chunk_id).exists()
+
+    @contextlib.contextmanager
+    def _to_write(self, chunk_id: int) -> Iterator[int]:
+        """The chunk that grows is open. One that was sealed may get bytes that were reserved before."""
+        if self._writing is not None and self._writing.chunk_id == chunk_id:
+            yield self._writing.descriptor
+            return
+        descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def has_room(self, length: int) -> bool:
         """Whether so many bytes can be appended without asking the disk for more. False is no refusal."""
@@ -183,9 +194,9 @@ class LocalChunks:
             return False
         return writing.position + length <= writing.room_end
 
-    def make_room_now(self, length: int) -> None:
-        """Take room for an append of up to so many bytes. StoreFull."""
-        self._make_room(length, may_use_reserve=False)
+    def make_room_now(self, length: int, *, may_use_reserve: bool = False) -> None:
+        """Take room for an append of up to so many bytes. StoreFull, and then nothing happened."""
+        self._make_room(length, may_use_reserve=may_use_reserve)
 
     def check_free(self, length: int) -> None:
         """StoreFull if less than this, or than the reserve, is free on the disk."""
@@ -195,15 +206,13 @@ class LocalChunks:
 
     def close_now(self) -> None:
         """Close every file. The threads must have ended."""
-        if self._writing is not None:
-            # What is not flushed by now belongs to a store that broke, which must not write once more.
-            self._writing.is_flushed = True
         self._seal()
         self._open_files.close()
 
     def _append_durably(self, batches: Sequence[Buffer]) -> list[Place]:
         self.make_room_now(sum(map(len, batches)))
-        places = self.append_now(batches)
+        places = self.reserve([len(batch) for batch in batches])
+        self.write_now(places, batches)
         self.flush_now()
         return places
 
@@ -226,7 +235,7 @@ class LocalChunks:
             raise StoreFull(f"less than {reserve_bytes} bytes would be left free in {self.directory}")
         if writing is None:
             self._seal()
-            writing = self._writing = self._begin()
+            writing = self._begin()
         try:
             self._files.allocate(writing.descriptor, writing.room_end, step)
         except OSError as error:
@@ -236,17 +245,6 @@ class LocalChunks:
         writing.room_end += step
         return writing
 
-    def _fill_ahead(self, writing: _Writing, end: int) -> None:
-        """Zeros for the next small appends, flushed together with the one that asked for them."""
-        if end <= writing.zeroed_end:
-            return
-        if end - writing.position > SMALL_BYTES_MAX:
-            writing.zeroed_end = end
-            return
-        zeroed_end = min(end + ZEROED_BYTES, writing.room_end)
-        self._files.write(writing.descriptor, [bytes(zeroed_end - end)], end)
-        writing.zeroed_end = zeroed_end
-
     def _begin(self) -> _Writing:
         chunk_id = self._next_id
         try:
@@ -255,44 +253,32 @@ class LocalChunks:
             if error.errno in _FULL:
                 raise StoreFull(f"there is no room in {self.directory}: {error}") from error
             raise
-        self._next_id += 1
         self._files.flush_directory(self.directory)
-        return _Writing(chunk_id, descriptor)
+        # In this order: whoever asks meanwhile which chunks are sealed must not be told of this one.
+        writing = self._writing = _Writing(chunk_id, descriptor)
+        self._next_id += 1
+        return writing
 
-    def _write_all(self, descriptor: int, batches: Sequence[Buffer], position: int, end: int) -> None:
-        for start in range(0, len(batches), IOV_MAX):
-            group = batches[start : start + IOV_MAX]
-            size = sum(map(len, group))
-            written = self._files.write(descriptor, group, position)
-            while written < size:
-                # A short write is legal for large ones; the rest follows from where it stopped.
-                rest = memoryview(b"".join(group))[written:]
-                more = self._files.write(descriptor, [rest], position + written)
-                if more <= 0:
-                    raise OSError(errno.EIO, "the disk took no bytes")
-                written += more
-            position += size
-        assert position == end
+    def _write_all(self, descriptor: int, batches: Sequence[Buffer], position: int) -> None:
+        size = sum(map(len, batches))
+        written = self._files.write(descriptor, batches, position)
+        while written < size:
+            # A short write is legal for large ones; the rest follows from where it stopped.
+            rest = memoryview(b"".join(batches))[written:]
+            more = self._files.write(descriptor, [rest], position + written)
+            if more <= 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            written += more
 
     def _seal(self) -> None:
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        if not writing.is_flushed:
-            self._flush(writing)
         # The room that was never written goes back. The file keeps its length: nothing is cut off. If that
         # fails, space is lost until the chunk is deleted, and nothing else.
         with contextlib.suppress(OSError):
             self._punch(writing.descriptor, writing.position, writing.room_end)
         os.close(writing.descriptor)
-
-    def _flush(self, writing: _Writing) -> None:
-        try:
-            self._files.flush(writing.descriptor)
-        except OSError as error:
-            self._writing = None
-            raise StoreBroken(f"flushing {self._path(writing.chunk_id)} failed: {error}") from error
-        writing.is_flushed = True
 
     def _seal_if(self, chunk_id: int) -> None:
         if self._writing is not None and self._writing.chunk_id == chunk_id:
@@ -356,15 +342,14 @@ class LocalChunks:
                     os.close(descriptor)
 
     def _give_back_room(self, chunk_id: int) -> None:
-        """A crash leaves the room behind the last byte of the chunk that grew, and the zeros in it.
+        """A crash leaves the room behind the last byte of the chunk that grew.
 
         If it fails, that space is lost until the chunk is deleted.
         """
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
             try:
-                end = end_of_content(descriptor, ZEROED_BYTES)
-                self._punch(descriptor, end, os.fstat(descriptor).st_size)
+                self._punch(descriptor, end_of_data(descriptor), os.fstat(descriptor).st_size)
             finally:
                 os.close(descriptor)
 

@@ -6,7 +6,7 @@ zeros, as it does on a disk. The total is bounded like a disk: what does not fit
 
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from semel.core.types import Buffer
@@ -19,29 +19,32 @@ def half_of_memory() -> int:
 
 
 class _Chunk:
-    """Pieces one behind another, by where they begin."""
+    """Pieces by where they begin. They come in any order, and perhaps twice."""
 
-    __slots__ = ("pieces", "positions", "size")
+    __slots__ = ("pieces", "positions", "reserved", "size")
 
     def __init__(self) -> None:
         self.positions: list[int] = []
         self.pieces: list[bytes] = []
         self.size = 0
+        self.reserved = 0
 
     @property
     def held(self) -> int:
         return sum(map(len, self.pieces))
 
-    def append(self, piece: bytes) -> int:
-        position = self.size
-        self.positions.append(position)
-        self.pieces.append(piece)
-        self.size += len(piece)
-        return position
+    def write(self, position: int, piece: bytes) -> None:
+        index = bisect_left(self.positions, position)
+        if index < len(self.positions) and self.positions[index] == position:
+            self.pieces[index] = piece
+            return
+        self.positions.insert(index, position)
+        self.pieces.insert(index, piece)
+        self.size = max(self.size, position + len(piece))
 
     def read(self, position: int, length: int) -> bytearray:
         buffer = bytearray(length)
-        index = bisect_right(self.positions, position) - 1
+        index = max(bisect_right(self.positions, position) - 1, 0)
         while index < len(self.positions) and self.positions[index] < position + length:
             # A piece may begin before what is wanted, and end after it.
             at = self.positions[index] - position
@@ -68,7 +71,7 @@ class MemoryChunks:
         self._chunk_bytes_max = chunk_bytes_max
         self._bytes_max = half_of_memory() if bytes_max is None else bytes_max
         self._bytes = 0
-        # Appending happens on the writer's thread, everything else on the event loop's.
+        # Writing happens on the writer's thread, everything else on the event loop's.
         self._lock = threading.Lock()
         self._chunks: dict[int, _Chunk] = {}
         self._next_id = 1
@@ -76,7 +79,9 @@ class MemoryChunks:
     async def append(self, batches: Sequence[Buffer]) -> list[Place]:
         """Keep a copy of these, one after another. StoreFull."""
         self.make_room_now(sum(map(len, batches)))
-        return self.append_now(batches)
+        places = self.reserve([len(batch) for batch in batches])
+        self.write_now(places, batches)
+        return places
 
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone."""
@@ -124,26 +129,35 @@ class MemoryChunks:
         """Whether so many bytes can be appended."""
         return self._bytes + length <= self._bytes_max
 
-    def make_room_now(self, length: int) -> None:
-        """StoreFull if so many bytes cannot be appended."""
-        if not self.has_room(length):
+    def make_room_now(self, length: int, *, may_use_reserve: bool = False) -> None:
+        """StoreFull if so many bytes cannot be appended; there is no reserve, and none is needed."""
+        if not may_use_reserve and not self.has_room(length):
             raise StoreFull(f"{self._bytes_max} bytes are the most that is kept in memory")
 
     def check_free(self, length: int) -> None:
         """The same: here is nothing else that could fill the memory."""
         self.make_room_now(length)
 
-    def append_now(self, batches: Sequence[Buffer]) -> list[Place]:
-        """Append without waiting, also beyond the limit: whether there is room was asked before."""
-        total = sum(map(len, batches))
+    def reserve(self, lengths: Sequence[int]) -> list[Place]:
+        """Where batches of these lengths will lie, also beyond the limit: that was asked before."""
+        if not lengths:
+            return []
         places: list[Place] = []
         with self._lock:
-            chunk_id, chunk = self._writing(total)
-            for batch in batches:
-                # A copy: the buffer belongs to a request frame that must not be kept alive.
-                places.append(Place(chunk_id, chunk.append(bytes(batch)), len(batch)))
-            self._bytes += total
+            chunk_id, chunk = self._writing(sum(lengths))
+            for length in lengths:
+                places.append(Place(chunk_id, chunk.reserved, length))
+                chunk.reserved += length
+            self._bytes += sum(lengths)
         return places
+
+    def write_now(self, places: Sequence[Place], batches: Sequence[Buffer]) -> None:
+        """Keep copies: the buffers belong to request frames that must not be kept alive."""
+        with self._lock:
+            for place, batch in zip(places, batches, strict=True):
+                chunk = self._chunks.get(place.chunk_id)
+                if chunk is not None:
+                    chunk.write(place.position, bytes(batch))
 
     def flush_now(self) -> None:
         """There is nothing that could be more durable."""
@@ -152,7 +166,7 @@ class MemoryChunks:
         """The chunk to append to: the newest, unless it is full or was deleted."""
         chunk_id = self._next_id - 1
         chunk = self._chunks.get(chunk_id)
-        if chunk is None or (chunk.size and chunk.size + length > self._chunk_bytes_max):
+        if chunk is None or (chunk.reserved and chunk.reserved + length > self._chunk_bytes_max):
             chunk_id, self._next_id = self._next_id, self._next_id + 1
             chunk = self._chunks[chunk_id] = _Chunk()
         return chunk_id, chunk

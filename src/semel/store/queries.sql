@@ -3,12 +3,20 @@
 -- the condition on column1 leaves out.
 
 -- name: settings
--- How every connection is set. FULL, because in WAL mode anything less loses commits with the power. Memory maps
--- are off: a disk error under one is a signal and not an error. The cache is in KiB.
+-- How every connection is set. FULL is what a commit needs that no journal stands for (see semel.store.journal);
+-- in WAL mode anything less loses commits with the power. Memory maps are off: a disk error under one is a signal and not an error. The cache is in KiB.
 PRAGMA synchronous = FULL;
 PRAGMA mmap_size = 0;
 PRAGMA temp_store = MEMORY;
 PRAGMA cache_size = -16384;
+
+-- name: flush_commits
+-- From now on a commit is on the disk when it ends.
+PRAGMA synchronous = FULL;
+
+-- name: leave_commits
+-- From now on a commit is with the operating system when it ends. In WAL mode a crash leaves all up to some commit.
+PRAGMA synchronous = NORMAL;
 
 -- name: use_wal
 -- Readers and the writer do not wait for each other.

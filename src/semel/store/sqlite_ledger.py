@@ -9,7 +9,7 @@ A ledger that failed while writing is broken: every later call raises ``StoreBro
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -34,6 +34,8 @@ from semel.store.worker import Fuse, Worker
 
 T = TypeVar("T")
 
+CatchUp = Callable[[], Awaitable[None]]
+
 READERS: Final = 2
 PRODUCERS_PAGE: Final = 4_096
 TRANSACTIONS_PAGE: Final = 4_096
@@ -49,6 +51,8 @@ class SqliteLedger:
         self._worker = worker
         self._fuse = fuse
         self._closed = False
+        self.catch_up: CatchUp | None = None
+        """Waits until the ledger has what was committed, if it follows a journal. Asked before every read."""
         self._local = threading.local()
         self._opened: list[LedgerReader] = []
         self._readers = worker if path is None else Worker("ledger-reader", threads=READERS)
@@ -101,6 +105,11 @@ class SqliteLedger:
         """The number of the last commit."""
         return self._writer.commit_number
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether it may soon be full."""
+        return self._writer.is_tight
+
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """The entities with these keys, None for those that do not exist, in the same order."""
         return await self._read(LedgerReader.load, keys)
@@ -109,9 +118,21 @@ class SqliteLedger:
         """Write the facts together and durably; the i-th batch in them lies at places[i]. Its number."""
         return await self._worker.run(lambda: self._fuse.guard(self._writer.commit, facts, places))
 
-    def commit_now(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
-        """Commit on the calling thread, which must be the writer's."""
-        return self._writer.commit(facts, places)
+    def apply_now(self, facts: Sequence[Fact], places: Sequence[Place], number: int) -> None:
+        """Take over commits up to this one, which the journal has, on the calling thread: the writer's."""
+        self._writer.commit(facts, places, number=number, is_flushed=False)
+
+    def commit_now(self, facts: Sequence[Fact], places: Sequence[Place], number: int) -> None:
+        """The same durably, without the journal."""
+        self._writer.commit(facts, places, number=number)
+
+    def synchronise_now(self) -> None:
+        """Everything that was committed is on the disk when this returns."""
+        self._writer.synchronise()
+
+    def move_log_now(self) -> None:
+        """Whatever became of the last flush of the process before, this one's do not depend on it."""
+        self._writer.move_log()
 
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
@@ -184,10 +205,12 @@ class SqliteLedger:
 
     async def leftovers(self, *, limit: int) -> list[Place]:
         """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
+        await self._caught_up()
         return await self._worker.run(lambda: self._fuse.guard(self._writer.leftovers, limit))
 
     async def sweep(self, *, limit: int) -> list[Place]:
         """Delete up to ``limit`` rows that nobody can reach any more; places they freed."""
+        await self._caught_up()
         while True:
             places, more = await self._worker.run(lambda: self._fuse.guard(self._writer.sweep, limit))
             if places or not more:
@@ -195,11 +218,8 @@ class SqliteLedger:
 
     async def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
+        await self._caught_up()
         return await self._worker.run(lambda: self._fuse.guard(self._writer.chunk_references))
-
-    def chunk_references_now(self) -> dict[int, int]:
-        """The same on the calling thread, which must be the writer's."""
-        return self._writer.chunk_references()
 
     async def close(self) -> None:
         """Let go of files and threads. A stop, if nothing broke, is marked as clean."""
@@ -215,7 +235,12 @@ class SqliteLedger:
         finally:
             self._worker.stop()
 
+    async def _caught_up(self) -> None:
+        if self.catch_up is not None:
+            await self.catch_up()
+
     async def _read(self, question: Callable[..., T], *args: Any) -> T:
+        await self._caught_up()
         return await self._readers.run(self._ask, question, args)
 
     def _ask(self, question: Callable[..., T], args: tuple[Any, ...]) -> T:

@@ -6,8 +6,8 @@ future, one wake-up of the loop.
 
 - A job that was given is run, also when whoever waits for it is cancelled: a commit cannot be taken back, so
   a client that goes away only loses its answer.
-- The queue needs no limit of its own: everyone who puts a job waits for it, so it is never longer than the
-  number of waiting tasks, which the server bounds.
+- The queue needs no limit of its own: everyone who puts a job waits for it, or puts no other before it is
+  done, so it is never longer than the number of waiting tasks, which the server bounds.
 - ``rest`` is called on the thread after every job, when its answer is on its way, and once more (``quiet``)
   when nothing has come for a moment. The ledger moves its write-ahead log then, when nobody waits.
 
@@ -93,12 +93,16 @@ class Worker:
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         """Do the job on a thread and give what it returns or raises."""
+        return await self.begin(job, *args)
+
+    def begin(self, job: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
+        """The same for whoever has something else to do meanwhile."""
         if self._stopped:
             raise StoreBroken("the store is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((loop, future, job, args))
-        return await future
+        return future
 
     def stop(self) -> None:
         """Finish what was given, then end the threads. Waits for them."""

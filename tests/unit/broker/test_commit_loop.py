@@ -2,14 +2,24 @@
 
 import pytest
 from support.looping import ID, Looping, append, create
-from support.rules import PARTITION
+from support.rules import PARTITION, TOPIC_ID
 
+from semel.core.groups.commands import DescribeGroup
+from semel.core.offsets import FetchOffsets
 from semel.core.topics import CreateTopic
-from semel.core.transactions.commands import AbortOpen, EndTransaction
+from semel.core.transactions.commands import AbortOpen, DescribeTransaction, EndTransaction
 from semel.core.types import (
+    CommittedOffset,
+    ErrorCode,
+    GroupKey,
+    OffsetKey,
     Partition,
+    PendingKey,
+    PendingOffset,
     ProducerKey,
     ProducerState,
+    Topic,
+    TopicKey,
     Transaction,
     TransactionKey,
     TransactionState,
@@ -114,9 +124,9 @@ OPEN = Transaction(
 def with_open(looping: Looping, transaction: Transaction = OPEN) -> None:
     ledger = looping.store.ledger
     ledger.open = [transaction]
-    ledger.values[TransactionKey(transaction.transactional_id)] = transaction
-    ledger.values[PARTITION] = Partition()
-    ledger.values[ProducerKey(*PARTITION, 7)] = ProducerState(epoch=0)
+    ledger.keep(TransactionKey(transaction.transactional_id), transaction)
+    ledger.keep(PARTITION, Partition())
+    ledger.keep(ProducerKey(*PARTITION, 7), ProducerState(epoch=0))
 
 
 async def test_what_a_command_finds_through_others_is_loaded_before_it_is_decided() -> None:
@@ -131,6 +141,33 @@ async def test_what_a_command_finds_through_others_is_loaded_before_it_is_decide
     # In the next turn everything is there.
     await looping.ask(AbortOpen(ID))
     assert len(looping.store.ledger.loads) == 2
+    await looping.settle()
+
+
+async def test_entities_of_one_name_are_all_loaded_each_as_what_it_is() -> None:
+    """The keys of a topic, a group and a transactional id of the same name are equal as tuples."""
+    assert TopicKey(ID) == GroupKey(ID) == PendingKey(ID) == TransactionKey(ID)
+    offset, partition = CommittedOffset(5), OffsetKey(ID, "t", 0)
+    looping = Looping()
+    with_open(looping)
+    looping.store.let.set()
+    looping.store.ledger.keep(TopicKey(ID), Topic(ID, TOPIC_ID, 1, {}))
+    looping.store.ledger.keep(PendingKey(ID), (PendingOffset(7, partition, offset),))
+    outcome = await looping.ask(
+        CreateTopic(ID, TOPIC_ID, 1, {}),
+        DescribeGroup(ID),
+        DescribeTransaction(ID),
+        FetchOffsets(ID, offsets=(partition,), require_stable=True),
+    )
+    assert isinstance(outcome, list)
+    created, group, transaction, fetched = outcome
+    assert created.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert group is None
+    assert transaction == OPEN
+    assert fetched.unstable == {partition}
+    (keys,) = looping.store.ledger.loads
+    named = [type(key) for key in keys if key == (ID,)]
+    assert sorted(named, key=str) == [GroupKey, PendingKey, TopicKey, TransactionKey]
     await looping.settle()
 
 

@@ -9,8 +9,9 @@ from support.rules import PARTITION, TOPIC_ID
 from semel.broker import early
 from semel.core.facts import BatchAppended, BatchStaged, TransactionChanged, TransactionClosed
 from semel.core.groups import GroupTick
-from semel.core.transactions.commands import AbortOpen, AddPartitions
-from semel.core.types import ErrorCode, PartitionKey, TransactionKey
+from semel.core.offsets import CommitOffsets, Committer
+from semel.core.transactions.commands import AbortOpen, AddPartitions, CommitPending
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey, PendingKey, TransactionKey
 from semel.store.interface import StoreFull
 
 
@@ -237,6 +238,29 @@ async def test_a_full_store_refuses_the_tick_and_keeps_what_was_answered_before(
     (facts,) = store.commits
     assert [fact.base_offset for fact in facts if type(fact) is BatchAppended] == [0, 1, 2]
     assert looping.published == [facts]
+    await looping.settle()
+
+
+async def test_a_full_store_keeps_the_early_work_of_a_group_and_of_an_id_of_the_same_name() -> None:
+    """The keys of the two are equal as tuples."""
+    looping = Looping()
+    given = (await looping.producer()).given
+    state, pair = looping.loop.state, (given.producer_id, given.epoch)
+    offsets = ((OffsetKey(ID, "t", 0), CommittedOffset(5)),)
+    await looping.ask(CommitOffsets(ID, Committer(), offsets))  # Who makes a group flushes.
+    command = CommitPending(ID, *pair, ID, Committer(), offsets, version=2)
+    assert await looping.ask(command) == [(ErrorCode.NONE,)]
+    assert looping.store.early_commits == 1
+    transaction, pending = state.transactions[TransactionKey(ID)], state.pending[PendingKey(ID)]
+    assert pending
+    looping.store.error = StoreFull("no room")
+    assert isinstance(await looping.ask(append()), StoreFull)
+    looping.store.error = None
+    await looping.ask(GroupTick())
+    again = looping.loop.state
+    assert again is not state
+    assert again.transactions[TransactionKey(ID)] == transaction
+    assert again.pending[PendingKey(ID)] == pending
     await looping.settle()
 
 

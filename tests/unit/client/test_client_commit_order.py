@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import semel.client.spool
 from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
 from semel.client.spool import Spool
 from semel.wire.records import Codec, Record, encode_batch, marker, read_header, stamp
@@ -160,21 +161,35 @@ def test_files_go_with_what_they_hold(tmp_path: Path, batches: list[bytes]) -> N
     one, two = spool.hold(), spool.hold()
     one.add(batches[0])
     two.add(batches[1])
-    assert len(files(tmp_path)) == 2
+    assert len(spool._files) == 2
+    assert list(tmp_path.iterdir()) == [], "a process that is killed leaves nothing"
     one.drop()
-    assert len(files(tmp_path)) == 1
+    assert len(spool._files) == 1
     assert list(two.batches()) == [batches[1]]
     spool.close()
-    assert list(tmp_path.iterdir()) == []
+    assert spool._files == []
     assert spool.memory_bytes == 0
 
 
-def test_no_directory_is_made_while_everything_fits(tmp_path: Path, batches: list[bytes]) -> None:
+def test_many_share_a_few_files(
+    tmp_path: Path, batches: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(semel.client.spool, "FILES_MAX", 2)
+    spool = Spool(0, tmp_path)
+    many = [spool.hold() for _ in range(5)]
+    for batch in batches:
+        for held in many:
+            held.add(batch)
+    assert len(spool._files) == 2
+    for held in many:
+        reading = held.batches()
+        assert [next(reading), *reading] == batches
+        held.drop()
+    assert spool._files == []
+
+
+def test_no_file_is_made_while_everything_fits(tmp_path: Path, batches: list[bytes]) -> None:
     spool = Spool(1 << 20, tmp_path)
     spool.hold().add(batches[0])
-    assert list(tmp_path.iterdir()) == []
+    assert spool._files == []
     spool.close()
-
-
-def files(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.is_file()]

@@ -127,6 +127,35 @@ def test_a_fenced_producer_stops(stage: Any) -> None:
     producer.close()
 
 
+@pytest.mark.parametrize("error", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING])
+def test_a_producer_that_ends_says_if_its_commit_may_have_happened(stage: Any, error: ErrorCode) -> None:
+    lost, later = stage(2).script.LOST, ErrorCode.NOT_COORDINATOR
+    for answers, is_in_doubt in (([], False), ([later], False), ([lost], True), ([lost, later], True)):
+        scene = stage(2)
+        producer = scene.begin()
+        scene.script.errors = {"EndTxn": [*answers, error]}
+        with pytest.raises((ProducerFenced, ProducerFailed)) as caught:
+            producer.commit()
+        assert ("its commit may have happened" in str(caught.value)) is is_in_doubt
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_doubt_lasts_until_the_outcome_is_known(stage: Any, is_known: bool) -> None:
+    scene = stage(2, timeout_s=0.2)
+    producer = scene.begin()
+    scene.script.errors = {"EndTxn": [scene.script.LOST] * 50}
+    with pytest.raises(OutcomeUnknown):
+        producer.commit()
+    scene.script.errors.clear()
+    if is_known:
+        producer.commit()
+        scene.begin()
+    scene.script.errors = {"EndTxn": [ErrorCode.PRODUCER_FENCED]}
+    with pytest.raises(ProducerFenced) as caught:
+        producer.commit()
+    assert ("may have happened" in str(caught.value)) is not is_known
+
+
 def test_version_1_tells_a_timeout_from_a_fence(stage: Any) -> None:
     """Both look alike at the end; whoever may still take the id was not fenced."""
     scene = stage(1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from semel.client import GroupMetadata, Identity
+from semel.client import ClientError, GroupMetadata, Identity
 from semel.client.group_offsets import CommitAs
 from semel.client.transaction_state import State
 from semel.wire.messages import EndTxnRequest, ProduceRequest
@@ -118,8 +118,23 @@ def test_the_version_changes_between_transactions_only(stage: Any) -> None:
     scene.client.close()  # features are learned when a connection is made
     producer.commit()
     assert scene.script.versions("EndTxn") == {4}
-    assert scene.script.names[-1] == "InitProducerId", "what is under way in version 1 must not fit any more"
-    assert producer.version == 2
     with producer.transaction():
+        assert scene.script.names[-1] == "InitProducerId", "what is still under way must not fit any more"
+        assert producer.version == 2
         producer.send("t", b"v", partition=0)
+    assert scene.script.sent[-1].version == 5
+
+
+def test_a_new_version_is_tried_again_by_the_next_begin(stage: Any) -> None:
+    scene = stage(1, timeout_s=0.2)
+    scene.begin().commit()
+    scene.broker.features = {"transaction.version": 2}
+    scene.client.close()
+    scene.script.errors = {"InitProducerId": [scene.script.LOST] * 50}
+    with pytest.raises(ClientError):
+        scene.producer.begin()
+    assert (scene.producer.state, scene.producer.version) == (State.READY, 1)
+    scene.script.errors.clear()
+    scene.begin().commit()
+    assert scene.producer.version == 2
     assert scene.script.sent[-1].version == 5

@@ -64,15 +64,8 @@ class Ending:
             self._unstage(key, partition, producer_id, producer)
         elif has_markers:
             self._mark(key, partition, producer_id, producer, epoch, coordinator_epoch)
-        ended = producer._replace(
-            epoch=epoch,
-            batches=producer.batches if epoch == producer.epoch else (),
-            last_timestamp=self._now,
-            seen_ms=self._now,
-            coordinator_epoch=coordinator_epoch,
-            transaction_first_offset=-1,
-            staged=None,
-        )
+        batches = producer.batches if epoch == producer.epoch else ()
+        ended = ProducerState(epoch, batches, self._now, self._now, coordinator_epoch)
         self.facts.append(ProducerAdvanced(ProducerKey(key.topic_id, key.index, producer_id), ended))
 
     def _unstage(

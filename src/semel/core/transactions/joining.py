@@ -5,11 +5,12 @@ offset does: it is verified or added in the same step in which it is written, so
 (KIP-890 needs a guard for that; one decision needs none).
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from semel.core.transactions.model import Pair, check_writer, is_open
 from semel.core.transactions.states import Event, becomes
-from semel.core.types import ErrorCode, PartitionKey, Transaction
+from semel.core.types import ErrorCode, PartitionKey, Transaction, TransactionState
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -26,7 +27,9 @@ def join(
 ) -> Transaction:
     """The transaction with these in it: the same object if they are in it already."""
     opened = is_open(transaction)
-    present = frozenset(transaction.partitions) if opened else frozenset()
+    present: Collection[PartitionKey] = transaction.partitions if opened else ()
+    if len(partitions) > 1 and present:
+        present = frozenset(present)
     joining = tuple(key for key in dict.fromkeys(partitions) if key not in present)
     groups = transaction.groups if opened else ()
     if group_id is not None and group_id not in groups:
@@ -70,15 +73,19 @@ def join_by_writing(
     if error is not ErrorCode.NONE:
         return error, None
     assert transaction is not None
-    if is_open(transaction) and (partition in transaction.partitions or group_id in transaction.groups):
-        return ErrorCode.NONE, transaction
+    if transaction.state is TransactionState.ONGOING:
+        if partition in transaction.partitions or group_id in transaction.groups:
+            return ErrorCode.NONE, transaction
+        if partition is not None and block_max_ms < 0 and not must_be_in:
+            # The most frequent way to grow, without a look at what cannot be.
+            partitions = (*transaction.partitions, partition)
+            return ErrorCode.NONE, transaction._replace(partitions=partitions, updated_ms=now)
     if must_be_in:
         return ErrorCode.TRANSACTION_ABORTABLE, None
-    partitions = () if partition is None else (partition,)
     joined = join(
         transaction,
         now,
-        partitions=partitions,
+        partitions=() if partition is None else (partition,),
         group_id=group_id,
         version=version,
         block_max_ms=block_max_ms,

@@ -72,15 +72,11 @@ def is_of_old_term(state: "BrokerState", transaction: Transaction) -> bool:
 
 def check_writer(state: "BrokerState", transaction: Transaction | None, pair: Pair) -> ErrorCode:
     """Whether this pair may add to the transaction of the id, or begin one."""
-    error = check_pair(transaction, pair)
-    if error is not ErrorCode.NONE:
-        return error
-    assert transaction is not None
-    if is_of_old_term(state, transaction):
+    if transaction is None or pair.producer_id != transaction.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):
         return ErrorCode.PRODUCER_FENCED
-    if transaction.prepared_epoch >= 0:
-        return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.NONE
+    return ErrorCode.NONE if transaction.prepared_epoch < 0 else ErrorCode.INVALID_TXN_STATE
 
 
 def is_superseded(

@@ -1,0 +1,111 @@
+"""What the sink needs to know of a query and Spark does not tell it: read from the query's checkpoint.
+
+Spark writes the end of a batch to `offsets/<batch>` before it plans the batch, and the query's id to
+`metadata` before its first. Both are read and never written. The directory may be local or anywhere that
+pyarrow reaches (s3, gs, hdfs).
+"""
+
+import json
+import posixpath
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pyarrow import fs  # type: ignore[import-untyped]
+
+from semel.client import Partition
+from semel.spark.errors import PipelineError
+from semel.spark.vectors import Vector, began_of, of_json
+
+METADATA = "metadata"
+OFFSETS = "offsets"
+NO_OFFSET = "-"
+
+
+class Step(NamedTuple):
+    """The input of one batch."""
+
+    start: Vector
+    end: Vector
+
+
+class Checkpoint:
+    """The checkpoint of one query."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        parts = urlsplit(location)
+        if parts.scheme in ("", "file"):
+            self._files, self._path = fs.LocalFileSystem(), str(Path(parts.path).absolute())
+        else:
+            self._files, self._path = fs.FileSystem.from_uri(location)
+
+    def query_id(self) -> str:
+        """The id of the query. It is as old as the checkpoint."""
+        return str(json.loads(self._read(METADATA))["id"])
+
+    def newest_batch(self) -> int:
+        """The batch that is about to be written, or was when the query stopped."""
+        selector = fs.FileSelector(posixpath.join(self._path, OFFSETS), allow_not_found=True)
+        numbers = [
+            int(each.base_name) for each in self._files.get_file_info(selector) if each.base_name.isdigit()
+        ]
+        if not numbers:
+            raise PipelineError(f"the checkpoint {self.location} has no batch yet; is it that of this query?")
+        return max(numbers)
+
+    def step(self, batch_id: int) -> Step:
+        """What a batch reads from Semel, or from any other cluster through this source."""
+        end, began = self._batch(batch_id)
+        # A batch without input repeats the end of the one before, and with it where that began.
+        before = self._batch(batch_id - 1)[0] if batch_id > 0 else {}
+        return Step({**began, **before}, end)
+
+    def _batch(self, batch_id: int) -> tuple[Vector, Vector]:
+        """Where a batch ends, and where those sources began that had their first batch in it."""
+        end: Vector = {}
+        began: Vector = {}
+        for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
+            vector = of_json(found)
+            if twice := end.keys() & vector.keys():
+                topic = min(twice)[0]
+                raise PipelineError(
+                    f"two sources of this query read topic {topic!r}, so there is not one offset up to which "
+                    "the pipeline has read it. Load it once and use the DataFrame twice"
+                )
+            end.update(vector)
+            began.update(began_of(found) or {})
+        return end, began
+
+    def _read(self, name: str) -> str:
+        try:
+            with self._files.open_input_stream(posixpath.join(self._path, name)) as file:
+                return bytes(file.read()).decode()
+        except FileNotFoundError:
+            raise PipelineError(
+                f"the checkpoint {self.location} has no file {name}; give the option checkpointLocation as "
+                "the driver sees it"
+            ) from None
+
+
+def _sources(text: str) -> list[dict[str, Any]]:
+    """The offsets of those sources that have offset vectors."""
+    version, _, *lines = text.splitlines()
+    found = []
+    for line in lines:
+        # From version 2 on every line begins with the name of its source.
+        document = line.partition(":")[2] if version != "v1" else line
+        if document == NO_OFFSET:
+            continue
+        try:
+            vector = json.loads(document)
+            of_json(vector)
+        except (ValueError, AttributeError):
+            continue  # a source of another kind
+        found.append(vector)
+    return found
+
+
+def describe(key: Partition) -> str:
+    """A partition as it is named in messages."""
+    return f"{key[0]}/{key[1]}"

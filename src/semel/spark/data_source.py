@@ -1,0 +1,69 @@
+"""The data source that Spark knows as format "semel": it reads the options and makes readers and writers."""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from semel.spark.errors import OptionError
+from semel.spark.options import SinkOptions, SourceOptions, check_source_names
+from semel.spark.sink import BatchWriter, StreamWriter
+from semel.spark.source import BatchReader, StreamReader
+
+#: The columns of Spark's Kafka source, in its order.
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+
+class SemelDataSource(DataSource):
+    """Topics as tables and streams."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "semel"
+
+    def schema(self) -> str:
+        """The columns of the source; headers only if they are asked for."""
+        check_source_names(self.options)
+        wants_headers = (self.options.get("includeHeaders") or "").lower() == "true"
+        names = [name for name in COLUMNS if name != "headers" or wants_headers]
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Read once."""
+        return BatchReader(SourceOptions.of(self.options, is_stream=False), _columns(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Read for ever."""
+        return StreamReader(SourceOptions.of(self.options, is_stream=True), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Write once."""
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten; use mode('append')")
+        return BatchWriter(SinkOptions.of(self.options, is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Write for ever."""
+        return StreamWriter(SinkOptions.of(self.options, is_stream=True), schema)
+
+
+def _columns(schema: StructType) -> list[str]:
+    """The columns that are wanted: all of ours, or some of them."""
+    for field in schema.fields:
+        if COLUMNS.get(field.name) != field.dataType.simpleString():
+            known = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise OptionError(f"the source has no column {field.simpleString()}; it has {known}")
+    return schema.fieldNames()

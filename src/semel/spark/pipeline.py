@@ -1,0 +1,279 @@
+"""How a batch is written exactly once: plan, write, decide, end.
+
+1. **Plan** (driver, before the tasks of a batch start). A new run of the pipeline takes the transactional id
+   `<pipeline>/driver`. That fences older runs, and is refused to a driver whose own last run was fenced.
+   Then what older runs left is put in order: the transactions of the last decision are committed, all others
+   are aborted. A batch that was decided before is only acted out.
+2. **Write** (task attempt). Every attempt writes in a transaction of its own, named after run and attempt, so
+   that no other attempt, of whatever run, can touch it. It leaves it open.
+3. **Decide** (driver, when all tasks are done). One small transaction of the driver's id commits the end of
+   the batch to the group `<pipeline>`, with the list of the winners. See `decision`.
+4. **End**. The winners are committed. Whoever is interrupted here, or the next start, does it again.
+
+Nothing here trusts Spark's checkpoint, which may be old or lost: a batch is written only if it begins where
+the last decision ended. Names of runs are ordered, so a run aborts only what is older than itself.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from semel.client import (
+    Client,
+    ClientError,
+    ErrorCode,
+    Identity,
+    KafkaError,
+    OutcomeUnknown,
+    PreparedTransaction,
+    ProducerFenced,
+    TransactionAborted,
+    end_transaction,
+)
+from semel.client.transactions_admin import fence_producer, list_transactions
+from semel.spark import decision as decisions
+from semel.spark.checkpoint import Checkpoint, Step, describe
+from semel.spark.decision import Committed, Decision
+from semel.spark.errors import (
+    DecidedTransactionLost,
+    PipelineError,
+    PipelineFenced,
+    PipelineMismatch,
+)
+from semel.spark.vectors import Vector
+from semel.wire.messages import ListTransactionsRequest
+
+ONGOING = "Ongoing"
+#: The decision of a batch write, which has no query and no batch.
+NO_QUERY, NO_BATCH = "", -1
+
+_FENCED = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
+
+#: The runs that this process has begun last, by pipeline and query. Without one it takes over unasked.
+RUNS_MAX = 1000
+_runs: dict[tuple[str, str], Identity] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the driver has settled before the tasks of a batch start. It goes to them and comes back."""
+
+    pipeline_id: str
+    run: Identity
+    number: int  # of the decision that is to be made
+    query_id: str
+    batch_id: int
+    offsets: Vector
+    is_done: bool  # was decided before, so that nothing is written again
+
+    @property
+    def prefix(self) -> str:
+        """How the transactional ids of this run begin."""
+        return f"{self.pipeline_id}/{self.run.producer_id}.{self.run.epoch}/"
+
+
+# ---- plan
+
+
+def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint) -> Plan:
+    """Begin a run for the batch that the query is at."""
+    query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
+    step = checkpoint.step(batch_id)
+    if not step.end:
+        raise PipelineError(
+            "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
+            "query. For others say delivery.guarantee=at-least-once"
+        )
+    # Looked at before and after: a copy that is behind should stop without fencing the one that is not.
+    before = decisions.read_committed(client, pipeline_id, require_stable=False)
+    _check(before, pipeline_id, query_id, batch_id, step)
+    run = _begin_run(client, pipeline_id, query_id, before.decision)
+    committed = decisions.read_committed(client, pipeline_id)
+    is_done = _check(committed, pipeline_id, query_id, batch_id, step)
+    last = committed.decision
+    # Spark begins the next batch of a query only when the one before was ended, so then nobody has to ask.
+    if last is not None and (is_done or last.query_id != query_id):
+        finish(client, last.winners)
+    sweep(client, pipeline_id, run, last)
+    number = 1 if last is None else last.number + 1
+    return Plan(pipeline_id, run, number, query_id, batch_id, step.end, is_done)
+
+
+def plan_batch(client: Client, pipeline_id: str) -> Plan:
+    """Begin a run for a batch write, and finish what the last one left."""
+    run = decisions.take_over(client, pipeline_id)
+    last = decisions.read_committed(client, pipeline_id).decision
+    if last is not None:
+        if last.query_id != NO_QUERY:
+            raise PipelineMismatch(
+                f"pipeline.id {pipeline_id!r} belongs to a streaming query. Give this write one of its own"
+            )
+        finish(client, last.winners)
+    sweep(client, pipeline_id, run, last)
+    number = 1 if last is None else last.number + 1
+    return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, {}, is_done=False)
+
+
+def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> Identity:
+    """Take the pipeline over; not from another copy of it, if this process can tell that there is one.
+
+    It can if the last decision was its own: then nobody else may have begun a run since. Spark plans most
+    batches of a query in one process, but it may use another at any time, which takes over without asking.
+    """
+    mine = _runs.get((pipeline_id, query_id))
+    try:
+        if mine is not None and last is not None and last.run == mine:
+            run = decisions.take_over(client, pipeline_id, mine)
+        else:
+            run = decisions.take_over(client, pipeline_id)
+    except KafkaError as error:
+        if error.code in _FENCED:
+            raise PipelineFenced(_fenced_text(pipeline_id)) from error
+        raise
+    _runs.pop((pipeline_id, query_id), None)
+    if len(_runs) >= RUNS_MAX:
+        _runs.pop(next(iter(_runs)))
+    _runs[pipeline_id, query_id] = run
+    return run
+
+
+def _check(committed: Committed, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
+    """Whether the batch was decided before. PipelineMismatch if it does not follow the last decision."""
+    last = committed.decision
+    if last is None and batch_id > 0:
+        raise PipelineMismatch(
+            f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided none. Either "
+            "the checkpoint is that of another pipeline, or the broker has forgotten the group of this one. "
+            "Start with a new checkpointLocation, and with startingOffsets where the output ends"
+        )
+    if last is not None and last.query_id == NO_QUERY:
+        raise PipelineMismatch(
+            f"pipeline.id {pipeline_id!r} belongs to a batch write. Give this query one of its own"
+        )
+    if last is not None and last.query_id == query_id and batch_id <= last.batch_id:
+        return True
+    for key, offset in sorted(step.start.items()):
+        reached = committed.offsets.get(key, offset)
+        if reached != offset:
+            raise PipelineMismatch(
+                f"batch {batch_id} begins at offset {offset} of {describe(key)}, but pipeline "
+                f"{pipeline_id!r} has reached {reached}. Either another copy of it is running, and this one "
+                "has to stop; or the checkpoint is not the last one of the pipeline: start with a new "
+                "checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
+            )
+    return False
+
+
+# ---- decide and end
+
+
+def decide(
+    client: Client, plan: Plan, winners: Sequence[PreparedTransaction], offsets: Vector | None = None
+) -> None:
+    """Decide that a batch counts, and end its transactions."""
+    open_now = _open(client, plan.prefix)
+    if lost := [each for each in winners if each.transactional_id not in open_now]:
+        raise PipelineError(
+            f"nothing was decided, because the broker has ended {decisions.names(lost)} already. Another "
+            f"copy of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
+            "transaction.timeout.ms"
+        )
+    made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, tuple(winners))
+    try:
+        decisions.make(client, plan.pipeline_id, plan.offsets if offsets is None else offsets, made)
+    except KafkaError as error:
+        if error.code in _FENCED:
+            raise PipelineFenced(_fenced_text(plan.pipeline_id)) from error
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise PipelineError(
+                f"{error} The offsets of the input are committed where the output is written, so source "
+                "and sink have to be on one cluster"
+            ) from error
+        raise
+    finish(client, winners)
+    losers = open_now - {each.transactional_id for each in winners}
+    _fence(client, losers)
+
+
+def _fenced_text(pipeline_id: str) -> str:
+    return (
+        f"another copy of pipeline {pipeline_id!r} has taken over, so this one stops. What it wrote in this "
+        "batch does not count; the other one writes it"
+    )
+
+
+def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
+    """Commit what was decided. May be repeated, and has to be until it succeeds."""
+    for each in winners:
+        try:
+            end_transaction(
+                client,
+                each.transactional_id,
+                each.producer_id,
+                each.epoch,
+                commit=True,
+                timeout_s=client.timeout_s,
+            )
+        except OutcomeUnknown as error:
+            raise PipelineError(
+                f"{each.transactional_id} is decided but was not ended: {error} Start the query again; it "
+                "finishes the batch"
+            ) from error
+        except (TransactionAborted, ProducerFenced) as error:
+            raise DecidedTransactionLost(
+                f"it was decided that {each.transactional_id} counts, but the broker has aborted it, or has "
+                f"forgotten what became of it ({error}) A transaction has to be ended within "
+                "transaction.timeout.ms, and the pipeline was down for longer. Its records may be missing "
+                "from the output while the group says that they are there, so the query stops until "
+                "somebody has looked"
+            ) from error
+
+
+def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction]) -> None:
+    """Give up a batch that failed, unless it was decided: then it counts, and is finished.
+
+    If that cannot be found out, all is left as it is: the next start knows.
+    """
+    last = decisions.read_committed(client, plan.pipeline_id).decision
+    written = list(prepared)
+    winners = [each for each in written if decisions.is_winner(last, each)]
+    finish(client, winners)
+    for each in written:
+        if each not in winners:
+            # The next start aborts what cannot be aborted now.
+            with suppress(KafkaError, ClientError):
+                end_transaction(client, each.transactional_id, each.producer_id, each.epoch, commit=False)
+
+
+# ---- what others left
+
+
+def sweep(client: Client, pipeline_id: str, run: Identity, last: Decision | None) -> None:
+    """End what older runs have open: abort it, unless it was decided.
+
+    What a newer run has open is none of our business.
+    """
+    left = set()
+    for transactional_id in _open(client, f"{pipeline_id}/"):
+        found = re.fullmatch(r"(\d+)\.(\d+)/.*", transactional_id.removeprefix(f"{pipeline_id}/"))
+        if found and Identity(int(found[1]), int(found[2])) < run:
+            left.add(transactional_id)
+    decided = [] if last is None else [each for each in last.winners if each.transactional_id in left]
+    finish(client, decided)
+    _fence(client, left - {each.transactional_id for each in decided})
+
+
+def _open(client: Client, prefix: str) -> set[str]:
+    """The transactional ids with this beginning that have a transaction open."""
+    can_choose = client.serves(ListTransactionsRequest.api_key, 2)
+    pattern = f"{re.escape(prefix)}.*" if can_choose else None
+    listed = list_transactions(client, states=[ONGOING], pattern=pattern)
+    return {each.transactional_id for each in listed if each.transactional_id.startswith(prefix)}
+
+
+def _fence(client: Client, transactional_ids: Iterable[str]) -> None:
+    for each in sorted(transactional_ids):
+        fence_producer(client, each)

@@ -1,0 +1,231 @@
+"""The sink as Spark calls it: rows become records, and `pipeline` makes them count once.
+
+Spark makes a writer anew for every batch, in a process of the driver, and pickles it for the tasks. That is
+the moment to plan: before the first task starts, and never where Spark only commits. The writer that commits
+is yet another one, so what was planned comes back with the messages of the tasks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer, TransactionalProducer
+from semel.client.offsets import Partition
+from semel.spark import pipeline
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.clients import connect
+from semel.spark.errors import OptionError, PipelineError
+from semel.spark.options import Guarantee, SinkOptions
+from semel.spark.pipeline import Plan
+from semel.spark.vectors import Vector
+
+COLUMNS = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver: its transaction, if it wrote anything, and a partition that is in it."""
+
+    plan: Plan | None
+    prepared: PreparedTransaction | None = None
+    where: Partition | None = None
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Refuse rows that cannot become records. Columns of other names are left out, as in Spark."""
+    found = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if "value" not in found:
+        raise OptionError(f"the sink needs a column 'value'; there are {', '.join(found) or 'none'}")
+    if topic is None and "topic" not in found:
+        raise OptionError("where should the records go? Give the option topic, or a column of that name")
+    for name, types in COLUMNS.items():
+        if name in found and found[name] not in types:
+            raise OptionError(f"the column {name!r} is {' or '.join(types)}, not {found[name]}; cast it")
+
+
+class _Writer:
+    """What both writers share."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options.topic)
+        self._options = options
+        self._plan: Plan | None = None
+
+    @property
+    def _client(self) -> Client:
+        return connect(self._options.address)
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._options.guarantee is Guarantee.EXACTLY_ONCE
+
+    @property
+    def _pipeline_id(self) -> str:
+        return self._options.pipeline_id or ""
+
+    def _write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        batches = (batch for batch in iterator if batch.num_rows)
+        plan = self._plan
+        if plan is None:
+            with Producer(self._client, codec=self._options.codec) as producer:
+                _send(producer.send, batches, self._options.topic)
+            return Written(None)
+        if plan.is_done:
+            # Whatever comes before the sink has to be done again all the same: it may keep state.
+            for _ in batches:
+                continue
+            return Written(plan)
+        return self._write_in_transaction(plan, batches)
+
+    def _write_in_transaction(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Written:
+        first = next(batches, None)
+        if first is None:
+            return Written(plan)
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        producer = TransactionalProducer(
+            self._client,
+            f"{plan.prefix}{context.partitionId()}.{context.taskAttemptId()}",
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+            codec=self._options.codec,
+        )
+        try:
+            producer.begin()
+            where = _send(producer.send, [first], self._options.topic)
+            _send(producer.send, batches, self._options.topic)
+            return Written(plan, producer.prepare(), where)
+        except BaseException:
+            # The exception says more than a failed abort, and the next start aborts what is left.
+            with suppress(KafkaError, ClientError):
+                producer.close()
+            raise
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the batch: the writer is about to go to the tasks."""
+        if self._is_exact and self._plan is None:
+            self._plan = self._make_plan()
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        if self._plan is not None:
+            context = TaskContext.get()
+            batch_id = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
+            if batch_id is not None and int(batch_id) != self._plan.batch_id:
+                raise PipelineError(_other_batch(self._plan, int(batch_id)))
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Decide, and end the transactions of the tasks."""
+        if not self._is_exact:
+            return
+        written = _written(messages)
+        plan = next((each.plan for each in written if each.plan is not None), None) or self._make_plan()
+        if plan.batch_id != batchId:
+            raise PipelineError(_other_batch(plan, batchId))
+        if not plan.is_done:
+            pipeline.decide(self._client, plan, _prepared(written))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Give up, unless the batch was decided."""
+        _discard(self._client, messages)
+
+    def _make_plan(self) -> Plan:
+        return pipeline.plan_stream(
+            self._client, self._pipeline_id, Checkpoint(self._options.checkpoint or "")
+        )
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the write: the writer is about to go to the tasks."""
+        if self._is_exact and self._plan is None:
+            self._plan = pipeline.plan_batch(self._client, self._pipeline_id)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decide, and end the transactions of the tasks."""
+        written = [each for each in _written(messages) if each.prepared is not None]
+        for first in written[:1]:
+            assert first.plan is not None, "what is prepared was planned"
+            assert first.where is not None, "what is prepared went somewhere"
+            # A batch write has no input that could be committed, so its decision stands beside its output.
+            offsets: Vector = {first.where: first.plan.number}
+            pipeline.decide(self._client, first.plan, _prepared(written), offsets)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up, unless the write was decided."""
+        _discard(self._client, messages)
+
+
+def _discard(client: Client, messages: Sequence[WriterCommitMessage | None]) -> None:
+    written = _written(messages)
+    for each in written[:1]:
+        if each.plan is not None:
+            pipeline.discard(client, each.plan, _prepared(written))
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """What the tasks told; those that failed told nothing."""
+    return [each for each in messages if isinstance(each, Written)]
+
+
+def _prepared(written: Iterable[Written]) -> list[PreparedTransaction]:
+    return [each.prepared for each in written if each.prepared is not None]
+
+
+def _send(send: Callable[..., Any], batches: Iterable[pa.RecordBatch], topic: str | None) -> Partition | None:
+    """Send every row; where the first one went."""
+    where: Partition | None = None
+    for batch in batches:
+        names = set(batch.schema.names)
+        columns = [
+            batch.column(name).to_pylist() if name in names else [None] * batch.num_rows for name in COLUMNS
+        ]
+        for key, value, headers, own_topic, partition in zip(*columns, strict=True):
+            chosen = topic or own_topic
+            if chosen is None:
+                raise OptionError("a row has no topic: its column is null, and there is no option topic")
+            sent = send(
+                chosen,
+                _bytes(value),
+                key=_bytes(key),
+                headers=[(each["key"], each["value"]) for each in headers or ()],
+                partition=partition,
+            )
+            where = where or (chosen, sent.partition)
+    return where
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _other_batch(plan: Plan, batch_id: int) -> str:
+    return (
+        f"batch {batch_id} was planned as batch {plan.batch_id}: the checkpoint that the sink was given, or "
+        "found, is not that of this query. Give both the same checkpointLocation"
+    )

@@ -1,0 +1,216 @@
+"""How the ledger and the chunks follow the journal: behind it, in its order, several commits at a time.
+
+Every commit that was written is kept here until the ledger has it. ``follow`` says up to which one all is
+durable; only those may go on, because the ledger must never know what a crash could take back. A moment later
+one job on the writer's thread writes their batches to the chunks and their facts in one SQL transaction. What
+gathers meanwhile goes with the next. So a busy ledger writes each partition once for many commits.
+
+Nobody waits for that, but for whoever reads the ledger (``catch_up``), and for commits when too much has
+gathered.
+
+If there is no room for the ledger, the commits stay here and in the journal, and it is tried again after a
+while and by everyone who comes. Until then the ledger cannot say what is true: reads and commits get
+``StoreFull``. This is rare: a ledger that has little room left is given commits directly (``EmbeddedStore``).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from semel.core.types import Buffer, Fact
+from semel.store.interface import Place, StoreFull
+from semel.store.local_chunks import LocalChunks
+from semel.store.memory_chunks import MemoryChunks
+from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.worker import Fuse, Worker
+
+DELAY_SECONDS: Final = 0.02
+"""How long commits may gather for one SQL transaction when nobody waits for the ledger."""
+COMMITS_MAX: Final = 1_024
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""Beyond these, commits wait for the ledger."""
+AGAIN_SECONDS: Final = 0.5
+"""How long a ledger without room is left alone when nobody asks for it."""
+
+
+class Commit(NamedTuple):
+    """One that was written."""
+
+    number: int
+    facts: Sequence[Fact]
+    places: Sequence[Place]
+    batches: Sequence[Buffer]
+    is_journaled: bool
+    """Whether the batches are in the journal. If not, they are written to their chunk before the flush."""
+
+
+class Following:
+    """What the ledger does not have yet. Lives on the event loop; its jobs run on the writer's thread."""
+
+    def __init__(
+        self, ledger: SqliteLedger, chunks: LocalChunks | MemoryChunks, worker: Worker, fuse: Fuse
+    ) -> None:
+        self.synchronised = ledger.commit_number
+        """Up to this commit ledger and chunks are on the disk."""
+        self._ledger = ledger
+        self._chunks = chunks
+        self._worker = worker
+        self._fuse = fuse
+        self._commits: deque[Commit] = deque()
+        self._large: list[Commit] = []
+        self._bytes = 0
+        self._is_full = False
+        self._is_stopped = False
+        self._durable = self._applied = ledger.commit_number
+        self._timer: asyncio.TimerHandle | None = None
+        self._job: asyncio.Future[None] | None = None
+        """Done when what it came to is known here, and then it is None again."""
+        self._synchronising: asyncio.Task[None] | None = None
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether so much has gathered that commits should wait, or what has finds no room."""
+        return len(self._commits) > COMMITS_MAX or self._bytes > BYTES_MAX or self._is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the ledger had no room for what is durable."""
+        return self._is_full
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether there are batches that are neither in the journal nor in their chunk."""
+        return bool(self._large)
+
+    def chunk_ids(self) -> set[int]:
+        """The chunks in which places are reserved that the ledger does not know yet."""
+        return {place.chunk_id for commit in self._commits for place in commit.places}
+
+    def add(self, commit: Commit) -> None:
+        """A commit was written."""
+        self._commits.append(commit)
+        self._bytes += sum(place.length for place in commit.places)
+        if not commit.is_journaled:
+            self._large.append(commit)
+
+    async def write_large(self) -> None:
+        """Write and flush what is not in the journal."""
+        large = list(self._large)
+        await self._worker.run(lambda: self._fuse.guard(self._write_now, large))
+        # Not before: whoever flushes at the same time must not take it for written.
+        self._large = [commit for commit in self._large if commit.number > large[-1].number]
+
+    def follow(self, number: int) -> None:
+        """Everything up to this commit is durable."""
+        self._durable = number
+        if self._is_stopped:
+            return
+        if self._applied < number and self._timer is None and self._job is None:
+            self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self._begin)
+
+    async def catch_up(self) -> None:
+        """Wait until the ledger has everything that is durable now. StoreFull, StoreBroken."""
+        target = self._durable
+        while self._applied < target:
+            if self._job is None:
+                self._begin()
+            assert self._job is not None
+            await asyncio.shield(self._job)
+
+    async def synchronise(self) -> None:
+        """Wait until ledger and chunks have everything that is durable now on the disk. The same errors."""
+        await self.catch_up()
+        number = self._applied
+        if self.synchronised < number:
+            await self._worker.run(lambda: self._fuse.guard(self._synchronise_now))
+            self.synchronised = max(self.synchronised, number)
+
+    def begin_to_synchronise(self) -> None:
+        """The same for whoever does not wait. A failure is told to the next who asks the store."""
+        if self._synchronising is None or self._synchronising.done():
+            self._synchronising = asyncio.get_running_loop().create_task(self._synchronise_alone())
+
+    async def commit_directly(self, commit: Commit) -> None:
+        """Write a commit that is not in the journal, durably. Everything before it must be synchronised."""
+        await self._worker.run(lambda: self._fuse.guard(self._commit_now, commit))
+        self._durable = self._applied = self.synchronised = commit.number
+
+    async def stop(self) -> None:
+        """Begin nothing more, and wait for what was begun."""
+        self._is_stopped = True
+        self._stop_timer()
+        begun = [each for each in (self._job, self._synchronising) if each is not None]
+        if begun:
+            await asyncio.wait(begun)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _synchronise_alone(self) -> None:
+        try:
+            await self.synchronise()
+        except StoreFull:
+            # Whoever needs the other file asks again, and is told.
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store cannot go on
+            self._fuse.blow(f"the ledger cannot be synchronised: {error}")
+
+    def _begin(self) -> None:
+        """Let the ledger have what is durable."""
+        self._stop_timer()
+        commits = [commit for commit in self._commits if commit.number <= self._durable]
+        work = self._worker.begin(self._fuse.guard, self._apply_now, commits)
+        job = self._job = asyncio.get_running_loop().create_future()
+        work.add_done_callback(lambda work: self._ended(work.exception(), commits, job))
+
+    def _ended(self, error: BaseException | None, commits: list[Commit], job: "asyncio.Future[None]") -> None:
+        self._job = None
+        self._is_full = isinstance(error, StoreFull)
+        if error is None:
+            self._forget(commits)
+            job.set_result(None)
+            return
+        # If it is not for want of room, the fuse is blown. Whoever waits is told, and whoever asks next.
+        if self._is_full and not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._begin)
+        job.set_exception(error)
+        # Perhaps nobody waits.
+        job.exception()
+
+    def _forget(self, commits: list[Commit]) -> None:
+        """The ledger has these."""
+        for commit in commits:
+            assert self._commits[0] is commit
+            self._commits.popleft()
+            self._bytes -= sum(place.length for place in commit.places)
+        self._applied = commits[-1].number
+        if self._applied < self._durable:
+            self.follow(self._durable)
+
+    # -- on the writer's thread ---------------------------------------------------------------------------
+
+    def _write_now(self, commits: Sequence[Commit]) -> None:
+        for commit in commits:
+            self._chunks.write_now(commit.places, commit.batches)
+        self._chunks.flush_now()
+
+    def _apply_now(self, commits: Sequence[Commit]) -> None:
+        facts: list[Fact] = []
+        places: list[Place] = []
+        for commit in commits:
+            if commit.is_journaled:
+                self._chunks.write_now(commit.places, commit.batches)
+            facts += commit.facts
+            places += commit.places
+        self._ledger.apply_now(facts, places, commits[-1].number)
+
+    def _synchronise_now(self) -> None:
+        self._chunks.flush_now()
+        self._ledger.synchronise_now()
+
+    def _commit_now(self, commit: Commit) -> None:
+        self._write_now([commit])
+        self._ledger.commit_now(commit.facts, commit.places, commit.number)

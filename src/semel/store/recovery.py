@@ -1,0 +1,85 @@
+"""What a start takes over from the journal: everything that was committed and that the ledger may not have.
+
+After the end of a process the operating system still has all that was written, so ledger and chunks are
+behind the journal and nothing else. After the end of the operating system each of the three has what it
+flushed, and perhaps more, so the journal is the one to go by:
+
+- batches that it holds are written to their places again, since the chunks may have lost them though the
+  ledger knows them;
+- commits that the ledger does not have are committed, in their order, up to the first whose large batches
+  are not in their chunk. That one was never answered, and neither was any behind it, but for early answers,
+  and for those the term is over. Their numbers are not given again: the journal may still hold them.
+"""
+
+from collections.abc import Sequence
+
+from semel.core.types import Buffer, Fact
+from semel.store.interface import Place, StoreBroken
+from semel.store.journal import Frame, Journal
+from semel.store.local_chunks import LocalChunks
+from semel.store.sqlite_ledger import SqliteLedger
+from semel.wire.batch import has_valid_crc, read_header
+from semel.wire.errors import ProtocolError
+
+
+def recover(ledger: SqliteLedger, chunks: LocalChunks, journal: Journal) -> None:
+    """Bring ledger and chunks up to the journal, durably. On the writer's thread."""
+    identity = ledger.identity
+    if identity.stopped_cleanly:
+        return
+    frames = journal.read(identity.synchronised)
+    for frame in frames:
+        _write_again(chunks, frame)
+    facts: list[Fact] = []
+    places: list[Place] = []
+    number = ledger.commit_number
+    for frame in frames:
+        if frame.number <= number:
+            continue
+        if frame.number != number + 1:
+            raise StoreBroken(
+                f"the journal goes on with commit {frame.number}, the ledger ends with {number}"
+            )
+        if frame.batches is None and not _write_large_again(chunks, frame.places):
+            number = frames[-1].number
+            break
+        facts += frame.facts
+        places += frame.places
+        number = frame.number
+    chunks.flush_now()
+    if number > ledger.commit_number:
+        ledger.commit_now(facts, places, number)
+    ledger.move_log_now()
+    ledger.synchronise_now()
+
+
+def _write_again(chunks: LocalChunks, frame: Frame) -> None:
+    """Put the batches where they belong. A chunk that is gone held nothing that anybody wants."""
+    if frame.batches is None:
+        return
+    kept: list[tuple[Place, Buffer]] = [
+        (place, batch)
+        for place, batch in zip(frame.places, frame.batches, strict=True)
+        if chunks.has_chunk(place.chunk_id)
+    ]
+    chunks.write_now([place for place, _ in kept], [batch for _, batch in kept])
+
+
+def _write_large_again(chunks: LocalChunks, places: Sequence[Place]) -> bool:
+    """Whether these are in their chunk, whole. If a flush failed, perhaps in memory alone: so once more."""
+    try:
+        batches = chunks.read_now(places)
+    except (LookupError, OSError):
+        return False
+    if not all(_is_whole(batch, place) for batch, place in zip(batches, places, strict=True)):
+        return False
+    chunks.write_now(places, batches)
+    return True
+
+
+def _is_whole(batch: bytearray, place: Place) -> bool:
+    try:
+        header = read_header(batch)
+    except ProtocolError:
+        return False
+    return header.length == place.length and has_valid_crc(batch, 0, header)

@@ -1,0 +1,214 @@
+"""The protocol of the sink, step by step, without Spark: a checkpoint and a driver's calls are enough."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.sparking import committed, create
+
+from semel.client import Admin, Client, CommittedOffset, Identity, PreparedTransaction, TransactionalProducer
+from semel.client.group_offsets import commit_offsets
+from semel.client.transactions_admin import fence_producer
+from semel.embedded import Embedded
+from semel.spark import (
+    DecidedTransactionLost,
+    PipelineError,
+    PipelineFenced,
+    PipelineMismatch,
+    pipeline,
+)
+from semel.spark import decision as decisions
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.decision import Decision
+from semel.spark.pipeline import Plan
+
+NAME = "copy"
+
+
+@pytest.fixture
+def client(semel_broker: Embedded) -> Iterator[Client]:
+    create(semel_broker.bootstrap_servers, ("in", 2), ("out", 1))
+    with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
+        yield client
+
+
+class Query:
+    """A query as its checkpoint shows it."""
+
+    def __init__(self, directory: Path, query_id: str) -> None:
+        self.directory = directory / query_id
+        (self.directory / "offsets").mkdir(parents=True)
+        (self.directory / "metadata").write_text(json.dumps({"id": query_id}))
+
+    def batch(self, number: int, end: int, began: int | None = None) -> Checkpoint:
+        offsets: dict[str, object] = {"in": {"0": end, "1": end}}
+        if began is not None:
+            offsets["began:"] = {"in": {"0": began, "1": began}}
+        text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps(offsets)])
+        (self.directory / "offsets" / str(number)).write_text(text)
+        return Checkpoint(str(self.directory))
+
+
+def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:
+    producer = TransactionalProducer(client, f"{plan.prefix}0.{attempt}")
+    producer.begin()
+    producer.send("out", value)
+    prepared = producer.prepare()
+    assert prepared is not None
+    return prepared
+
+
+def output(client: Client) -> list[bytes]:
+    node = client.describe(topics=()).nodes[0]
+    return sorted(committed(f"{node.host}:{node.port}", "out").elements())
+
+
+def ongoing(client: Client) -> list[str]:
+    return [each.transactional_id for each in Admin(client).transactions.all(states=["Ongoing"])]
+
+
+def test_batches_follow_each_other_and_a_decided_one_is_not_written_again(
+    client: Client, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, "q")
+    for number in range(3):
+        checkpoint = query.batch(number, 10 * (number + 1), began=0 if number == 0 else None)
+        plan = pipeline.plan_stream(client, NAME, checkpoint)
+        assert not plan.is_done
+        pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
+    assert pipeline.plan_stream(client, NAME, query.batch(2, 30)).is_done
+    assert output(client) == [b"0", b"1", b"2"]
+
+
+def test_the_first_copy_stops_when_a_second_has_begun(client: Client, tmp_path: Path) -> None:
+    first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
+    pipeline.decide(client, pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
+    taken = pipeline.plan_stream(client, NAME, second.batch(0, 20, began=10))
+    prepared = write(client, taken, b"of the second")
+    with pytest.raises(PipelineFenced, match="another copy"):
+        pipeline.plan_stream(client, NAME, first.batch(1, 20))
+    pipeline.decide(client, taken, [prepared])
+    assert output(client) == [b"of the second"]
+
+
+def test_a_copy_that_is_behind_stops_without_harm_to_the_other(client: Client, tmp_path: Path) -> None:
+    first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
+    plan = pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0))
+    taken = pipeline.plan_stream(client, NAME, second.batch(0, 10, began=0))
+    with pytest.raises(PipelineFenced):
+        pipeline.decide(client, plan, [])
+    pipeline.decide(client, taken, [])
+    pipeline.decide(client, pipeline.plan_stream(client, NAME, second.batch(1, 20)), [])
+    next_of_second = pipeline.plan_stream(client, NAME, second.batch(2, 30))
+    with pytest.raises(PipelineMismatch, match="has reached 20"):
+        pipeline.plan_stream(client, NAME, first.batch(1, 30))
+    pipeline.decide(client, next_of_second, [write(client, next_of_second, b"once")])
+    assert output(client) == [b"once"]
+
+
+def test_only_what_older_runs_left_is_swept(client: Client, tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    old = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    write(client, old, b"left")
+    new = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    assert ongoing(client) == []
+    prepared = write(client, new, b"kept")
+    pipeline.sweep(client, NAME, old.run, None)
+    assert ongoing(client) == [prepared.transactional_id]
+    loser = write(client, new, b"a second attempt", attempt=1)
+    pipeline.decide(client, new, [prepared])
+    assert (ongoing(client), output(client)) == ([], [b"kept"])
+    assert loser.transactional_id != prepared.transactional_id
+
+
+def test_what_was_decided_is_ended_by_the_next_start_or_by_the_abort(client: Client, tmp_path: Path) -> None:
+    query, other = Query(tmp_path, "q"), Query(tmp_path, "after a lost checkpoint")
+    for number, by in enumerate(("abort", "next batch", "another query")):
+        plan = pipeline.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
+        prepared = write(client, plan, b"%d" % number)
+        undecided = write(client, plan, b"not decided", attempt=1)
+        made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, (prepared,))
+        decisions.make(client, NAME, plan.offsets, made)
+        if by == "abort":
+            pipeline.discard(client, plan, [prepared, undecided])
+        elif by == "next batch":
+            pipeline.plan_stream(client, NAME, query.batch(number + 1, 10 * number + 20))
+        else:
+            pipeline.plan_stream(client, NAME, other.batch(0, 40, began=30))
+        assert ongoing(client) == []
+    assert output(client) == [b"0", b"1", b"2"]
+
+
+def test_a_transaction_that_is_gone_is_not_decided(client: Client, tmp_path: Path) -> None:
+    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    prepared = write(client, plan, b"gone")
+    fence_producer(client, prepared.transactional_id)
+    with pytest.raises(PipelineError, match="nothing was decided"):
+        pipeline.decide(client, plan, [prepared])
+    assert decisions.read_committed(client, NAME).decision is None
+
+
+def test_a_decided_transaction_that_the_broker_aborted_stops_the_query(
+    client: Client, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, "q")
+    plan = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    prepared = write(client, plan, b"lost")
+    made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, (prepared,))
+    decisions.make(client, NAME, plan.offsets, made)
+    fence_producer(client, prepared.transactional_id)  # as its timeout would
+    for _ in range(2):
+        with pytest.raises(DecidedTransactionLost, match=prepared.transactional_id):
+            pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+
+
+def test_a_long_decision_is_spread_over_the_partitions(client: Client) -> None:
+    run = decisions.take_over(client, NAME)
+    offsets = {("in", 0): 7, ("in", 1): 8}
+    winners = tuple(PreparedTransaction(f"{NAME}/1.2/{number}.0", number, 3) for number in range(400))
+    made = Decision(5, run, "q", 9, winners)
+    decisions.make(client, NAME, offsets, made)
+    assert decisions.read_committed(client, NAME) == (offsets, made)
+    with pytest.raises(PipelineError, match="fewer tasks"):
+        decisions.make(client, NAME, offsets, Decision(6, run, "q", 10, winners * 2))
+    run = decisions.take_over(client, NAME)
+    commit_offsets(client, NAME, {("in", 1): CommittedOffset(3)})
+    with pytest.raises(PipelineError, match="somebody else has changed offsets"):
+        decisions.read_committed(client, NAME)
+
+
+def test_checkpoints_of_others_are_refused(client: Client, tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    query.batch(0, 10, began=0)
+    with pytest.raises(PipelineMismatch, match="has decided none"):
+        pipeline.plan_stream(client, NAME, query.batch(1, 20))
+    batch = pipeline.plan_batch(client, "loads")
+    pipeline.decide(client, batch, [], {("out", 0): batch.number})
+    with pytest.raises(PipelineMismatch, match="belongs to a batch write"):
+        pipeline.plan_stream(client, "loads", Query(tmp_path, "r").batch(0, 10, began=0))
+    pipeline.decide(client, pipeline.plan_stream(client, NAME, Query(tmp_path, "s").batch(0, 1, began=0)), [])
+    with pytest.raises(PipelineMismatch, match="belongs to a streaming query"):
+        pipeline.plan_batch(client, NAME)
+
+
+def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    checkpoint = query.batch(0, 10, began=3)
+    file = query.directory / "offsets/0"
+    file.write_text(file.read_text() + '\n-\n17\n{"logOffset":4}\n{"more":{"0":5},"began:":{"more":{"0":1}}}')
+    assert checkpoint.step(0) == (
+        {("in", 0): 3, ("in", 1): 3, ("more", 0): 1},
+        {("in", 0): 10, ("in", 1): 10, ("more", 0): 5},
+    )
+    # A batch without input repeats the offsets of the one before, to the letter.
+    (query.directory / "offsets/1").write_text(file.read_text())
+    step = checkpoint.step(1)
+    assert step.start == step.end
+    file.write_text(file.read_text() + '\n{"in":{"0":1}}')
+    with pytest.raises(PipelineError, match="two sources of this query read topic 'in'"):
+        checkpoint.step(0)
+
+
+def test_names_of_runs_are_ordered() -> None:
+    assert Identity(1, 9) < Identity(2, 0) < Identity(2, 1)

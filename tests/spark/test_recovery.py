@@ -1,0 +1,158 @@
+"""Crashes, retries, zombies and lost checkpoints: output equals input, record by record."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from support.spark_faults import IN_COMMIT
+from support.sparking import Pipeline, committed, create, fill, values
+from support.waiting import until
+
+from semel.client import Admin, Client
+from semel.embedded import Embedded
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+def open_transactions(bootstrap: str) -> list[str]:
+    with Client(bootstrap) as client:
+        return [each.transactional_id for each in Admin(client).transactions.all(states=["Ongoing"])]
+
+
+@pytest.mark.parametrize("place", IN_COMMIT)
+def test_a_driver_that_dies_in_its_commit(pipeline: Pipeline, place: str) -> None:
+    fill(pipeline.bootstrap, "in", range(60))
+    pipeline.run()
+    fill(pipeline.bootstrap, "in", range(60, 120))
+    pipeline.fault.write_text(place)
+    with pytest.raises(PySparkException):
+        pipeline.run()
+    assert not pipeline.fault.exists(), "the fault came, and so did the abort of a driver that is dead"
+    pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(120))
+    assert open_transactions(pipeline.bootstrap) == []
+
+
+def test_a_commit_that_raises_when_all_is_done(pipeline: Pipeline) -> None:
+    fill(pipeline.bootstrap, "in", range(60))
+    pipeline.fault.write_text("raise_after")
+    with pytest.raises(PySparkException, match="a fault after all was done"):
+        pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(60)), (
+        "the abort did not touch what is decided"
+    )
+    pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(60))
+
+
+def test_a_task_that_dies_is_tried_again(pipeline: Pipeline) -> None:
+    fill(pipeline.bootstrap, "in", range(60))
+    pipeline.fault.write_text("task")
+    pipeline.run()
+    assert not pipeline.fault.exists()
+    assert committed(pipeline.bootstrap, "out") == values(range(60))
+    assert open_transactions(pipeline.bootstrap) == [], "what the dead attempt left was aborted"
+
+
+@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
+def test_a_lost_checkpoint_loses_and_doubles_nothing(pipeline: Pipeline, place: str) -> None:
+    fill(pipeline.bootstrap, "in", range(60))
+    pipeline.run()
+    fill(pipeline.bootstrap, "in", range(60, 120))
+    pipeline.fault.write_text(place)
+    with pytest.raises(PySparkException):
+        pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(120))
+
+
+def test_a_zombie_driver_stops_and_writes_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
+    """It has written its batch, and was away for so long that another copy of the job has taken over."""
+    fill(pipeline.bootstrap, "in", range(30))
+    pipeline.run()
+    fill(pipeline.bootstrap, "in", range(30, 60))
+    pipeline.fault.write_text("wait_before_decision")
+    zombie = pipeline.start()
+    until(lambda: pipeline.fault.read_text() == "waiting", 60, "the batch of the zombie")
+    successor = Pipeline(pipeline.spark, pipeline.bootstrap, tmp_path / "successor")
+    successor.run()
+    fill(pipeline.bootstrap, "in", range(60, 90))
+    pipeline.fault.write_text("go on")
+    with pytest.raises(PySparkException, match="another copy of pipeline 'copy' has taken over"):
+        zombie.awaitTermination()
+    successor.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(90))
+    with pytest.raises(PySparkException, match="has reached"):
+        pipeline.run()
+
+
+def test_an_old_checkpoint_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    fill(pipeline.bootstrap, "in", range(30))
+    pipeline.run()
+    shutil.copytree(pipeline.checkpoint, tmp_path / "old")
+    fill(pipeline.bootstrap, "in", range(30, 60))
+    pipeline.run()
+    fill(pipeline.bootstrap, "in", range(60, 90))
+    pipeline.run()
+    good, pipeline.checkpoint = pipeline.checkpoint, tmp_path / "old"
+    pipeline.run()  # the batch that was decided before is only acted out
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.source_options |= {"startingOffsets": "earliest"}
+    with pytest.raises(PySparkException, match="has reached"):
+        pipeline.run()
+    pipeline.checkpoint = good
+    pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(90))
+
+
+def test_a_driver_that_is_killed_between_decision_and_ends(
+    semel_broker: Embedded, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """A real driver with a JVM of its own and SIGKILL for all of it."""
+    fill(pipeline.bootstrap, "in", range(60))
+    pipeline.fault.write_text("hang_after_decision")
+    program = (
+        "import sys; from pathlib import Path; from pyspark.sql import SparkSession\n"
+        "from support.sparking import Pipeline; from support.spark_faults import FaultySource\n"
+        "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "spark.dataSource.register(FaultySource)\n"
+        "Pipeline(spark, sys.argv[1], Path(sys.argv[2])).run()\n"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program, pipeline.bootstrap, str(tmp_path)],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(
+            lambda: pipeline.fault.read_text() == "hanging" or driver.poll() is not None, 90, "the decision"
+        )
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert pipeline.fault.read_text() == "hanging"
+    pipeline.fault.unlink()
+    assert len(open_transactions(pipeline.bootstrap)) == 2, "decided, and not ended"
+    pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(60))
+    assert open_transactions(pipeline.bootstrap) == []
+
+
+def test_two_pipelines_do_not_share_a_checkpoint(pipeline: Pipeline) -> None:
+    create(pipeline.bootstrap, ("out-2", 1))
+    fill(pipeline.bootstrap, "in", range(10))
+    pipeline.run()
+    fill(pipeline.bootstrap, "in", range(10, 20))
+    pipeline.sink_options = {"topic": "out-2", "pipeline.id": "other"}
+    with pytest.raises(PySparkException, match="pipeline 'other' has decided none"):
+        pipeline.run()

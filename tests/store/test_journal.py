@@ -1,0 +1,283 @@
+"""The journal: frames that are torn, stale, of another version, and the two files in turn."""
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stored import SETTINGS, Book, make_small, opened
+
+from semel.core.facts import ProducerIdAllocated
+from semel.core.types import Cluster, ClusterKey
+from semel.store import embedded, journal
+from semel.store.embedded import open_store
+from semel.store.files import Files
+from semel.store.interface import Place, StoreBroken
+from semel.store.journal import Frame, Journal
+
+PLACE = Place(1, 2, 3)
+
+
+def _killed(directory: Path) -> Path:
+    copy = directory.parent / f"killed-{os.urandom(4).hex()}"
+    shutil.copytree(directory, copy)
+    return copy
+
+
+def _started(directory: Path, files: Files | None = None) -> Journal:
+    directory.mkdir(exist_ok=True)
+    started = Journal(directory, files or Files())
+    started.start()
+    return started
+
+
+def _append(written: Journal, number: int, batch: bytes = b"abc") -> None:
+    packed = written.pack([ProducerIdAllocated(number)], [Place(1, 2, len(batch))])
+    written.append(number, packed, [batch], has_batches=True)
+
+
+def _numbers(directory: Path, after: int = 0) -> list[int]:
+    return [frame.number for frame in Journal(directory, Files()).read(after)]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+# -- frames -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    written = _started(tmp_path)
+    facts = [ProducerIdAllocated(5), ProducerIdAllocated(6)]
+    written.append(7, written.pack(facts, [PLACE, PLACE]), [b"abc", b"def"], has_batches=True)
+    written.append(8, written.pack(facts, [PLACE]), [], has_batches=False)
+    written.append(9, written.pack([], []), [], has_batches=True)
+    written.close()
+    written.close()
+    assert Journal(tmp_path, Files()).read(0) == [
+        Frame(7, facts, [PLACE, PLACE], [b"abc", b"def"]),
+        Frame(8, facts, [PLACE], None),
+        Frame(9, [], [], []),
+    ]
+    assert _numbers(tmp_path, 7) == [8, 9]
+    assert _numbers(tmp_path, 9) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_frame_that_lacks_any_byte_is_not_read_and_ends_the_row(tmp_path: Path) -> None:
+    """Whichever part it is: format, row, number, lengths, flag, checksum, facts, batches."""
+    written = _started(tmp_path)
+    begin = 0
+    for number in range(1, 4):
+        _append(written, number)
+        end = written._writing.position
+        begin = begin or end
+    written.close()
+    path = tmp_path / "journal-0"
+    whole = path.read_bytes()
+    assert _numbers(tmp_path) == [1, 2, 3]
+    second = range(begin, 2 * begin)
+    for at in second:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        assert _numbers(tmp_path) == [1], at
+        # The rest of the frame is zeros, and so is everything behind it.
+        path.write_bytes(whole[:at].ljust(len(whole), b"\0"))
+        assert _numbers(tmp_path) == [1], at
+        path.write_bytes(whole[:at])
+        assert _numbers(tmp_path) == [1], at
+    path.write_bytes(whole[: 2 * begin])
+    assert _numbers(tmp_path) == [1, 2]
+
+
+@pytest.mark.usefixtures("small")
+def test_rubbish_is_not_read(tmp_path: Path) -> None:
+    assert _numbers(tmp_path) == []
+    written = _started(tmp_path)
+    _append(written, 1)
+    written.close()
+    header = (tmp_path / "journal-0").read_bytes()[:4]
+    for rubbish in (b"", b"\0", bytes(100), header, header + b"\xff" * 100, header + bytes(100)):
+        for number in range(2):
+            (tmp_path / f"journal-{number}").write_bytes(rubbish)
+        assert _numbers(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_short_writes_of_a_frame_go_on_and_none_at_all_is_an_error(
+    tmp_path: Path, failing_files: Any
+) -> None:
+    written = _started(tmp_path, failing_files)
+    _append(written, 1)
+    failing_files.short_write_bytes = 11
+    _append(written, 2, os.urandom(100))
+    failing_files.short_write_bytes = 0
+    with pytest.raises(OSError, match="took no bytes"):
+        _append(written, 3)
+    written.close()
+    assert _numbers(tmp_path) == [1, 2]
+
+
+@pytest.mark.usefixtures("small")
+def test_more_batches_than_one_call_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "IOV_MAX", 4)
+    written = _started(tmp_path)
+    batches = [os.urandom(5) for _ in range(20)]
+    written.append(1, written.pack([], [Place(1, 0, 5)] * 20), batches, has_batches=True)
+    written.close()
+    ((_, _, _, found),) = Journal(tmp_path, Files()).read(0)
+    assert found == batches
+
+
+# -- two files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_a_shorter_row_does_not_bring_back_what_lies_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames are all of one size, so that an old one begins right behind a new one, with the next number."""
+    monkeypatch.setattr(journal, "ZEROED_BYTES", 0)
+    written = _started(tmp_path)
+    for number in range(1, 6):
+        _append(written, number)
+    written.switch()
+    for number in range(6, 9):
+        _append(written, number)
+    assert _numbers(tmp_path) == list(range(1, 9))
+    written.switch()
+    assert _numbers(tmp_path) == list(range(1, 9))
+    _append(written, 9)
+    assert _numbers(tmp_path) == [6, 7, 8, 9]
+    written.close()
+    # A start begins a row of its own, even if it would give a number again.
+    written = _started(tmp_path)
+    _append(written, 1)
+    written.close()
+    path = tmp_path / "journal-0"
+    (tmp_path / "journal-1").write_bytes(b"")
+    assert _numbers(tmp_path) == [1]
+    # Without its beginning a row is nothing.
+    path.write_bytes(bytes(1) + path.read_bytes()[1:])
+    assert _numbers(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_the_other_file_is_used_when_what_is_in_it_is_not_needed(tmp_path: Path) -> None:
+    written = _started(tmp_path)
+    for number in range(1, 4):
+        _append(written, number)
+    assert written.may_switch(0)
+    written.switch()
+    _append(written, 4)
+    assert [written.may_switch(number) for number in (2, 3, 4)] == [False, True, True]
+    assert written.has_room(1_000)
+    assert not written.has_room(journal.FILE_BYTES)
+    written.close()
+
+
+async def test_files_are_switched_under_load_and_never_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
+    book, switches = Book(), 0
+    switch = Journal.switch
+
+    def count(self: Journal) -> None:
+        nonlocal switches
+        switches += 1
+        switch(self)
+
+    monkeypatch.setattr(Journal, "switch", count)
+    async with opened(tmp_path / "data") as store:
+        await book.begin(store)
+        for number in range(200):
+            await book.commit(store, (100, 1_500)[number % 2], is_early=number % 3 == 0)
+            if number % 50 == 25:
+                copy = _killed(tmp_path / "data")
+                async with opened(copy) as other:
+                    assert await book.check(other) == number + 1
+        assert switches > 20
+        await store.commit([], [])
+        assert await book.check(store) == 200
+        sizes = {(tmp_path / "data" / f"journal-{number}").stat().st_size for number in range(2)}
+        assert sizes == {journal.FILE_BYTES}
+
+
+# -- versions ---------------------------------------------------------------------------------------------
+
+
+async def test_a_journal_of_another_version_is_refused_unless_it_is_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
+    threads = threading.active_count()
+    async with opened(tmp_path / "data") as store:
+        for number in range(100):
+            await store.commit([ProducerIdAllocated(number)], [])
+        killed = _killed(tmp_path / "data")
+        await store.synchronise()
+        synchronised = _killed(tmp_path / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "FORMAT", journal.FORMAT ^ 1)
+        for _ in range(2):
+            with pytest.raises(StoreBroken, match="another version"):
+                await open_store(killed, SETTINGS)
+        assert threading.active_count() == threads
+        # After a clean stop, and when the ledger has it all, it is history; and stays so after a kill.
+        for directory in (tmp_path / "data", synchronised):
+            copy = directory
+            for _ in range(2):
+                async with opened(copy) as store:
+                    assert await store.ledger.load([ClusterKey()]) == [Cluster(100)]
+                    copy = _killed(copy)
+    # The version that wrote it takes it over.
+    async with opened(killed) as store:
+        assert await store.ledger.load([ClusterKey()]) == [Cluster(100)]
+        assert not store.stopped_cleanly
+
+
+async def test_a_journal_with_a_gap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger was put back, or a file is missing: nobody can say what was in between."""
+    make_small(monkeypatch)
+    book = Book()
+    async with opened(tmp_path / "data") as store:
+        await book.begin(store)
+        early = _killed(tmp_path / "data")
+        while not any((tmp_path / "data" / "journal-1").read_bytes()):
+            await book.commit(store, 1_500)
+        await book.commit(store)
+        killed = _killed(tmp_path / "data")
+    for path in early.glob("ledger.db*"):
+        shutil.copy(path, killed)
+    (killed / "journal-0").unlink()
+    with pytest.raises(StoreBroken, match="goes on with commit"):
+        await open_store(killed, SETTINGS)
+
+
+async def test_a_commit_with_more_facts_than_a_frame_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
+    book = Book()
+    async with opened(tmp_path / "data") as store:
+        await book.begin(store)
+        await book.commit(store)
+        await book.commit(store, is_early=True)
+        many = [ProducerIdAllocated(number) for number in range(2_000)]
+        assert len(store._journal.pack(many, [])) > embedded.FRAME_BYTES_MAX
+        number = await store.commit(many, [], is_early=True)
+        assert not store.has_early
+        images = [_killed(tmp_path / "data")]
+        assert await store.ledger.load([ClusterKey()]) == [Cluster(2_000)]
+        await book.commit(store)
+        assert await store.commit([], []) == number + 1
+        images.append(_killed(tmp_path / "data"))
+    for image, count in zip(images, (2, 3), strict=True):
+        async with opened(image) as store:
+            assert await book.check(store) == count
+            assert await store.ledger.load([ClusterKey()]) == [Cluster(2_000)]

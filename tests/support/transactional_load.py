@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from semel.client import Client, TransactionalProducer
 from semel.client.errors import OutcomeUnknown
@@ -103,8 +103,8 @@ class Writer(Worker, ABC):
             ]
             self.write(partition, [note.encode() for note in notes])
             self.progress.release()
-        self.end(is_commit=is_commit)
-        (self.committed if is_commit else self.aborted).append(number)
+        has_ended = self.end(is_commit=is_commit)
+        (self.committed if is_commit and has_ended else self.aborted).append(number)
         self.progress.release()
 
     @contextmanager
@@ -118,8 +118,8 @@ class Writer(Worker, ABC):
     def write(self, partition: int, values: list[bytes]) -> None: ...
 
     @abstractmethod
-    def end(self, *, is_commit: bool) -> None:
-        """Return when the outcome is known."""
+    def end(self, *, is_commit: bool) -> bool:
+        """Return when the outcome is known; False if it cannot be a commit, whatever was wanted."""
 
 
 class RawWriter(Writer):
@@ -139,11 +139,12 @@ class RawWriter(Writer):
     def write(self, partition: int, values: list[bytes]) -> None:
         self.producer.write(self.topic, *values, partition=partition)
 
-    def end(self, *, is_commit: bool) -> None:
+    def end(self, *, is_commit: bool) -> bool:
         if is_commit:
             self.producer.commit()
         else:
             self.producer.abort()
+        return True
 
 
 class RawWriter2(RawWriter):
@@ -172,20 +173,29 @@ class OwnWriter(Writer):
             self.producer.send(self.topic, value, partition=partition)
         self.producer.flush()
 
-    def end(self, *, is_commit: bool) -> None:
+    def end(self, *, is_commit: bool) -> bool:
         if not is_commit:
             self.producer.abort()
-            return
+            return True
         while True:
             with suppress(OutcomeUnknown):
-                return self.producer.commit()
+                self.producer.commit()
+                return True
 
 
 class LibrdkafkaWriter(Writer):
-    """By confluent-kafka."""
+    """By confluent-kafka.
+
+    Once in some hundred kills librdkafka 2.16 sends nothing more for a whole transaction timeout and gives up
+    messages that it never sent (FINDINGS.md). Such a transaction cannot commit; an application begins anew.
+    """
 
     @contextmanager
     def opened(self) -> Iterator[None]:
+        self._begin_anew()
+        yield
+
+    def _begin_anew(self) -> None:
         config = {
             "bootstrap.servers": self.bootstrap,
             "transactional.id": self.transactional_id,
@@ -193,22 +203,33 @@ class LibrdkafkaWriter(Writer):
         }
         self.producer = Producer({**config, **LIBRDKAFKA})
         patiently(lambda: self.producer.init_transactions(WAIT_SECONDS))
-        yield
 
     def begin(self) -> None:
+        self.given_up = 0
         self.producer.begin_transaction()
 
     def write(self, partition: int, values: list[bytes]) -> None:
         for value in values:
-            self.producer.produce(self.topic, value, partition=partition)
+            self.producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
         self.producer.poll(0)
 
-    def end(self, *, is_commit: bool) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:
+            self.given_up += 1
+
+    def end(self, *, is_commit: bool) -> bool:
         end = self.producer.commit_transaction if is_commit else self.producer.abort_transaction
         if not is_commit:
             # Otherwise librdkafka throws away what it has not sent, and nothing would be aborted.
-            assert self.producer.flush(WAIT_SECONDS) == 0
-        patiently(lambda: end(WAIT_SECONDS))
+            assert self.producer.flush(2 * WAIT_SECONDS) == 0
+        try:
+            patiently(lambda: end(WAIT_SECONDS))
+        except KafkaException:
+            if not self.given_up:
+                raise
+            self._begin_anew()
+            return False
+        return True
 
 
 def patiently(call: Callable[[], None]) -> None:

@@ -186,8 +186,8 @@ class OwnWriter(Writer):
 class LibrdkafkaWriter(Writer):
     """By confluent-kafka.
 
-    Once in some hundred kills librdkafka 2.16 sends nothing more for a whole transaction timeout and gives up
-    messages that it never sent (FINDINGS.md). Such a transaction cannot commit; an application begins anew.
+    Once in some hundred kills it gives messages up after a whole transaction timeout; why is not settled
+    (FINDINGS.md). Such a transaction cannot commit; an application begins anew. Any other failure counts.
     """
 
     @contextmanager

@@ -1,8 +1,8 @@
 """What a ledger and a chunk store promise. Storage stores; it decides nothing.
 
-The order of a commit is bytes, then facts: a chunk's bytes are durable before any row points at them, so a
-crash between the two leaves bytes that nobody can see, and never a row without bytes. ``Store.commit`` is one
-call, so that a journal with a single flush can take the place of the two without anyone noticing.
+``Store.commit`` is one call: bytes and facts become durable together, however a store brings that about. The
+embedded one has a journal that ledger and chunks follow (``journal``). Whoever asks the ledger finds all that
+was committed before, and never a row without bytes.
 
 A failed commit is fatal: its outcome is unknown (a write that was refused may still reach the disk), so the
 process stops without answering and the next start finds out. That is why these methods raise ``StoreBroken``

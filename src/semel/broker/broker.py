@@ -72,12 +72,14 @@ class Endpoint(NamedTuple):
 class Broker:
     """One broker. Use ``open`` and ``close``."""
 
-    def __init__(self, settings: Settings, store: EmbeddedStore, directory: Path | None) -> None:
+    def __init__(
+        self, settings: Settings, store: EmbeddedStore, directory: Path | None, clock: Clock | None = None
+    ) -> None:
         self.settings = settings
         self.store = store
         self.directory = str(directory) if directory else "memory"
         self.metrics = Metrics()
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted())
         self.reads = Reads(store, settings, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
@@ -89,7 +91,7 @@ class Broker:
         self._loop = CommitLoop(
             store, settings, self.clock, self.metrics, self._publish, self.reads.is_awaited
         )
-        self.reads.watch(self._loop.early.partitions, self._loop.flush)
+        self.reads.watch(self._loop.early.partitions, self._loop.flush, self._turn)
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,14 +109,18 @@ class Broker:
         store = await open_store(directory, settings)
         broker = cls(settings, store, directory)
         try:
-            await store.sweep_orphans()
-            await broker._begin()
+            await broker.begin()
         except BaseException:
             await store.close()
             raise
-        broker._start("commit loop", broker._loop.run())
-        broker._start("housekeeping", broker._housekeeping.run())
         return broker
+
+    async def begin(self) -> None:
+        """Put in order what the last life left, then start to work."""
+        await self.store.sweep_orphans()
+        await self._begin()
+        self._start("commit loop", self._loop.run())
+        self._start("housekeeping", self._housekeeping.run())
 
     async def _begin(self) -> None:
         (cluster,) = await self.store.ledger.load([ClusterKey()])
@@ -186,6 +192,12 @@ class Broker:
         For whoever reads from the ledger what a client may have been told already.
         """
         return await self._loop.flush()
+
+    async def _turn(self) -> None:
+        """Wait until what is durable now is published: until the commit loop has turned once."""
+        turned = asyncio.Event()
+        self._loop.submit((), lambda outcome: turned.set())
+        await turned.wait()
 
     def connection_gone(self, connection_id: int) -> None:
         """A client left. If the settings say so, the transactions that it spoke for are aborted."""

@@ -35,6 +35,7 @@ class Ending:
         self._now = now
         self.facts: list[Fact] = []
         self.batches: list[Buffer] = []
+        self._markers: dict[tuple[int, int, int], Buffer] = {}
 
     def everywhere(self, transaction: Transaction, epoch: int) -> None:
         """In all partitions and groups of the transaction; markers carry this epoch."""
@@ -98,7 +99,7 @@ class Ending:
         coordinator_epoch: int,
     ) -> None:
         offset, now = partition.high_watermark, self._now
-        batch = marker(producer_id, epoch, self._is_commit, coordinator_epoch, now)
+        batch = self._marker(producer_id, epoch, coordinator_epoch)
         peak = max(partition.peak_timestamp, now)
         self.batches.append(batch)
         self.facts.append(
@@ -112,3 +113,12 @@ class Ending:
         others = [each for each in partition.open_transactions if each.producer_id != producer_id]
         stable = max(others[0].first_offset, partition.log_start_offset) if others else offset + 1
         self.facts.append(TransactionClosed(key, producer_id, first, offset, stable, self._is_commit))
+
+    def _marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Buffer:
+        """The same bytes in every partition: a base offset is stamped when a batch is read."""
+        key = (producer_id, epoch, coordinator_epoch)
+        made = self._markers.get(key)
+        if made is None:
+            made = marker(producer_id, epoch, self._is_commit, coordinator_epoch, self._now)
+            self._markers[key] = made
+        return made

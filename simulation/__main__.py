@@ -1,0 +1,116 @@
+"""``python -m simulation``: many histories, or one of them, or the defects that they must find."""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+from simulation.mutants import MUTANTS, Mutant, applied
+from simulation.plan import Plan, make
+from simulation.run import Outcome, run
+from simulation.shrinking import shrink
+
+SEEDS_MAX = 500
+"""A defect that survives so many histories has not been found."""
+
+
+def one(seed: int) -> tuple[int, list[str], int, dict[str, int]]:
+    """A history by its seed: what is wrong with it, how many operations, which faults."""
+    logging.disable(logging.CRITICAL)
+    outcome = run(make(seed))
+    return seed, outcome.problems, len(outcome.operations), outcome.faults
+
+
+def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
+    """The first seed that finds the defect, and as what; None if none does."""
+    logging.disable(logging.CRITICAL)
+    with applied(mutant):
+        for seed in range(seeds_max):
+            problems = _problems(make(seed))
+            if problems:
+                return seed, problems[0]
+    return None
+
+
+def _problems(plan: Plan) -> list[str]:
+    try:
+        return run(plan).problems
+    except Exception as error:  # noqa: BLE001 - whatever a defect breaks, it is found
+        return [f"the history broke: {error!r}"]
+
+
+def many(first: int, count: int, processes: int) -> int:
+    """Run them; how many were wrong."""
+    started, wrong, operations = time.monotonic(), 0, 0
+    faults: Counter[str] = Counter()
+    with ProcessPoolExecutor(processes) as pool:
+        for seed, problems, size, counts in pool.map(one, range(first, first + count), chunksize=10):
+            operations += size
+            faults.update(counts)
+            if problems:
+                wrong += 1
+                print(f"seed {seed}: {problems[0]}", flush=True)
+    seconds = time.monotonic() - started
+    print(
+        f"{count} histories, {operations} operations, {faults.total()} faults, {wrong} wrong, {seconds:.0f} s"
+    )
+    for kind, times in sorted(faults.items()):
+        print(f"  {kind}: {times}")
+    return wrong
+
+
+def show(seed: int) -> int:
+    """One history, made smaller if it fails."""
+    outcome = run(make(seed))
+    if not outcome.problems:
+        print(
+            f"seed {seed}: nothing is wrong in {len(outcome.operations)} operations and {outcome.lives} lives"
+        )
+        return 0
+    _tell(outcome)
+    smallest = shrink(outcome.plan, lambda plan: bool(_problems(plan)))
+    print("\nSmaller:")
+    _tell(run(smallest))
+    return 1
+
+
+def _tell(outcome: Outcome) -> None:
+    print(outcome.plan)
+    for problem in outcome.problems[:5]:
+        print(f"  {problem}")
+
+
+def gate(processes: int) -> int:
+    """Every defect must be found; how many were not."""
+    survivors = 0
+    with ProcessPoolExecutor(processes) as pool:
+        for mutant, found in zip(MUTANTS, pool.map(killed_by, MUTANTS), strict=True):
+            if found is None:
+                survivors += 1
+                print(f"SURVIVED  {mutant.name}", flush=True)
+            else:
+                print(f"seed {found[0]:3}  {mutant.name}: {found[1][:120]}", flush=True)
+    return survivors
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="show one history, made smaller if it fails")
+    parser.add_argument("--first", type=int, default=0, help="the first of many seeds")
+    parser.add_argument("--count", type=int, default=2_000, help="how many histories")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--mutants", action="store_true", help="see that every known defect is found")
+    options = parser.parse_args()
+    if options.mutants:
+        return 1 if gate(options.processes) else 0
+    if options.seed is not None:
+        return show(options.seed)
+    return 1 if many(options.first, options.count, options.processes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

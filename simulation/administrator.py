@@ -1,0 +1,63 @@
+"""An administrator: deletes a topic and makes it anew under open transactions, deletes records, and looks."""
+
+from typing import Any, Final
+
+from semel.wire.messages import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from simulation.actors import Actor
+from simulation.network import Caller, Refused, Unanswered
+
+SIDE: Final = "side"
+"""The topic that is not safe from the administrator. Nobody checks what becomes of its records."""
+
+
+class Administrator(Actor):
+    """Does what administrators do to others."""
+
+    async def work(self) -> None:
+        """Until the end."""
+        caller = Caller(self.world, self.process)
+        while not self.is_ending:
+            await self.step()
+            request, version = self._next()
+            try:
+                await caller.once(request, version)
+            except (Unanswered, Refused):
+                await caller.pause()
+        await self._make_again(caller)
+
+    async def _make_again(self, caller: Caller) -> None:
+        while True:
+            try:
+                await caller.once(_create(), 5)
+                return
+            except (Unanswered, Refused):
+                await caller.pause()
+
+    def _next(self) -> tuple[Any, int]:
+        match self.world.random.randint(0, 5):
+            case 0:
+                return DeleteTopicsRequest(topic_names=[SIDE], timeout_ms=1000), 5
+            case 1 | 2:
+                return _create(), 5
+            case 3:
+                part = DeleteRecordsPartition(partition_index=0, offset=-1)
+                topic = DeleteRecordsTopic(name=SIDE, partitions=[part])
+                return DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2
+            case 4:
+                return ListTransactionsRequest(), 0
+            case _:
+                return DescribeTransactionsRequest(transactional_ids=["twins"]), 0
+
+
+def _create() -> CreateTopicsRequest:
+    topic = CreatableTopic(name=SIDE, num_partitions=1, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000)

@@ -1,0 +1,217 @@
+"""Copiers: members of one group that read input, write it to an output topic, and commit both in one
+transaction. Members come, go and pause, so partitions change hands in the middle of everything.
+"""
+
+from typing import Any
+
+from semel.check.history import Claim
+from semel.client.offsets import Isolation
+from semel.wire.errors import ErrorCode
+from semel.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    TopicPartitions,
+)
+from simulation.actors import ABORTABLE, Actor, offset_of
+from simulation.network import Caller, Refused, Unanswered
+from simulation.producing import Known, Producer, Result
+from simulation.reading import poll
+from simulation.recording import Recording, Txn
+from simulation.world import World
+
+GROUP = "copiers"
+Place = tuple[str, int]
+
+
+class Lost(Exception):
+    """This member does not belong to the group any more, or its session is over."""
+
+
+class Copier(Actor):
+    """One member."""
+
+    def __init__(
+        self,
+        world: World,
+        history: Recording,
+        name: str,
+        source: str,
+        target: tuple[str, int],
+        generation: int,
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(world, history, name)
+        self._source = source
+        self._target = target
+        self._generation = generation
+        self._timeout_ms = timeout_ms
+
+    async def work(self) -> None:
+        """Join, and copy until something is lost; then begin anew, as another process."""
+        caller = Caller(self.world, self.process)
+        producer = Producer(self.world, self.process, self.name, self._generation, self._timeout_ms)
+        with self.history.initialising(self.process, self.name, self._timeout_ms) as taken:
+            is_begun = await producer.init()
+            taken.known = Known.DONE if is_begun else Known.UNKNOWN
+            taken.pair = (producer.producer_id, producer.epoch)
+        if not is_begun:
+            return
+        member = Member(self, caller, self._source)
+        try:
+            while not self.is_ending:
+                await self.step()
+                if await member.heartbeat():
+                    await member.find_positions()
+                if member.positions:
+                    await self._copy(member, producer)
+        except Lost:
+            await caller.pause()
+
+    async def _copy(self, member: "Member", producer: Producer) -> None:
+        place = self.world.random.choice(sorted(member.positions))
+        txn = self.history.begin(self.process, self.name)
+        values, claim = await member.read(place, txn)
+        if claim is None:
+            return
+        result = await self._write(producer, txn, member, values, claim)
+        commits = result.is_done and self.world.random.random() < 0.75
+        await self.step()
+        with self.history.ending(self.process, txn, is_commit=commits) as end:
+            ended = await producer.end(commit=commits)
+            end.known, end.code = ended.known, ended.code
+        if not ended.is_done or not (result.is_done or result.code in ABORTABLE):
+            raise Lost
+        if commits:
+            member.positions[place] = claim.until
+        else:
+            # What was read in an aborted transaction is read again.
+            await member.find_positions()
+
+    async def _write(
+        self, producer: Producer, txn: Txn, member: "Member", values: list[str], claim: Claim
+    ) -> Result:
+        topic, partitions = self._target
+        partition = claim.partition % partitions
+        result = await producer.add(topic, partition)
+        if result.is_done and values:
+            await self.step()
+            copies = [f"{value}>{txn.name}" for value in values]
+            sending = self.history.sending(self.process, txn, topic, partition, copies, idempotent=True)
+            with sending as sent:
+                result = await producer.send(topic, partition, copies)
+                sent.known, sent.code, sent.offset = result.known, result.code, offset_of(result)
+        if not result.is_done:
+            return result
+        await self.step()
+        with self.history.sending_offsets(self.process, txn, GROUP, (claim,)) as sent:
+            offsets = {(claim.topic, claim.partition): claim.until}
+            result = await producer.send_offsets(GROUP, member.member_id, member.epoch, offsets)
+            sent.known, sent.code = result.known, result.code
+        return result
+
+
+class Member:
+    """What a member of the group knows: its epoch, and where it stands in its partitions."""
+
+    def __init__(self, actor: Actor, caller: Caller, topic: str) -> None:
+        self._actor = actor
+        self._caller = caller
+        self._topic = topic
+        self._topic_id = topic.encode().ljust(16, b".")
+        self.member_id = actor.process
+        self.epoch = 0
+        self.positions: dict[Place, int] = {}
+        self._owned: frozenset[int] = frozenset()
+
+    async def heartbeat(self) -> bool:
+        """Tell the group that this one lives; whether its partitions are others now."""
+        joins = self.epoch == 0
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=2_000 if joins else -1,
+            subscribed_topic_names=[self._topic] if joins else None,
+            topic_partitions=self._partitions(),
+        )
+        answer = await self._ask(request, 1)
+        if answer.error_code != ErrorCode.NONE:
+            raise Lost
+        self.epoch = answer.member_epoch
+        if answer.assignment is None:
+            return False
+        owned = frozenset(
+            partition
+            for each in answer.assignment.topic_partitions
+            if each.topic_id == self._topic_id
+            for partition in each.partitions
+        )
+        changed, self._owned = owned != self._owned, owned
+        return changed
+
+    def _partitions(self) -> list[TopicPartitions]:
+        if not self._owned:
+            return []
+        return [TopicPartitions(topic_id=self._topic_id, partitions=sorted(self._owned))]
+
+    async def find_positions(self) -> None:
+        """Go on where the group is. A transaction that holds offsets is waited for."""
+        self.positions = {}
+        history = self._actor.history
+        for partition in sorted(self._owned):
+            request = OffsetFetchRequest(
+                groups=[
+                    OffsetFetchRequestGroup(
+                        group_id=GROUP,
+                        member_id=self.member_id,
+                        member_epoch=self.epoch,
+                        topics=[OffsetFetchRequestTopics(name=self._topic, partition_indexes=[partition])],
+                    )
+                ],
+                require_stable=True,
+            )
+            while True:
+                started = history.now()
+                answer = (await self._ask(request, 9)).groups[0]
+                if answer.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    await self._caller.pause()
+                    continue
+                if answer.error_code != ErrorCode.NONE:
+                    raise Lost
+                row = answer.topics[0].partitions[0]
+                if row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    await self._caller.pause()
+                    continue
+                break
+            position = row.committed_offset
+            process = self._actor.process
+            history.fetched_offset(process, started, GROUP, self._topic, partition, position)
+            self.positions[self._topic, partition] = max(position, 0)
+            history.assigned(process, self._topic, partition, max(position, 0))
+
+    async def read(self, place: Place, txn: Txn) -> tuple[list[str], Claim | None]:
+        """Some input, and what of it a transaction claims."""
+        actor, position = self._actor, self.positions[place]
+        isolation = Isolation.READ_COMMITTED
+        with actor.history.polling(actor.process, *place, isolation, txn) as polled:
+            try:
+                found = await poll(self._caller, *place, position, isolation, 50, 200)
+            except (Unanswered, Refused):
+                await self._caller.pause()
+                return [], None
+            if found.error:
+                return [], None
+            polled.found = found
+        if found.next_offset == position:
+            return [], None
+        return [each.value for each in found.records], Claim(*place, position, found.next_offset)
+
+    async def _ask(self, request: Any, version: int) -> Any:
+        for _ in range(12):
+            try:
+                return await self._caller.once(request, version)
+            except (Unanswered, Refused):
+                await self._caller.pause()
+        raise Lost

@@ -1,0 +1,65 @@
+"""What goes wrong in one history, and how often. Drawn from the seed, so that some are calm and some wild."""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+KINDS: Final = (
+    "lost request",
+    "lost response",
+    "held request",
+    "repeated request",
+    "cut connection",
+    "paused client",
+    "killed client",
+    "killed broker",
+    "lost power",
+    "killed while starting",
+    "broken write",
+    "broken flush",
+    "full",
+    "clock jump",
+)
+
+
+@dataclass(slots=True)
+class Faults:
+    """How likely each kind is, every time that it could happen."""
+
+    odds: dict[str, float] = field(default_factory=dict)
+    flush_seconds_max: float = 0.003
+    is_over: bool = False
+    """The history is in its second part, in which nothing goes wrong any more."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def happens(self, random: Random, kind: str) -> bool:
+        """Whether it goes wrong this time."""
+        odds = self.odds.get(kind, 0.0)
+        if self.is_over or not odds or random.random() >= odds:
+            return False
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        return True
+
+
+_TYPICAL: Final = {
+    "lost request": 0.02,
+    "lost response": 0.03,
+    "held request": 0.03,
+    "repeated request": 0.03,
+    "cut connection": 0.01,
+    "paused client": 0.02,
+    "killed client": 0.01,
+    "killed broker": 0.1,
+    "lost power": 0.05,
+    "killed while starting": 0.2,
+    "broken write": 0.002,
+    "broken flush": 0.002,
+    "full": 0.01,
+    "clock jump": 0.01,
+}
+
+
+def draw(random: Random) -> Faults:
+    """Each kind is absent, typical, or frequent."""
+    odds = {kind: _TYPICAL[kind] * random.choice((0, 0, 1, 1, 4)) for kind in KINDS}
+    return Faults(odds, flush_seconds_max=random.choice((0.0005, 0.003, 0.05)))

@@ -1,0 +1,104 @@
+"""What must hold on the disk and in memory, whatever happened (W1–W11 of the test plan)."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from semel.core.transactions.commands import ReadFeatures
+from semel.core.types import PartitionKey, TransactionKey, TransactionState
+from semel.wire.records import read_header, read_marker
+from simulation.ledger import SimulatedLedger
+from simulation.world import World
+
+
+async def violations(world: World) -> list[str]:
+    """What does not hold at the end of a history, when all is flushed and nothing is open."""
+    life = await world.alive()
+    broker: Any = life.broker
+    while True:
+        await broker.flush()
+        # Looked at right after a commit, when what is in memory and what is durable are the same.
+        found: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
+        broker.submit(
+            [ReadFeatures()], lambda answer, at=found: at.set_result(_between_commits(world, broker))
+        )
+        problems = await found
+        if problems is not None:
+            return problems
+
+
+def _between_commits(world: World, broker: Any) -> list[str] | None:
+    """None if something is not flushed, so that it is too early to compare."""
+    if broker._loop.early:
+        return None
+    ledger: SimulatedLedger = broker.store.ledger
+    found = list(_of_state(broker._loop.state, ledger))
+    for key in ledger.batches:
+        found += [f"{key}: {each}" for each in _of_log(world, ledger, key)]
+    if world.disk.answered > len(world.disk.commits):
+        found.append("a commit that was answered is gone")
+    return found
+
+
+def _of_state(state: Any, ledger: SimulatedLedger) -> Iterator[str]:
+    """What is in memory is what a replay of the ledger gives (W11)."""
+    for kind, table in state.tables.items():
+        for key, value in table.items():
+            stored = ledger.values.get((kind, key))
+            if value != stored:
+                yield f"{key} is {value} in memory and {stored} in the ledger"
+    open_ids = {
+        key.transactional_id
+        for (kind, key), value in ledger.values.items()
+        if kind is TransactionKey and value.state is TransactionState.ONGOING
+    }
+    if open_ids != set(state.ongoing):
+        yield f"open transactions are {sorted(open_ids)} in the ledger, {sorted(state.ongoing)} in memory"
+
+
+def _of_log(world: World, ledger: SimulatedLedger, key: PartitionKey) -> Iterator[str]:
+    """Offsets are dense, sequences follow one another, markers end what was open (W1–W4)."""
+    value: Any = ledger.values.get((PartitionKey, key))
+    if value is None:
+        return
+    expected = None
+    last: dict[tuple[int, int], int] = {}
+    open_epochs: dict[int, int] = {}
+    is_journal = _is_journal(ledger, key)
+    for stored in ledger.batches[key]:
+        if expected is not None and stored.base_offset != expected:
+            yield f"after offset {expected - 1} comes {stored.base_offset}"
+        expected = stored.last_offset + 1
+        batch = world.disk.bytes[stored.place.chunk_id]
+        header = read_header(batch)
+        if header.is_control:
+            marker = read_marker(batch)
+            if header.producer_id not in open_epochs and value.log_start_offset == 0:
+                yield f"a marker at {stored.base_offset} ends nothing"
+            elif header.producer_epoch < open_epochs.get(header.producer_id, 0):
+                yield f"a marker at {stored.base_offset} of an older epoch"
+            open_epochs.pop(header.producer_id, None)
+            assert marker is not None
+            continue
+        if header.producer_id < 0:
+            continue
+        pair = (header.producer_id, header.producer_epoch)
+        # What was staged and dropped has used up its sequences.
+        if pair in last and not is_journal and header.base_sequence != (last[pair] + 1) % 2**31:
+            yield f"at {stored.base_offset} sequence {header.base_sequence} follows {last[pair]}"
+        last[pair] = header.last_sequence
+        if header.is_transactional and not is_journal:
+            open_epochs[header.producer_id] = header.producer_epoch
+    if expected is not None and expected != value.high_watermark:
+        yield f"the log ends at {expected}, the high watermark is {value.high_watermark}"
+    if set(open_epochs) != {each.producer_id for each in value.open_transactions}:
+        yield f"open in the log: {sorted(open_epochs)}, by the partition: {value.open_transactions}"
+
+
+def _is_journal(ledger: SimulatedLedger, key: PartitionKey) -> bool:
+    topic = next(
+        value
+        for value in ledger.values.values()
+        if hasattr(value, "topic_id") and hasattr(value, "configs") and value.topic_id == key.topic_id
+    )
+    return bool(topic.configs.get("semel.visibility") == "journal")

@@ -1,0 +1,327 @@
+"""What the facts on the simulated disk come to, told in the plainest way.
+
+It is a second telling of what a ledger is, and shares no code with the state of the broker or with SQLite: if
+the broker's state after a crash is not what this says, one of the three is wrong.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from semel.core import facts as f
+from semel.core.types import (
+    Cluster,
+    ClusterKey,
+    CommittedOffset,
+    Fact,
+    GroupKey,
+    Key,
+    OffsetKey,
+    OpenTransaction,
+    Partition,
+    PartitionKey,
+    PendingKey,
+    ProducerKey,
+    ProducerState,
+    Topic,
+    TopicKey,
+    Transaction,
+    TransactionKey,
+    TransactionState,
+    Value,
+)
+from semel.store.interface import GroupSummary, Place, StoredBatch
+
+
+class SimulatedLedger:
+    """All entities and all batches, as of the last commit that is durable."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[type, Any], Value] = {}
+        self.batches: dict[PartitionKey, list[StoredBatch]] = {}
+        self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, Place]]] = {}
+        self._aborted: dict[PartitionKey, list[f.TransactionClosed]] = {}
+
+    # -- facts --------------------------------------------------------------------------------------------
+
+    def fold(self, facts: Sequence[Fact], places: Sequence[Place]) -> None:
+        """A commit is durable."""
+        nth = iter(places)
+        for fact in facts:
+            if isinstance(fact, f.BatchAppended):
+                self._append(fact, next(nth))
+            elif isinstance(fact, f.BatchStaged):
+                self._staged.setdefault((fact.partition, fact.producer_id), []).append((fact, next(nth)))
+            else:
+                getattr(self, "_" + type(fact).__name__)(fact)
+        assert next(nth, None) is None, "every place belongs to a batch"
+
+    def _put(self, key: Key, value: Value | None) -> None:
+        if value is None:
+            self.values.pop((type(key), key), None)
+        else:
+            self.values[type(key), key] = value
+
+    def _get(self, key: Key) -> Any:
+        return self.values.get((type(key), key))
+
+    def _append(self, fact: f.BatchAppended, place: Place) -> None:
+        before = self._get(fact.partition)
+        opened = before.open_transactions
+        if fact.opens_transaction:
+            opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
+        after = before._replace(
+            high_watermark=fact.last_offset + 1,
+            peak_timestamp=fact.peak_timestamp,
+            size_bytes=before.size_bytes + fact.size_bytes,
+            open_transactions=opened,
+        )
+        self._put(fact.partition, after)
+        stored = StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place)
+        self.batches[fact.partition].append(stored)
+
+    def _StagedCommitted(self, fact: f.StagedCommitted) -> None:  # noqa: N802 - named after the fact
+        before = self._get(fact.partition)
+        offset = fact.base_offset
+        for staged, place in self._staged.pop((fact.partition, fact.producer_id)):
+            last = offset + staged.offsets - 1
+            stored = StoredBatch(offset, last, staged.max_timestamp, place)
+            self.batches[fact.partition].append(stored)
+            offset = last + 1
+        assert offset == fact.last_offset + 1, "what is committed is what was staged"
+        after = before._replace(
+            high_watermark=offset,
+            peak_timestamp=fact.peak_timestamp,
+            size_bytes=before.size_bytes + fact.size_bytes,
+        )
+        self._put(fact.partition, after)
+
+    def _StagedDropped(self, fact: f.StagedDropped) -> None:  # noqa: N802
+        self._staged.pop((fact.partition, fact.producer_id), None)
+
+    def _TransactionClosed(self, fact: f.TransactionClosed) -> None:  # noqa: N802
+        before = self._get(fact.partition)
+        rest = tuple(each for each in before.open_transactions if each.producer_id != fact.producer_id)
+        assert len(rest) == len(before.open_transactions) - 1, "what is closed was open, once"
+        after = before._replace(open_transactions=rest)
+        if not fact.is_commit:
+            after = after._replace(last_aborted_offset=fact.marker_offset)
+            self._aborted.setdefault(fact.partition, []).append(fact)
+        self._put(fact.partition, after)
+
+    def _LogStartAdvanced(self, fact: f.LogStartAdvanced) -> None:  # noqa: N802
+        before = self._get(fact.partition)
+        after = before._replace(log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes)
+        self._put(fact.partition, after)
+        kept = [each for each in self.batches[fact.partition] if each.last_offset >= fact.log_start_offset]
+        self.batches[fact.partition] = kept
+
+    def _ProducerAdvanced(self, fact: f.ProducerAdvanced) -> None:  # noqa: N802
+        self._put(fact.key, fact.state)
+
+    def _ProducerExpired(self, fact: f.ProducerExpired) -> None:  # noqa: N802
+        self._put(fact.key, None)
+
+    def _ProducerIdAllocated(self, fact: f.ProducerIdAllocated) -> None:  # noqa: N802
+        cluster = self._get(ClusterKey()) or Cluster()
+        assert fact.producer_id >= cluster.next_producer_id, "no producer id is given away twice"
+        self._put(ClusterKey(), cluster._replace(next_producer_id=fact.producer_id + 1))
+
+    def _FeatureChanged(self, fact: f.FeatureChanged) -> None:  # noqa: N802
+        cluster = self._get(ClusterKey()) or Cluster()
+        self._put(ClusterKey(), cluster._replace(**fact._asdict()))
+
+    def _TransactionChanged(self, fact: f.TransactionChanged) -> None:  # noqa: N802
+        self._put(TransactionKey(fact.transaction.transactional_id), fact.transaction)
+
+    def _TransactionForgotten(self, fact: f.TransactionForgotten) -> None:  # noqa: N802
+        self._put(TransactionKey(fact.transactional_id), None)
+
+    def _PendingChanged(self, fact: f.PendingChanged) -> None:  # noqa: N802
+        self._put(PendingKey(fact.group_id), fact.pending or None)
+
+    def _OffsetCommitted(self, fact: f.OffsetCommitted) -> None:  # noqa: N802
+        self._put(fact.key, fact.value)
+
+    def _OffsetDeleted(self, fact: f.OffsetDeleted) -> None:  # noqa: N802
+        self._put(fact.key, None)
+
+    def _GroupChanged(self, fact: f.GroupChanged) -> None:  # noqa: N802
+        self._put(GroupKey(fact.group.group_id), fact.group)
+
+    def _GroupDeleted(self, fact: f.GroupDeleted) -> None:  # noqa: N802
+        self._put(GroupKey(fact.group_id), None)
+        self._put(PendingKey(fact.group_id), None)
+        for _, key in list(self.values):
+            if isinstance(key, OffsetKey) and key.group_id == fact.group_id:
+                self._put(key, None)
+
+    def _TopicCreated(self, fact: f.TopicCreated) -> None:  # noqa: N802
+        self._put(TopicKey(fact.topic.name), fact.topic)
+        self._add_partitions(fact.topic)
+
+    def _TopicChanged(self, fact: f.TopicChanged) -> None:  # noqa: N802
+        self._put(TopicKey(fact.topic.name), fact.topic)
+        self._add_partitions(fact.topic)
+
+    def _add_partitions(self, topic: Topic) -> None:
+        for index in range(topic.partitions):
+            key = PartitionKey(topic.topic_id, index)
+            if self._get(key) is None:
+                self._put(key, Partition())
+                self.batches[key] = []
+
+    def _TopicDeleted(self, fact: f.TopicDeleted) -> None:  # noqa: N802
+        topic = fact.topic
+        self._put(TopicKey(topic.name), None)
+        for index in range(topic.partitions):
+            key = PartitionKey(topic.topic_id, index)
+            self._put(key, None)
+            self.batches.pop(key, None)
+            self._aborted.pop(key, None)
+        for place in [each for each in self._staged if each[0].topic_id == topic.topic_id]:
+            del self._staged[place]
+        for kind, key in list(self.values):
+            is_offset = kind is OffsetKey and key.topic == topic.name
+            is_producer = kind is ProducerKey and key.topic_id == topic.topic_id
+            if is_offset or is_producer:
+                self._put(key, None)
+            elif kind is PendingKey:
+                left = tuple(each for each in self._get(key) if each.key.topic != topic.name)
+                self._put(key, left or None)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The entities with these keys."""
+        return [self._get(key) for key in keys]
+
+    async def find_batches(
+        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+    ) -> list[StoredBatch]:
+        """Batches from an offset on."""
+        found: list[StoredBatch] = []
+        size = 0
+        for each in self.batches.get(partition, []):
+            if each.last_offset < offset:
+                continue
+            if each.last_offset >= before or len(found) >= batches_max:
+                break
+            if found and size + each.place.length > bytes_max:
+                break
+            found.append(each)
+            size += each.place.length
+        return found
+
+    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+        """The first batch whose largest timestamp is at or after this one."""
+        found = (each for each in self.batches.get(partition, []) if each.max_timestamp >= timestamp)
+        return next(found, None)
+
+    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+        """The smallest offset from which the rest is no larger."""
+        offset, left = self._get(partition).high_watermark, size_bytes
+        for each in reversed(self.batches[partition]):
+            left -= each.place.length
+            if left < 0:
+                break
+            offset = each.base_offset
+        return int(offset)
+
+    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+        """The log start, and the bytes below an offset."""
+        value = self._get(partition)
+        if value is None:
+            return 0, 0
+        below = (each.place.length for each in self.batches[partition] if each.last_offset < offset)
+        return value.log_start_offset, sum(below)
+
+    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id."""
+        return next((each for each in await self.topics() if each.topic_id == topic_id), None)
+
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+        """Topics in the order of their names."""
+        return self._of(TopicKey, after)[:limit]
+
+    def _of(self, kind: type, after: str) -> list[Any]:
+        named = sorted((key[0], value) for (each, key), value in self.values.items() if each is kind)
+        return [value for name, value in named if name > after]
+
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+        """Groups in the order of their ids, also those that only have offsets."""
+        rows = {
+            key.group_id: GroupSummary(key.group_id, "", "", "")
+            for kind, key in self.values
+            if kind is OffsetKey
+        }
+        for group in self._of(GroupKey, ""):
+            row = GroupSummary(group.group_id, group.kind, group.protocol_type, group.state_name)
+            rows[group.group_id] = row
+        return [rows[each] for each in sorted(rows) if each > after][:limit]
+
+    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+        """Everything a group has committed."""
+        return sorted(
+            (key, value)
+            for (kind, key), value in self.values.items()
+            if kind is OffsetKey and key.group_id == group_id
+        )
+
+    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+        """The producers that a partition remembers."""
+        return sorted(
+            (key.producer_id, value)
+            for (kind, key), value in self.values.items()
+            if kind is ProducerKey and key[:2] == partition
+        )
+
+    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
+        """Producers without an open transaction that were last seen before this moment."""
+        unseen = [
+            key
+            for (kind, key), value in self.values.items()
+            if kind is ProducerKey and value.seen_ms <= before_ms and not value.has_open_transaction
+        ]
+        return sorted(unseen)[:limit]
+
+    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+        """The aborted transactions that touch a range."""
+        return sorted(
+            (
+                (each.producer_id, each.first_offset)
+                for each in self._aborted.get(partition, [])
+                if each.marker_offset >= first and each.first_offset < before
+            ),
+            key=lambda pair: pair[1],
+        )
+
+    async def transactions(
+        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+    ) -> list[Transaction]:
+        """Transactional ids in their order."""
+        wanted = (each for each in self._of(TransactionKey, after) if state in (None, each.state))
+        return list(wanted)[:limit]
+
+    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
+        """Transactional ids that nobody used after this moment."""
+        unused = (
+            each.transactional_id
+            for each in self._of(TransactionKey, "")
+            if each.state is not TransactionState.ONGOING and each.updated_ms <= before_ms
+        )
+        return list(unused)[:limit]
+
+    async def leftovers(self, *, limit: int) -> list[Place]:
+        """Nothing is left behind: the simulated disk has room."""
+        return []
+
+    async def sweep(self, *, limit: int) -> list[Place]:
+        """Nothing to do."""
+        return []
+
+    async def chunk_references(self) -> dict[int, int]:
+        """How many bytes of each chunk are in use."""
+        return {}
+
+    async def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,308 @@
+"""Defects that can be switched on, one line each, from the catalogue of real bugs.
+
+A simulation that finds nothing proves little until it is shown that it would have found something. Each of
+these is one line of the real code, changed; the suite fails if one of them survives.
+
+A mutant is text: the line as it is and as it would be. Whoever changes that line is told to change it here
+too. The code of the functions is exchanged in place, so that everyone who holds them runs the mutant.
+"""
+
+import importlib
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One line that is wrong."""
+
+    name: str
+    module: str
+    before: str
+    after: str
+
+
+def _core(name: str, module: str, before: str, after: str) -> Mutant:
+    return Mutant(name, f"semel.core.{module}", before, after)
+
+
+def _broker(name: str, module: str, before: str, after: str) -> Mutant:
+    return Mutant(name, f"semel.broker.{module}", before, after)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Sequences and repetitions.
+    _core(
+        "a repeated batch is written again",
+        "partition",
+        "    if is_next(producer, header):",
+        "    if True:",
+    ),
+    _core(
+        "any sequence may follow",
+        "producer_state",
+        "    return ErrorCode.NONE if sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER",
+        "    return ErrorCode.NONE",
+    ),
+    _core(
+        "a sequence is compared without its epoch",
+        "producer_state",
+        "        and producer.epoch == header.producer_epoch\n        and (batches",
+        "        and (batches",
+    ),
+    _core(
+        "a repeated batch is answered with another offset",
+        "partition",
+        "        first = duplicate.last_offset - duplicate.offset_delta if",
+        "        first = duplicate.last_offset - duplicate.offset_delta + 1 if",
+    ),
+    # Who may write and end.
+    _core(
+        "a producer that begins does not fence the one before",
+        "transactions.beginning",
+        "        turn.transaction = before._replace(epoch=before.epoch + 1, last_epoch=last_epoch)",
+        "        turn.transaction = before._replace(last_epoch=last_epoch)",
+    ),
+    _core(
+        "an old epoch may end a transaction",
+        "transactions.model",
+        "    if pair.epoch != transaction.epoch:",
+        "    if pair.epoch > transaction.epoch:",
+    ),
+    _core(
+        "an old epoch may write",
+        "transactions.model",
+        "    if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):",
+        "    if pair.epoch > transaction.epoch or is_of_old_term(state, transaction):",
+    ),
+    _core(
+        "one epoch for a whole session (before KIP-890)",
+        "transactions.turn",
+        "        bumps = version == 2 or event is Event.FENCE",
+        "        bumps = event is Event.FENCE",
+    ),
+    _core(
+        "a timeout aborts and does not fence (KAFKA-6119)",
+        "transactions.turn",
+        "        bumps = version == 2 or event is Event.FENCE",
+        "        bumps = version == 2 and event is not Event.FENCE",
+    ),
+    _core(
+        "the last epoch is used again (KAFKA-20090)",
+        "transactions.turn",
+        "        if may_come_again and epoch >= model.EPOCH_MAX:",
+        "        if False:",
+    ),
+    _core(
+        "the end of a transaction cannot be repeated (Redpanda 3501)",
+        "transactions.coordinator",
+        "        if command.version == 1 or transaction is None or pair != pair_before(transaction):",
+        "        if True:",
+    ),
+    _core(
+        "a late request on an old connection counts (KAFKA-17754)",
+        "transactions.model",
+        "    return connection != NO_CONNECTION and connection < speakers.get(",
+        "    return False and connection < speakers.get(",
+    ),
+    _core(
+        "a batch need not belong to the transaction (KIP-890, part 1)",
+        "transactions.joining",
+        "    if must_be_in:",
+        "    if False:",
+    ),
+    _core(
+        "a producer id is given away twice (KAFKA-15552)",
+        "partition_facts",
+        "    state.cluster[ClusterKey()] = cluster._replace(next_producer_id=fact.producer_id + 1)",
+        "    state.cluster[ClusterKey()] = cluster._replace(next_producer_id=fact.producer_id)",
+    ),
+    _core(
+        "a transaction has no end in time",
+        "transactions.joining",
+        "    deadline = transaction.deadline_ms if opened else started + transaction.timeout_ms",
+        "    deadline = -1",
+    ),
+    # What an end does.
+    _core(
+        "the last partition gets no marker",
+        "transactions.ending",
+        "        for key in transaction.partitions:",
+        "        for key in transaction.partitions[:-1]:",
+    ),
+    _core(
+        "an abort counts as a commit in one partition",
+        "transactions.ending",
+        "TransactionClosed(key, producer_id, first, offset, stable, self._is_commit))",
+        "TransactionClosed(key, producer_id, first, offset, stable, self._is_commit or key.index == 1))",
+    ),
+    _core(
+        "a commit forgets the offsets",
+        "transactions.pending",
+        "        elif is_commit and not each.is_superseded:",
+        "        elif False:",
+    ),
+    _core(
+        "an abort keeps the offsets",
+        "transactions.pending",
+        "        elif is_commit and not each.is_superseded:",
+        "        elif not each.is_superseded:",
+    ),
+    _core(
+        "what was staged is shown after an abort",
+        "transactions.ending",
+        "        if not self._is_commit:",
+        "        if False:",
+    ),
+    _core(
+        "what was staged stays staged",
+        "transactions.ending",
+        "        ended = ProducerState(epoch, batches, self._now, self._now, coordinator_epoch)",
+        "        ended = ProducerState(epoch, batches, 0, self._now, coordinator_epoch, -1, producer.staged)",
+    ),
+    _core(
+        "what should be staged is in the log at once",
+        "partition",
+        "    if command.is_journal:",
+        "    if False:",
+    ),
+    # Groups.
+    _core(
+        "a member of an older generation may commit offsets",
+        "offsets",
+        "    if committer.generation != member.epoch:",
+        "    if False:",
+    ),
+    _core(
+        "a position is told while a transaction may move it",
+        "offsets",
+        "    unstable = frozenset(each.key for each in pending or ())",
+        "    unstable = frozenset(each.key for each in ())",
+    ),
+    # What readers see.
+    _core(
+        "readers see open transactions (nisshi 689)",
+        "types",
+        "            return max(self.open_transactions[0].first_offset, self.log_start_offset)",
+        "            return self.high_watermark",
+    ),
+    _core(
+        "the last stable offset is one too high (Redpanda 3036)",
+        "types",
+        "            return max(self.open_transactions[0].first_offset, self.log_start_offset)",
+        "            return max(self.open_transactions[0].first_offset + 1, self.log_start_offset)",
+    ),
+    _core(
+        "readers are not told what was aborted (nisshi 716)",
+        "partition_facts",
+        "    aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset",
+        "    aborted = partition.last_aborted_offset",
+    ),
+    _broker(
+        "readers see the newest batches whatever their bound",
+        "tail",
+        "            if last_offsets[index] >= before:",
+        "            if False:",
+    ),
+    _broker(
+        "readers see what is not durable",
+        "commit_loop",
+        "        self.early.add(self.state, tick.durable, tick.batches, loop.time())",
+        "        self._publish(self.state, tick.durable, tick.batches)",
+    ),
+    # What is durable.
+    _broker(
+        "an answer does not wait for the flush",
+        "commit_loop",
+        "                await self._store.commit(durable, batches)",
+        "                await self._store.commit(durable, batches, is_early=True)",
+    ),
+    _core(
+        "work that was lost is not remembered as lost (the term rule)",
+        "transactions.model",
+        "    return transaction.term < state.term and not transaction.is_two_phase",
+        "    return False",
+    ),
+    _broker(
+        "open transactions are forgotten at a start",
+        "commit_loop",
+        "                self.state.put(TransactionKey(transaction.transactional_id), transaction)",
+        "                pass",
+    ),
+    _broker(
+        "what is not in the ledger yet is forgotten",
+        "commit_loop",
+        "        if not self.early.facts:",
+        "        if True:",
+    ),
+    _broker(
+        "a full disk takes back what was answered",
+        "commit_loop",
+        "        for key, value in self.early.values():",
+        "        for key, value in ():",
+    ),
+    _broker(
+        "what found no room stays true in memory",
+        "commit_loop",
+        "        before, self.state = self.state, BrokerState(term=self._store.term)",
+        "        before = self.state",
+    ),
+    _broker(
+        "of several states of a transaction an older one is kept",
+        "tick",
+        "newest[fact.transaction.transactional_id] is fact",
+        "newest[fact.transaction.transactional_id] is not fact",
+    ),
+)
+
+
+@contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """The real code with this defect, and without it again afterwards."""
+    module = importlib.import_module(mutant.module)
+    path = Path(str(module.__file__))
+    source = path.read_text(encoding="utf-8")
+    if source.count(mutant.before) != 1:
+        raise LookupError(f"{mutant.name!r}: {path.name} has not exactly one {mutant.before.strip()!r}")
+    codes = dict(_codes(compile(source.replace(mutant.before, mutant.after), str(path), "exec")))
+    exchanged: list[tuple[types.FunctionType, types.CodeType]] = []
+    for function in _functions(module):
+        changed = codes.get(function.__code__.co_qualname)
+        if changed is not None and changed != function.__code__:
+            exchanged.append((function, function.__code__))
+            function.__code__ = changed
+    if not exchanged:
+        raise LookupError(f"{mutant.name!r} changes no function")
+    try:
+        yield
+    finally:
+        for function, code in exchanged:
+            function.__code__ = code
+
+
+def _codes(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield const.co_qualname, const
+            yield from _codes(const)
+
+
+def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    for value in vars(module).values():
+        yield from _unwrapped(value, module)
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for member in vars(value).values():
+                yield from _unwrapped(member, module)
+
+
+def _unwrapped(value: Any, module: types.ModuleType) -> Iterator[types.FunctionType]:
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
+        yield value

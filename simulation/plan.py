@@ -1,0 +1,91 @@
+"""What one history is made of: its actors, its faults, and the knobs that make rare boundaries common.
+
+All of it is drawn from the seed, and all of it is data, so that a history that fails can be made smaller.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from simulation.faults import Faults, draw
+
+SEQUENCE_END = 2**31 - 3
+OTHER_REASONS = frozenset(
+    {
+        "lost power",
+        "broken flush",
+        "killed while starting",
+        "clock jump",
+        "held request",
+        "repeated request",
+    }
+)
+"""Faults that fence without another producer: lost work, leaps of time, an InitProducerId that comes late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One history, before it happens."""
+
+    seed: int
+    odds: dict[str, float]
+    flush_seconds_max: float
+    seconds: float
+    """Of virtual time in which things go wrong."""
+    actors: tuple[str, ...]
+    epoch_max: int
+    first_sequence: int
+    timeout_ms: int
+    entities_max: int
+    answers_early: bool
+    transaction_version: int
+
+    @property
+    def fences_for_a_reason(self) -> bool:
+        """Whether a producer may only be fenced by another one, or by its timeout."""
+        return not self.odds.keys() & OTHER_REASONS
+
+    def faults(self) -> Faults:
+        """A fresh set of faults."""
+        return Faults(dict(self.odds), self.flush_seconds_max)
+
+    def without_actor(self, at: int) -> "Plan":
+        """The same with one actor less."""
+        return replace(self, actors=self.actors[:at] + self.actors[at + 1 :])
+
+    def without_fault(self, kind: str) -> "Plan":
+        """The same in which this never goes wrong."""
+        return replace(self, odds={each: odds for each, odds in self.odds.items() if each != kind})
+
+    def shorter(self) -> "Plan":
+        """The same in less time."""
+        return replace(self, seconds=self.seconds / 2)
+
+
+WRITERS = ("first", "second", "twin first", "twin second")
+"""Transactional writers by generation; twins share their transactional id and fence each other."""
+
+
+def make(seed: int) -> Plan:
+    """The plan of a seed."""
+    random = Random(f"plan {seed}")
+    faults = draw(random)
+    actors = [random.choice(WRITERS) for _ in range(random.randint(1, 3))]
+    actors += ["copier first", "copier second"][: random.randint(0, 2)]
+    actors += random.choices(("copier second", "copier first"), k=random.randint(0, 1))
+    actors += ["idempotent"] * random.randint(0, 2)
+    actors += ["plain"] * random.randint(0, 1)
+    actors += ["committed reader", "uncommitted reader"]
+    actors += ["administrator"] * random.randint(0, 1)
+    return Plan(
+        seed=seed,
+        odds={kind: odds for kind, odds in faults.odds.items() if odds},
+        flush_seconds_max=faults.flush_seconds_max,
+        seconds=random.uniform(4, 10),
+        actors=tuple(actors),
+        epoch_max=random.choice((3, 3, 32_767)),
+        first_sequence=random.choice((0, 0, SEQUENCE_END)),
+        timeout_ms=random.choice((800, 3_000, 60_000)),
+        entities_max=random.choice((4, 64, 10_000)),
+        answers_early=random.random() < 0.8,
+        transaction_version=random.choice((2, 2, 1)),
+    )

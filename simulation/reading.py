@@ -1,0 +1,67 @@
+"""Readers: what a consumer sees, by either isolation level, from an offset on."""
+
+from typing import Any, NamedTuple
+
+from semel.client.fetching import shown
+from semel.client.offsets import Isolation
+from semel.wire.errors import ErrorCode
+from semel.wire.messages import FetchPartition, FetchRequest, FetchTopic
+from semel.wire.records import iter_records
+from simulation.network import Caller
+
+
+class Seen(NamedTuple):
+    """One record, as a consumer gets it."""
+
+    offset: int
+    value: str
+
+
+class Polled(NamedTuple):
+    """What one fetch of one partition came to."""
+
+    error: int
+    records: list[Seen]
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+
+
+async def poll(
+    caller: Caller,
+    topic: str,
+    partition: int,
+    offset: int,
+    isolation: Isolation,
+    max_wait_ms: int = 0,
+    max_bytes: int = 1 << 20,
+) -> Polled:
+    """Fetch once. Unanswered, Refused."""
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=isolation.value,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+                ],
+            )
+        ],
+    )
+    answer: Any = await caller.once(request, 11)
+    (data,) = answer.responses[0].partitions
+    if data.error_code != ErrorCode.NONE:
+        return Polled(data.error_code, [], offset, data.high_watermark, data.last_stable_offset)
+    found: list[Seen] = []
+    next_offset = offset
+    packed = data.records or b""
+    for at, header, is_shown in shown(packed, data.aborted_transactions, isolation):
+        if is_shown:
+            for record in iter_records(packed, at):
+                if record.offset >= offset:
+                    found.append(Seen(record.offset, (record.value or b"").decode()))
+        next_offset = max(next_offset, header.last_offset + 1)
+    return Polled(ErrorCode.NONE, found, next_offset, data.high_watermark, data.last_stable_offset)

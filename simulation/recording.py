@@ -1,0 +1,203 @@
+"""What the actors did and what they know of it, as operations that ``semel.check`` understands."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from semel.check import history as h
+from semel.client.offsets import Isolation
+from semel.wire.errors import ErrorCode
+from simulation.producing import Known
+from simulation.reading import Polled
+
+_OUTCOMES: dict[Known, h.Outcome] = {Known.DONE: h.OK, Known.NOT_DONE: h.FAIL, Known.UNKNOWN: h.INFO}
+_ISOLATIONS: dict[Isolation, h.Isolation] = {
+    Isolation.READ_COMMITTED: h.READ_COMMITTED,
+    Isolation.READ_UNCOMMITTED: h.READ_UNCOMMITTED,
+}
+
+
+class Knowledge:
+    """Filled in by whoever does the work; whoever is killed meanwhile knows nothing."""
+
+    def __init__(self) -> None:
+        self.known = Known.UNKNOWN
+        self.code = 0
+        self.offset: int | None = None
+        self.found: Polled | None = None
+        self.is_refused = False
+        self.pair = (-1, -1)
+
+    @property
+    def outcome(self) -> h.Outcome:
+        """As the history says it."""
+        return _OUTCOMES[self.known]
+
+    @property
+    def error(self) -> str | None:
+        """The name of the code."""
+        return ErrorCode(self.code).name if self.code else None
+
+
+class Txn:
+    """A transaction of the history."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Recording:
+    """All operations of one history."""
+
+    def __init__(self, visibilities: Mapping[str, h.Visibility], *, tells_timeouts: bool) -> None:
+        self.operations: list[h.Operation] = [
+            h.Topic(name, visibility) for name, visibility in visibilities.items()
+        ]
+        self._topics = frozenset(visibilities)
+        self._tells_timeouts = tells_timeouts
+        self._numbers = itertools.count(1)
+
+    def now(self) -> int:
+        """Nanoseconds of virtual time; no two are equal."""
+        return int(asyncio.get_running_loop().time() * 1e9) * 1_000 + next(self._numbers)
+
+    @contextmanager
+    def initialising(self, process: str, transactional_id: str, timeout_ms: int) -> Iterator[Knowledge]:
+        """A producer takes over."""
+        known, started = Knowledge(), self.now()
+        try:
+            yield known
+        finally:
+            self.operations.append(
+                h.Init(
+                    process,
+                    started,
+                    self.now(),
+                    known.outcome,
+                    transactional_id,
+                    *known.pair,
+                    timeout_ms * 1_000_000_000 if self._tells_timeouts else None,
+                    known.error,
+                )
+            )
+
+    def begin(self, process: str, transactional_id: str) -> Txn:
+        """A transaction begins in a client."""
+        txn = Txn(f"{process}#{next(self._numbers)}")
+        now = self.now()
+        self.operations.append(h.Begin(process, now, now, h.OK, txn.name, transactional_id))
+        return txn
+
+    @contextmanager
+    def sending(
+        self,
+        process: str,
+        txn: Txn | None,
+        topic: str,
+        partition: int,
+        values: list[str],
+        *,
+        idempotent: bool,
+    ) -> Iterator[Knowledge]:
+        """A batch is sent."""
+        known, started = Knowledge(), self.now()
+        try:
+            yield known
+        finally:
+            if topic in self._topics:
+                self.operations.append(
+                    h.Produce(
+                        process,
+                        started,
+                        self.now(),
+                        known.outcome,
+                        topic,
+                        partition,
+                        tuple(values),
+                        known.offset if known.offset is not None and known.offset >= 0 else None,
+                        None if txn is None else txn.name,
+                        idempotent,
+                        known.error,
+                    )
+                )
+
+    @contextmanager
+    def sending_offsets(
+        self, process: str, txn: Txn, group: str, claims: tuple[h.Claim, ...]
+    ) -> Iterator[Knowledge]:
+        """Input offsets are put into a transaction."""
+        known, started = Knowledge(), self.now()
+        try:
+            yield known
+        finally:
+            self.operations.append(
+                h.SendOffsets(
+                    process, started, self.now(), known.outcome, txn.name, group, claims, known.error
+                )
+            )
+
+    @contextmanager
+    def ending(self, process: str, txn: Txn, *, is_commit: bool) -> Iterator[Knowledge]:
+        """A transaction is ended."""
+        known, started = Knowledge(), self.now()
+        kind = h.Commit if is_commit else h.Abort
+        try:
+            yield known
+        finally:
+            self.operations.append(kind(process, started, self.now(), known.outcome, txn.name, known.error))
+
+    def assigned(self, process: str, topic: str, partition: int, position: int) -> None:
+        """A process reads from here."""
+        now = self.now()
+        self.operations.append(h.Assign(process, now, now, h.OK, topic, partition, position))
+
+    @contextmanager
+    def polling(
+        self, process: str, topic: str, partition: int, isolation: Isolation, txn: Txn | None = None
+    ) -> Iterator[Knowledge]:
+        """A process reads."""
+        known, started = Knowledge(), self.now()
+        yield known
+        found = known.found
+        if found is None:
+            return
+        self.operations.append(
+            h.Poll(
+                process,
+                started,
+                self.now(),
+                h.OK,
+                topic,
+                partition,
+                tuple((each.offset, each.value) for each in found.records),
+                _ISOLATIONS[isolation],
+                None if txn is None else txn.name,
+                found.next_offset,
+                found.last_stable_offset,
+            )
+        )
+
+    def fetched_offset(
+        self, process: str, started: int, group: str, topic: str, partition: int, position: int
+    ) -> None:
+        """A group's position was asked for."""
+        self.operations.append(
+            h.OffsetFetch(
+                process,
+                started,
+                self.now(),
+                h.OK,
+                group,
+                topic,
+                partition,
+                position if position >= 0 else None,
+            )
+        )
+
+    def ends(self, topic: str, partition: int, log_start: int, stable: int, high: int) -> None:
+        """Where a partition ends when all is over."""
+        now = self.now()
+        self.operations.append(
+            h.Ends("the end", now, now, h.OK, topic, partition, log_start, stable, high, is_settled=True)
+        )

@@ -1,0 +1,190 @@
+"""One history from its plan to its verdict.
+
+First everything goes wrong; then nothing does, and everyone must come to an end; then all is read once more,
+by both isolation levels; then the checker says whether any client was told what is not true, and what is on
+the disk is held against what must always hold (``invariants``).
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from semel.check import check
+from semel.check.history import Operation, Visibility
+from semel.client.offsets import Isolation
+from semel.config import Settings
+from semel.core.transactions import model
+from semel.wire.errors import ErrorCode
+from simulation import virtual_time
+from simulation.actors import Actor, IdempotentWriter, PlainWriter, Reader, TransactionalWriter, until
+from simulation.administrator import SIDE, Administrator
+from simulation.copying import Copier
+from simulation.invariants import violations
+from simulation.network import Caller, Refused, Unanswered
+from simulation.plan import Plan
+from simulation.reading import Polled, poll
+from simulation.recording import Recording
+from simulation.world import World
+
+VISIBILITIES: dict[str, Visibility] = {
+    "marked": "marker",
+    "staged": "journal",
+    "input": "marker",
+    "output": "journal",
+}
+PARTITIONS = 2
+PATIENCE_SECONDS = 120.0
+"""Virtual time in which everyone must come to an end when nothing goes wrong any more."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one history came to."""
+
+    plan: Plan
+    problems: list[str] = field(default_factory=list)
+    """What is wrong, the first thing first. Empty if all is well."""
+    operations: list[Operation] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
+    lives: int = 0
+
+
+def run(plan: Plan) -> Outcome:
+    """Let it happen."""
+    with _epochs_end_at(plan.epoch_max):
+        return virtual_time.run(_History(plan).happen())
+
+
+@contextmanager
+def _epochs_end_at(epoch_max: int) -> Iterator[None]:
+    before, model.EPOCH_MAX = model.EPOCH_MAX, epoch_max
+    try:
+        yield
+    finally:
+        model.EPOCH_MAX = before
+
+
+class _History:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._random = Random(f"history {plan.seed}")
+        settings = Settings(
+            semel_entities_max=plan.entities_max,
+            semel_durability="early" if plan.answers_early else "flush",
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=200,
+            group_consumer_session_timeout_ms=3_000,
+            group_consumer_heartbeat_interval_ms=500,
+        )
+        topics = {
+            name: {"partitions": str(PARTITIONS), "semel.visibility": visibility}
+            for name, visibility in VISIBILITIES.items()
+        }
+        topics[SIDE] = {"partitions": "1"}
+        self._world = World(self._random, plan.faults(), settings, topics)
+        self._recording = Recording(VISIBILITIES, tells_timeouts=plan.fences_for_a_reason)
+        self._actors = [self._actor(at, kind) for at, kind in enumerate(plan.actors)]
+
+    def _actor(self, at: int, kind: str) -> Actor:
+        plan, world, history = self._plan, self._world, self._recording
+        name = f"{kind.replace(' ', '-')}-{at}"
+        written = [(topic, index) for topic in ("marked", "staged", "input") for index in range(PARTITIONS)]
+        everything = [(topic, index) for topic in VISIBILITIES for index in range(PARTITIONS)]
+        generation = 1 if "first" in kind else 2
+        match kind:
+            case "first" | "second" | "twin first" | "twin second":
+                if any(each == "administrator" for each in plan.actors):
+                    written = [*written, (SIDE, 0)]
+                twin = "twins" if kind.startswith("twin") else None
+                return TransactionalWriter(
+                    world, history, name, written, generation, plan.timeout_ms, twin, plan.first_sequence
+                )
+            case "copier first" | "copier second":
+                target = ("output", PARTITIONS)
+                return Copier(world, history, name, "input", target, generation, plan.timeout_ms)
+            case "idempotent":
+                return IdempotentWriter(world, history, name, written, plan.first_sequence)
+            case "plain":
+                return PlainWriter(world, history, name, written)
+            case "committed reader":
+                return Reader(world, history, name, everything, Isolation.READ_COMMITTED)
+            case "uncommitted reader":
+                return Reader(world, history, name, everything, Isolation.READ_UNCOMMITTED)
+            case "administrator":
+                return Administrator(world, history, name)
+        raise ValueError(f"nobody is called {kind!r}")
+
+    async def happen(self) -> Outcome:
+        """From beginning to end."""
+        outcome = Outcome(self._plan)
+        world = self._world
+        trouble, world.faults.odds = world.faults.odds, {}
+        await world.start()
+        await world.make_topics(self._plan.transaction_version)
+        world.faults.odds = trouble
+        tasks = [asyncio.ensure_future(actor.live()) for actor in self._actors]
+        chaos = asyncio.ensure_future(world.trouble())
+        await asyncio.sleep(self._plan.seconds)
+        world.faults.is_over = True
+        await chaos
+        outcome.problems += await self._heal(tasks)
+        outcome.problems += [f"a life ended by {error!r}" for error in world.errors]
+        if not outcome.problems:
+            outcome.problems += await self._read_all()
+        if not outcome.problems:
+            verdict = check(self._recording.operations)
+            outcome.problems += [str(each) for each in verdict.examples]
+        if not outcome.problems:
+            outcome.problems += await violations(world)
+        outcome.operations = self._recording.operations
+        outcome.faults, outcome.lives = world.faults.counts, world.lives
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await world.stop()
+        return outcome
+
+    async def _heal(self, tasks: Sequence["asyncio.Future[None]"]) -> list[str]:
+        """Everyone comes to an end, and every transaction does."""
+        for actor in self._actors:
+            actor.is_ending = True
+        done, waiting = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+        problems = [f"{task.exception()!r} ended an actor" for task in done if task.exception()]
+        names = [actor.name for actor, task in zip(self._actors, tasks, strict=True) if task in waiting]
+        if waiting:
+            problems.append(f"no end in sight for {', '.join(names)}")
+        life = await self._world.alive()
+        state = life.broker._loop
+        if not await until(lambda: not state.state.ongoing, PATIENCE_SECONDS):
+            problems.append(f"hanging transactions: {sorted(state.state.ongoing)}")
+        return problems
+
+    async def _read_all(self) -> list[str]:
+        """Fresh readers read everything."""
+        caller = Caller(self._world, "the end")
+        try:
+            for topic in VISIBILITIES:
+                for partition in range(PARTITIONS):
+                    await self._read_to_end(caller, topic, partition, Isolation.READ_UNCOMMITTED)
+                    end = await self._read_to_end(caller, topic, partition, Isolation.READ_COMMITTED)
+                    self._recording.ends(topic, partition, 0, end.last_stable_offset, end.high_watermark)
+        except (Unanswered, Refused):
+            return ["the broker does not answer although nothing is wrong"]
+        except LookupError as error:
+            return [str(error)]
+        return []
+
+    async def _read_to_end(self, caller: Caller, topic: str, partition: int, isolation: Isolation) -> Polled:
+        process = f"the end by {isolation.name}"
+        self._recording.assigned(process, topic, partition, 0)
+        position = 0
+        while True:
+            with self._recording.polling(process, topic, partition, isolation) as polled:
+                found = await poll(caller, topic, partition, position, isolation)
+                if found.error != ErrorCode.NONE:
+                    raise LookupError(f"{topic}/{partition} at {position}: error {found.error}")
+                polled.found = found
+            if found.next_offset == position:
+                return found
+            position = found.next_offset

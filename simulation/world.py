@@ -1,0 +1,208 @@
+"""One broker through its lives, and the clock that all of them read.
+
+A life ends in the middle of whatever it was doing: its tasks stop where they wait, nobody is answered, its
+connections are gone. The disk stays (``disk``).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from semel.broker.broker import Broker, Endpoint
+from semel.broker.clock import Clock
+from semel.config import Settings
+from semel.core.topics import CreateTopic
+from semel.core.transactions.commands import ChangeFeature
+from semel.handlers import HANDLERS, produce
+from semel.handlers.context import CloseConnection, RequestContext
+from semel.store.interface import StoreBroken
+from semel.wire.messages import ProduceRequest
+from simulation.disk import Disk, SimulatedStore
+from simulation.faults import Faults
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class VirtualClock(Clock):
+    """The time of day of one life. Another life may find another."""
+
+    def __init__(self, offset_ms: int) -> None:
+        self._offset_ms = offset_ms
+
+    def now(self) -> int:
+        """This moment."""
+        return EPOCH_MS + self._offset_ms + int(asyncio.get_running_loop().time() * 1000)
+
+
+class Life:
+    """A broker from its start to its end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.is_over = False
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Work that ends with this life."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def handle(self, request: Any, context: RequestContext) -> Any:
+        """What the broker answers; None if it closes the connection instead."""
+        broker = self.broker
+        try:
+            if not isinstance(request, ProduceRequest):
+                return await HANDLERS[request.api_key](broker, request, context)
+            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+            def done(outcome: Any) -> None:
+                if not answered.done():
+                    answered.set_result(outcome)
+
+            first = produce.submit(broker, request, context, done)
+            if first is not None:
+                await first
+            outcome = await answered
+            return None if isinstance(outcome, CloseConnection) else outcome
+        except CloseConnection:
+            return None
+
+    def end(self) -> None:
+        """Stop where everyone stands."""
+        self.is_over = True
+        for task in [*self.tasks, *self.broker._tasks]:
+            task.cancel()
+
+
+class World:
+    """The broker, its disk, and what goes wrong with them."""
+
+    def __init__(
+        self, random: Random, faults: Faults, settings: Settings, topics: dict[str, dict[str, str]]
+    ) -> None:
+        self.random = random
+        self.faults = faults
+        self.settings = settings
+        self.topics = topics
+        self.disk = Disk()
+        self.life: Life | None = None
+        self.lives = 0
+        self.errors: list[BaseException] = []
+        """What ended a life and should not have."""
+        self.at_end: list[Callable[[Life], None]] = []
+        """Told of every life that ends, before the disk is touched."""
+        self._connections = 0
+        self._clock_offset_ms = 0
+        self._is_starting = False
+        self._begun = asyncio.Event()
+
+    def next_connection(self) -> int:
+        """Connections are numbered, across lives too."""
+        self._connections += 1
+        return self._connections
+
+    async def start(self) -> None:
+        """Begin a life. It may be over before it has begun."""
+        self._is_starting = True
+        try:
+            while self.life is None:
+                await self._try_to_start()
+        finally:
+            self._is_starting = False
+
+    async def _try_to_start(self) -> None:
+        if self.faults.happens(self.random, "clock jump"):
+            self._clock_offset_ms += self.random.randint(-5_000, 20_000)
+        store = SimulatedStore(self.disk, self.random, self.faults)
+        clock = VirtualClock(self._clock_offset_ms)
+        broker = Broker(self.settings, store, None, clock)  # type: ignore[arg-type]
+        broker.endpoints["x"] = Endpoint("simulated", 9092)
+        life = Life(broker)
+        broker.fatal = lambda error: self._failed(life, error)
+        self.lives += 1
+        begun = life.do(broker.begin())
+        if self.faults.happens(self.random, "killed while starting"):
+            await asyncio.sleep(self.random.uniform(0, 0.004))
+            if not begun.done():
+                life.end()
+                await asyncio.gather(begun, return_exceptions=True)
+                self._find(is_power_lost=self.random.random() < 0.3)
+                return
+        try:
+            await begun
+        except StoreBroken:
+            life.end()
+            self._find(is_power_lost=False)
+            return
+        self.life = life
+        self._begun.set()
+
+    async def make_topics(self, transaction_version: int) -> None:
+        """Before anything goes wrong."""
+        assert self.life is not None
+        await self.life.broker.ask(ChangeFeature(transaction_version))
+        for name, configs in self.topics.items():
+            partitions = int(configs["partitions"])
+            kept = {key: value for key, value in configs.items() if key != "partitions"}
+            topic_id = name.encode().ljust(16, b".")
+            await self.life.broker.ask(CreateTopic(name, topic_id, partitions, kept))
+
+    def _failed(self, life: Life, error: BaseException) -> None:
+        if life.is_over:
+            return
+        if not isinstance(error, StoreBroken):
+            self.errors.append(error)
+        self.end_life(is_power_lost=False)
+
+    def end_life(self, *, is_power_lost: bool) -> None:
+        """The process, or the machine, is gone; another life begins in a moment."""
+        life, self.life = self.life, None
+        if life is None:
+            return
+        self._begun.clear()
+        life.end()
+        for tell in self.at_end:
+            tell(life)
+        self._find(is_power_lost=is_power_lost)
+        if not self._is_starting:
+            self._is_starting = True
+            asyncio.get_running_loop().create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        await asyncio.sleep(self.random.uniform(0.01, 0.5))
+        await self.start()
+
+    def _find(self, *, is_power_lost: bool) -> None:
+        if is_power_lost:
+            self.disk.lose_power(self.random)
+        else:
+            self.disk.find_after_kill()
+
+    async def trouble(self) -> None:
+        """End lives at random moments."""
+        while not self.faults.is_over:
+            await asyncio.sleep(self.random.uniform(0.05, 0.6))
+            if self.life is None:
+                continue
+            if self.faults.happens(self.random, "killed broker"):
+                self.end_life(is_power_lost=False)
+            elif self.faults.happens(self.random, "lost power"):
+                self.end_life(is_power_lost=True)
+
+    async def alive(self) -> Life:
+        """The life that is there, or the next one."""
+        while self.life is None:
+            await self._begun.wait()
+        return self.life
+
+    async def stop(self) -> None:
+        """The end of the history."""
+        if self.life is not None:
+            life, self.life = self.life, None
+            with contextlib.suppress(asyncio.CancelledError):
+                await life.broker.close()
+            life.end()

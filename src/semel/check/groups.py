@@ -1,0 +1,255 @@
+"""Groups: every input is claimed once, and a group's position is what was last committed for it."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from semel.check.catalogue import Anomaly, anomaly
+from semel.check.history import FAIL, OK, Claim, Name, OffsetCommit, OffsetFetch, Partition, SendOffsets
+from semel.check.transactions import ABORTED, COMMITTED, Fate, settled
+
+GroupOperation: TypeAlias = SendOffsets | OffsetCommit | OffsetFetch
+
+
+class Claimed(NamedTuple):
+    """A claim of a transaction, with what became of it."""
+
+    claim: Claim
+    operation: SendOffsets
+    fate: Fate
+    is_last: bool
+    """Whether the transaction sent no other position for the partition after it."""
+
+    @property
+    def first(self) -> int:
+        """Where it begins; one that does not say claims nothing."""
+        return self.claim.until if self.claim.first is None else self.claim.first
+
+
+class GroupHistory:
+    """What one group did with one partition."""
+
+    def __init__(
+        self,
+        group: str,
+        key: Partition,
+        operations: Iterable[GroupOperation],
+        fates: Mapping[Name, Fate],
+        visible: list[int],
+    ) -> None:
+        self.where = f"group {group}, {key[0]}/{key[1]}"
+        self.visible = visible
+        """The offsets of the records that readers were handed, in order."""
+        steps = settled(operations)
+        self.commits = [each for each in steps if isinstance(each, OffsetCommit)]
+        self.fetches = [each for each in steps if isinstance(each, OffsetFetch) and each.outcome == OK]
+        sends: list[tuple[SendOffsets, Claim]] = []
+        for each in steps:
+            if isinstance(each, SendOffsets):
+                mine = (claim for claim in each.claims if (claim.topic, claim.partition) == key)
+                sends.extend((each, claim) for claim in mine)
+        sends.sort(key=lambda each: each[0].started)
+        last = {operation.transaction: operation for operation, _ in sends}
+        self.claims = [
+            Claimed(claim, operation, fates[operation.transaction], last[operation.transaction] is operation)
+            for operation, claim in sends
+        ]
+
+    @cached_property
+    def resets(self) -> list[OffsetCommit]:
+        """Positions that somebody set outside of transactions, or may have."""
+        return [each for each in self.commits if each.outcome != FAIL]
+
+    @cached_property
+    def last_reset(self) -> float:
+        """When that was done last."""
+        return max((math.inf if each.ended is None else each.ended for each in self.resets), default=-1)
+
+
+def double_claims(group: GroupHistory) -> Iterator[Anomaly]:
+    """Two committed transactions claim the same input, and nobody set the position back in between."""
+    claims = [
+        each for each in group.claims if each.fate.outcome == COMMITTED and each.operation.outcome == OK
+    ]
+    furthest: Claimed | None = None
+    for each in sorted(claims, key=lambda claimed: (claimed.first, claimed.claim.until)):
+        if each.first == each.claim.until:
+            continue
+        if (
+            furthest is not None
+            and each.first < furthest.claim.until
+            and each.fate.transaction != furthest.fate.transaction
+            and not _was_set_back(group, furthest, each)
+        ):
+            says = (
+                f"transactions {furthest.fate.transaction} and {each.fate.transaction} both claim offset "
+                f"{each.first}"
+            )
+            proof = (furthest.operation, furthest.fate.end, each.operation, each.fate.end)
+            yield anomaly("double-claim", group.where, says, *proof)
+        if furthest is None or each.claim.until > furthest.claim.until:
+            furthest = each
+
+
+def _was_set_back(group: GroupHistory, one: Claimed, other: Claimed) -> bool:
+    since = min(one.operation.started, other.operation.started)
+    return any(
+        reset.position <= other.first and (reset.ended is None or reset.ended >= since)
+        for reset in group.resets
+    )
+
+
+def skipped_inputs(group: GroupHistory) -> Iterator[Anomaly]:
+    """Records before the group's position that no transaction claims."""
+    claims = [
+        each for each in group.claims if each.fate.outcome != ABORTED and each.operation.outcome != FAIL
+    ]
+    committed = [each for each in claims if each.fate.outcome == COMMITTED and each.operation.outcome == OK]
+    if not committed or any(each.claim.first is None for each in claims):
+        return
+    last = max(committed, key=lambda each: each.claim.until)
+    moved = max((each.position for each in group.resets), default=-1)
+    claims.sort(key=lambda each: each.first)
+    covered, index = claims[0].first, 0
+    for offset in group.visible:
+        while index < len(claims) and claims[index].first <= offset:
+            covered = max(covered, claims[index].claim.until)
+            index += 1
+        if offset >= last.claim.until:
+            return
+        if claims[0].first <= offset and offset >= covered and offset >= moved:
+            says = f"the position is {last.claim.until}, and no transaction claims offset {offset}"
+            yield anomaly("skipped-input", group.where, says, last.operation, last.fate.end)
+
+
+class _Given(NamedTuple):
+    """A position that was given to the group, or may have been, at some moment between two times."""
+
+    position: int
+    started: int
+    ended: int | None
+    is_known: bool
+    """It was certainly given."""
+    is_void: bool
+    """It was certainly not given."""
+    asked: int | None
+    """It was not given before this moment."""
+    operation: OffsetCommit | SendOffsets
+
+
+def _given(group: GroupHistory) -> Iterator[_Given]:
+    for commit in group.commits:
+        is_void, ended = commit.outcome == FAIL, commit.ended if commit.outcome == OK else None
+        yield _Given(
+            commit.position, commit.started, ended, commit.outcome == OK, is_void, commit.started, commit
+        )
+    for claimed in group.claims:
+        fate, operation = claimed.fate, claimed.operation
+        is_void = operation.outcome == FAIL or fate.outcome == ABORTED
+        is_known = (
+            operation.outcome == OK
+            and fate.outcome == COMMITTED
+            and claimed.is_last
+            and fate.answered is not None
+        )
+        ended = fate.answered if is_known else None
+        yield _Given(claimed.claim.until, operation.started, ended, is_known, is_void, fate.asked, operation)
+
+
+class _Writers:
+    """All who gave a group one position, as far as it matters to whoever is told it."""
+
+    def __init__(self) -> None:
+        self.example: _Given | None = None
+        self.last: _Given | None = None
+        """Of those that may have been given, the one that was so last; one that never ended, if there is any."""
+        self.asked: int | None = None
+        """When it was first asked for; None if that is not known."""
+
+    def add(self, given: _Given) -> None:
+        self.example = self.example or given
+        if given.is_void:
+            return
+        asked = -1 if given.asked is None else given.asked
+        self.asked = asked if self.last is None or self.asked is None else min(self.asked, asked)
+        if self.last is None or _end(given) >= _end(self.last):
+            self.last = given
+
+
+def _end(given: _Given) -> float:
+    return math.inf if given.ended is None else given.ended
+
+
+def fetched_positions(group: GroupHistory) -> Iterator[Anomaly]:
+    """Positions that a group was told and that it cannot have had then."""
+    given = list(_given(group))
+    if not given:
+        return  # Whoever commits for this group is not in the history.
+    by_position: dict[int, _Writers] = {}
+    for each in given:
+        by_position.setdefault(each.position, _Writers()).add(each)
+    known = sorted((each for each in given if each.is_known), key=_end)
+    index, newest = 0, None
+    for fetch in sorted(group.fetches, key=lambda each: each.started):
+        while index < len(known) and _end(known[index]) < fetch.started:
+            if newest is None or known[index].started > newest.started:
+                newest = known[index]
+            index += 1
+        if found := _judge(group, fetch, by_position, newest):
+            yield found
+
+
+def _judge(
+    group: GroupHistory, fetch: OffsetFetch, by_position: dict[int, _Writers], newest: _Given | None
+) -> Anomaly | None:
+    position = fetch.position
+    if position is None or position < 0:
+        if newest is None:
+            return None
+        says = f"it has no position, after {newest.position} was acknowledged"
+        return anomaly("lost-offset", group.where, says, newest.operation, fetch)
+    writers = by_position.get(position)
+    if writers is None or writers.example is None:
+        return anomaly("phantom-offset", group.where, f"nobody gave it the position {position}", fetch)
+    if writers.last is None:
+        says = f"its position is {position}, which was never committed"
+        return anomaly("aborted-offset", group.where, says, writers.example.operation, fetch)
+    moment = fetch.started if fetch.ended is None else fetch.ended
+    if writers.asked is not None and writers.asked > moment:
+        says = f"its position was {position} before anyone asked to commit it"
+        return anomaly("early-offset", group.where, says, writers.last.operation, fetch)
+    if newest is not None and _end(writers.last) < newest.started:
+        says = f"its position is {position}, after {newest.position} was acknowledged"
+        return anomaly("lost-offset", group.where, says, writers.last.operation, newest.operation, fetch)
+    return None
+
+
+def unstable_positions(group: GroupHistory) -> Iterator[Anomaly]:
+    """Stable positions that were told while a transaction was open that had another one pending."""
+    pending = sorted(
+        (
+            each
+            for each in group.claims
+            if each.operation.outcome == OK
+            and each.fate.outcome == COMMITTED
+            and each.operation.ended is not None
+        ),
+        key=lambda each: each.operation.ended or 0,
+    )
+    index, longest = 0, None
+    for fetch in sorted(group.fetches, key=lambda each: each.started):
+        while index < len(pending) and (pending[index].operation.ended or 0) < fetch.started:
+            if longest is None or _asked(pending[index]) > _asked(longest):
+                longest = pending[index]
+            index += 1
+        if not fetch.is_stable or longest is None or fetch.ended is None or fetch.ended >= _asked(longest):
+            continue
+        if group.last_reset >= longest.operation.started:
+            continue  # A later commit takes the place of what is pending.
+        says = f"it was told {fetch.position} while {longest.fate.where} had {longest.claim.until} pending"
+        yield anomaly("unstable-offset", group.where, says, longest.operation, fetch, longest.fate.end)
+
+
+def _asked(claimed: Claimed) -> int:
+    return -1 if claimed.fate.asked is None else claimed.fate.asked

@@ -1,0 +1,243 @@
+"""One partition's part of a history, indexed once for all who look at it.
+
+The *view* of a reader is what it must be handed: all records (`read_uncommitted` on a topic with markers), or
+those that are committed. A *session* is what a process read of the partition from one assignment to the next:
+a stretch of the log, in order.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
+
+from semel.check.history import (
+    COMMIT_ORDER,
+    FAIL,
+    INFO,
+    JOURNAL,
+    OK,
+    READ_UNCOMMITTED,
+    Assign,
+    Ends,
+    Name,
+    Operation,
+    Partition,
+    Poll,
+    Produce,
+    Topic,
+    Trim,
+)
+from semel.check.transactions import ABORTED, COMMITTED, Fate
+
+
+def _moment(step: Produce | Poll | Assign) -> tuple[int, str]:
+    """When it began. At one moment, what one process did stays in its order, wherever files begin and end."""
+    return (step.started, str(step.process))
+
+
+class Read(NamedTuple):
+    """Where a value was found, and in which poll."""
+
+    offset: int
+    poll: Poll
+
+    @property
+    def proof(self) -> Poll:
+        """The poll, with only this record of it."""
+        return self.poll._replace(records=tuple(each for each in self.poll.records if each[0] == self.offset))
+
+
+@dataclass(slots=True)
+class Session:
+    """What a process read of the partition in one go."""
+
+    start: int | None
+    assign: Assign | None
+    polls: list[Poll] = field(default_factory=list)
+    end: int = -1
+    """Where the process stood afterwards: it was handed all it ever will be before this."""
+
+
+@dataclass
+class View:
+    """What readers of one kind were handed, and which stretches of the log they went through."""
+
+    is_committed: bool
+    sessions: list[Session] = field(default_factory=list)
+    found: dict[Name, Read] = field(default_factory=dict)
+    """By value, as it was handed out first."""
+    places: dict[int, Name] = field(default_factory=dict)
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """All offsets at which anything was found, in order."""
+        return sorted(self.places)
+
+    def between(self, first: int, until: int) -> int | None:
+        """The first offset at which something was found, from `first` up to before `until`."""
+        index = bisect_left(self.offsets, first)
+        return self.offsets[index] if index < len(self.offsets) and self.offsets[index] < until else None
+
+    @cached_property
+    def _stretches(self) -> tuple[list[int], list[int]]:
+        """The stretches that sessions went through, joined, as starts and ends."""
+        starts: list[int] = []
+        ends: list[int] = []
+        for start, end in sorted((each.start, each.end) for each in self.sessions if each.start is not None):
+            if starts and start <= ends[-1]:
+                ends[-1] = max(ends[-1], end)
+            elif end > start:
+                starts.append(start)
+                ends.append(end)
+        return starts, ends
+
+    def covers(self, offset: int) -> bool:
+        """Whether a session went past the offset."""
+        starts, ends = self._stretches
+        index = bisect_right(starts, offset) - 1
+        return index >= 0 and offset < ends[index]
+
+    def witness(self, offset: int) -> Poll | None:
+        """A poll that went past the offset, with its first record behind it."""
+        for session in self.sessions:
+            if session.start is None or not session.start <= offset < session.end:
+                continue
+            for poll in session.polls:
+                behind = [each for each in poll.records if each[0] > offset]
+                if behind or (poll.position or 0) > offset:
+                    return poll._replace(records=tuple(behind[:1]))
+        return None
+
+
+class PartitionHistory:
+    """The operations of one partition, and what follows from them."""
+
+    def __init__(
+        self, key: Partition, operations: Iterable[Operation], fates: Mapping[Name, Fate], topic: Topic
+    ) -> None:
+        self.key = key
+        self.where = f"{key[0]}/{key[1]}"
+        self.topic = topic
+        self.is_journal = topic.visibility == JOURNAL
+        self.fates = fates
+        self.produces: list[Produce] = []
+        self.polls: list[Poll] = []
+        self.ends: list[Ends] = []
+        self._assigns: list[Assign] = []
+        self.trimmed = 0
+        """Records before this offset may be gone."""
+        for each in operations:
+            self._take(each)
+        self.produces.sort(key=_moment)
+        self.polls.sort(key=_moment)
+
+    def _take(self, operation: Operation) -> None:
+        if isinstance(operation, Produce):
+            self.produces.append(operation)
+        elif isinstance(operation, Poll):
+            self.polls.append(operation)
+        elif isinstance(operation, Assign):
+            self._assigns.append(operation)
+        elif isinstance(operation, Ends) and operation.outcome == OK:
+            self.ends.append(operation)
+            self.trimmed = max(self.trimmed, operation.log_start or 0)
+        elif isinstance(operation, Trim) and operation.outcome != FAIL:
+            self.trimmed = max(self.trimmed, operation.before)
+
+    # ---- writers
+
+    @cached_property
+    def writers(self) -> dict[Name, Produce]:
+        """By value, who sent it. What was written down when it began gives way to how it ended."""
+        found: dict[Name, Produce] = {}
+        for produce in self.produces:
+            for value in produce.values:
+                if value not in found or found[value].outcome == INFO:
+                    found[value] = produce
+        return found
+
+    def fate(self, produce: Produce) -> Fate | None:
+        """What became of the transaction of a produce; None if it is in none."""
+        return None if produce.transaction is None else self.fates[produce.transaction]
+
+    def counts(self, produce: Produce) -> bool:
+        """Whether an acknowledged produce counts: its transaction was committed, or it has none.
+
+        What was acknowledged inside a transaction that did not commit may be lost in a crash, and its
+        offset used again.
+        """
+        if produce.outcome != OK:
+            return False
+        fate = self.fate(produce)
+        if fate is None or fate.outcome == COMMITTED:
+            return True
+        return fate.outcome != ABORTED and any(value in self.committed.found for value in produce.values)
+
+    @cached_property
+    def acknowledged(self) -> list[Produce]:
+        """Produces that count and were answered with an offset, by when they started."""
+        return [each for each in self.produces if each.offset is not None and self.counts(each)]
+
+    # ---- readers
+
+    @cached_property
+    def committed(self) -> View:
+        """What readers of committed records were handed."""
+        return self._views[True]
+
+    @cached_property
+    def everything(self) -> View:
+        """What readers of all records were handed; nothing on a journal topic, where nobody is one."""
+        return self._views[False]
+
+    @cached_property
+    def views(self) -> list[View]:
+        """The views that anyone had."""
+        return [each for each in self._views.values() if each.sessions]
+
+    @cached_property
+    def _views(self) -> dict[bool, View]:
+        views = {True: View(is_committed=True), False: View(is_committed=False)}
+        for poll in sorted(self.polls, key=attrgetter("ended")):
+            view = views[self.is_committed_view(poll)]
+            for offset, value in poll.records:
+                view.places.setdefault(offset, value)
+                if value not in view.found:
+                    view.found[value] = Read(offset, poll)
+        self._add_sessions(views)
+        return views
+
+    def is_committed_view(self, poll: Poll) -> bool:
+        """Whether the reader is one of committed records."""
+        return self.is_journal or poll.isolation != READ_UNCOMMITTED
+
+    def is_ordered(self, poll: Poll) -> bool:
+        """Whether the reader is handed records by offset."""
+        return self.is_journal or poll.isolation != COMMIT_ORDER
+
+    def _add_sessions(self, views: dict[bool, View]) -> None:
+        steps: list[Assign | Poll] = [*self._assigns, *self.polls]
+        steps.sort(key=_moment)
+        current: dict[Name, tuple[Session, bool | None]] = {}
+        for step in steps:
+            if isinstance(step, Assign):
+                if step.outcome == OK:
+                    current[step.process] = (Session(step.position, step), None)
+                continue
+            if not self.is_ordered(step):
+                continue
+            kind = self.is_committed_view(step)
+            session, had = current.get(step.process, (Session(None, None), None))
+            if had is not None and had is not kind:
+                session, had = Session(None, None), None
+            if had is None:
+                views[kind].sessions.append(session)
+            current[step.process] = (session, kind)
+            session.polls.append(step)
+            if step.records:
+                session.start = step.records[0][0] if session.start is None else session.start
+                session.end = max(session.end, step.records[-1][0] + 1)
+            if step.position is not None and session.start is not None:
+                session.end = max(session.end, step.position)

@@ -1,0 +1,82 @@
+"""How readers go on: each one behind the last, and past nothing that there is to see."""
+
+from collections.abc import Iterator
+
+from semel.check.catalogue import Anomaly, anomaly
+from semel.check.history import Poll
+from semel.check.partitions import PartitionHistory, Read, Session, View
+
+
+def nonmonotonic_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
+    """Readers that were handed something again, or from before where they were to begin."""
+    for view in partition.views:
+        for session in view.sessions:
+            yield from _going_back(partition, session)
+
+
+def _going_back(partition: PartitionHistory, session: Session) -> Iterator[Anomaly]:
+    last: Read | None = None
+    for poll in session.polls:
+        for offset, _ in poll.records:
+            if last is not None and offset <= last.offset:
+                says = f"process {poll.process} was handed offset {offset} after {last.offset}"
+                yield anomaly("nonmonotonic-poll", partition.where, says, *_both(last, Read(offset, poll)))
+            elif last is None and session.start is not None and offset < session.start:
+                says = f"process {poll.process} was handed offset {offset}, but reads from {session.start} on"
+                yield anomaly(
+                    "nonmonotonic-poll", partition.where, says, session.assign, Read(offset, poll).proof
+                )
+            last = Read(offset, poll)
+
+
+def _both(first: Read, second: Read) -> tuple[Poll, ...]:
+    """The proof of two reads; of one poll, if they are of one."""
+    if first.poll is not second.poll:
+        return (first.proof, second.proof)
+    wanted = (first.offset, second.offset)
+    return (first.poll._replace(records=tuple(each for each in first.poll.records if each[0] in wanted)),)
+
+
+def skipped_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
+    """Readers that went past what others were handed; on a journal topic, past any offset."""
+    if partition.topic.is_compacted:
+        return
+    for view in partition.views:
+        for session in view.sessions:
+            yield from _going_past(partition, view, session)
+
+
+def _going_past(partition: PartitionHistory, view: View, session: Session) -> Iterator[Anomaly]:
+    expected, before = session.start, None
+    for poll in session.polls:
+        for offset, _ in poll.records:
+            if expected is not None and offset > expected:
+                yield from _missed(partition, view, session, before, (expected, offset, poll))
+            if expected is None or offset >= expected:
+                expected, before = offset + 1, Read(offset, poll)
+        if poll.position is not None and expected is not None and poll.position > expected:
+            # A gap needs a record behind it: a position alone may be ahead of what is there.
+            yield from _missed(partition, view, session, before, (expected, poll.position, None))
+            expected = poll.position
+
+
+def _missed(
+    partition: PartitionHistory,
+    view: View,
+    session: Session,
+    before: Read | None,
+    step: tuple[int, int, Poll | None],
+) -> Iterator[Anomaly]:
+    expected, offset, poll = step
+    first = max(expected, partition.trimmed)
+    process = session.polls[0].process
+    begin = before.proof if before else session.assign
+    after = Read(offset, poll).proof if poll else None
+    missed = view.between(first, offset)
+    if missed is not None:
+        value = view.places[missed]
+        says = f"process {process} went from {expected} to {offset}, past {value!r} at {missed}"
+        yield anomaly("skipped-poll", partition.where, says, begin, after, view.found[value].proof)
+    elif partition.is_journal and poll is not None and offset > first:
+        says = f"process {process} was handed offset {offset} where {first} was to follow"
+        yield anomaly("gap", partition.where, says, begin, after)

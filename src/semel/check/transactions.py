@@ -1,0 +1,213 @@
+"""Transactions: what became of each, as far as those who asked can know.
+
+A transaction was *committed* if a commit was acknowledged. It was *aborted* if an abort was, or if every
+commit was refused, or none was asked for. Else it is *unknown*, until a reader is handed one of its records.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+from semel.check.catalogue import Anomaly, anomaly
+from semel.check.history import (
+    INFO,
+    OK,
+    Abort,
+    Begin,
+    Commit,
+    Name,
+    Operation,
+    Partition,
+    Poll,
+    Produce,
+    SendOffsets,
+    Timed,
+)
+from semel.check.outcomes import FENCED
+
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+UNKNOWN: Final = "unknown"
+STATE_ERROR = "INVALID_TXN_STATE"
+
+
+class Fate(NamedTuple):
+    """What became of a transaction."""
+
+    transaction: Name
+    outcome: Literal["committed", "aborted", "unknown"]
+    transactional_id: str | None
+    begun: int | None
+    asked: int | None
+    """When a commit was first asked for."""
+    answered: int | None
+    """When a commit was acknowledged."""
+    end: Commit | Abort | None
+    """The operation that tells the outcome, or the first that leaves it open."""
+    refused: Commit | None
+    """A commit that was answered as if there were no such transaction."""
+    last_write: Produce | SendOffsets | None
+    """The last write that was acknowledged."""
+    fenced: Produce | SendOffsets | Commit | None
+    """The first operation whose producer was told that it is fenced."""
+    written: tuple[Partition, ...]
+    claimed: tuple[Partition, ...]
+
+    @property
+    def where(self) -> str:
+        """What the transaction is called in a verdict."""
+        return f"transaction {self.transaction}"
+
+
+class Trace(NamedTuple):
+    """What readers of committed records saw of a transaction in one partition."""
+
+    transaction: Name
+    partition: Partition
+    seen_at: int | None
+    """When a reader was first handed one of its records."""
+    seen: Poll | None
+    missing: Produce | None
+    """One of its records that was acknowledged, and that readers went past: what was committed before
+    `missing_since` must have been seen by `witness`."""
+    missing_since: int
+    witness: Operation | None
+
+
+Finding: TypeAlias = Produce | SendOffsets | Commit
+
+
+_Step = TypeVar("_Step", bound=Timed)
+
+
+def settled(operations: Iterable[_Step]) -> list[_Step]:
+    """Without those that were written down when they began, if they were again when they ended."""
+    steps = list(operations)
+    ended = {(type(each), each.process, each.started) for each in steps if each.ended is not None}
+    return [
+        each
+        for each in steps
+        if each.ended is not None or (type(each), each.process, each.started) not in ended
+    ]
+
+
+def fate_of(transaction: Name, operations: Iterable[Operation]) -> Fate:
+    """What became of a transaction, from all of its operations."""
+    begin: Begin | None = None
+    ends: list[Commit | Abort] = []
+    writes: list[Produce | SendOffsets] = []
+    for each in operations:
+        if isinstance(each, Produce | SendOffsets):
+            writes.append(each)
+        elif isinstance(each, Commit | Abort):
+            ends.append(each)
+        elif isinstance(each, Begin):
+            begin = each
+    ends = sorted(settled(ends), key=_started)
+    commits = [each for each in ends if isinstance(each, Commit)]
+    outcome, end = _outcome(commits, [each for each in ends if isinstance(each, Abort)])
+    fenced: list[Finding] = [each for each in (*writes, *commits) if each.error in FENCED]
+    return Fate(
+        transaction=transaction,
+        outcome=outcome,
+        transactional_id=begin.transactional_id if begin else None,
+        begun=begin.started if begin else None,
+        asked=commits[0].started if commits else None,
+        answered=min(
+            (each.ended for each in commits if each.outcome == OK and each.ended is not None), default=None
+        ),
+        end=end,
+        refused=next((each for each in commits if each.outcome != OK and each.error == STATE_ERROR), None),
+        last_write=max((each for each in writes if each.outcome == OK), key=_started, default=None),
+        fenced=min(fenced, key=_started, default=None),
+        written=tuple({(each.topic, each.partition): None for each in writes if isinstance(each, Produce)}),
+        claimed=tuple(
+            {
+                (claim.topic, claim.partition): None
+                for each in writes
+                if isinstance(each, SendOffsets)
+                for claim in each.claims
+            }
+        ),
+    )
+
+
+def _started(operation: Produce | SendOffsets | Commit | Abort) -> int:
+    return operation.started
+
+
+def _outcome(
+    commits: list[Commit], aborts: list[Abort]
+) -> tuple[Literal["committed", "aborted", "unknown"], Commit | Abort | None]:
+    for commit in commits:
+        if commit.outcome == OK:
+            return COMMITTED, commit
+    for abort in aborts:
+        if abort.outcome == OK:
+            return ABORTED, abort
+    for commit in commits:
+        if commit.outcome == INFO:
+            return UNKNOWN, commit
+    return ABORTED, commits[0] if commits else None
+
+
+def two_outcomes(fate: Fate, operations: Iterable[Operation]) -> Iterator[Anomaly]:
+    """Both a commit and an abort were acknowledged."""
+    if fate.outcome != COMMITTED:
+        return
+    for each in operations:
+        if isinstance(each, Abort) and each.outcome == OK:
+            yield anomaly(
+                "two-outcomes", fate.where, "its commit was acknowledged, and its abort too", fate.end, each
+            )
+            return
+
+
+def error_but_committed(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly]:
+    """The commit was answered with a state error, and yet it happened."""
+    if fate.refused is None or fate.outcome == ABORTED:
+        return  # One that was refused for certain and is seen all the same is an aborted read.
+    for trace in traces:
+        if trace.seen is not None:
+            yield anomaly(
+                "error-but-committed",
+                fate.where,
+                f"its commit was answered with {STATE_ERROR}, and a reader was handed a record of it",
+                fate.refused,
+                trace.seen,
+            )
+            return
+
+
+def incomplete(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly]:
+    """Records of a transaction are missing: all that readers could see of it, or only some."""
+    if fate.outcome == ABORTED:
+        return  # To see any of it is an anomaly of its own.
+    seen = [each for each in traces if each.seen is not None and each.seen_at is not None]
+    known = [each.seen_at for each in seen if each.seen_at is not None]
+    if fate.outcome == COMMITTED and fate.answered is not None:
+        known.append(fate.answered)
+    if not known:
+        return
+    first = min(seen, key=lambda each: each.seen_at or 0) if seen else None
+    for trace in traces:
+        if trace.missing is None or trace.missing_since <= min(known):
+            continue
+        values = ", ".join(map(repr, trace.missing.values))
+        place = f"{trace.partition[0]}/{trace.partition[1]}"
+        if first is None:
+            says = (
+                f"{values} in {place} and then the commit were acknowledged; readers went past it without it"
+            )
+            yield anomaly("lost-write", fate.where, says, trace.missing, fate.end, trace.witness)
+        else:
+            says = f"a reader was handed a part of it, but readers went past {values} in {place} without it"
+            yield anomaly(
+                "torn-transaction", fate.where, says, trace.missing, fate.end, first.seen, trace.witness
+            )
+
+
+def final_fate(fate: Fate, traces: Iterable[Trace]) -> Fate:
+    """The fate, with what readers know: a transaction whose records were handed out was committed."""
+    if fate.outcome == UNKNOWN and any(each.seen is not None for each in traces):
+        return fate._replace(outcome=COMMITTED)
+    return fate

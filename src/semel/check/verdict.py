@@ -1,0 +1,121 @@
+"""Verdicts: what was checked and what was found, for people and for programs."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from semel.check.catalogue import DEFINITIONS, Anomaly
+from semel.check.history import NAMES, Operation, Topic
+from semel.check.tally import Tally
+
+#: Fields that a line of a proof does not show by name.
+_PLAIN = frozenset({"process", "started", "ended", "outcome"})
+
+
+class Verdict(NamedTuple):
+    """What a check came to."""
+
+    operations: dict[str, dict[str, int]]
+    """By kind, how many ended ok, fail and info."""
+    transactions: dict[str, int]
+    """How many were committed, aborted, or have an unknown outcome."""
+    anomalies: dict[str, int]
+    """By name, how many there are; only those that were found."""
+    examples: list[Anomaly]
+    """The first few of each, with their proof."""
+
+    @classmethod
+    def of(
+        cls, operations: Mapping[tuple[str, str], int], transactions: Mapping[str, int], tally: Tally
+    ) -> "Verdict":
+        """A verdict on so many operations and transactions, with what was found."""
+        by_kind: dict[str, dict[str, int]] = {}
+        for (kind, outcome), count in sorted(operations.items()):
+            by_kind.setdefault(kind, {})[outcome] = count
+        names = [each for each in DEFINITIONS if tally.counts[each]]
+        return cls(
+            operations=by_kind,
+            transactions=dict(sorted(transactions.items())),
+            anomalies={name: tally.counts[name] for name in names},
+            examples=[each for name in names for each in tally.examples(name)],
+        )
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.anomalies
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict as values for programs."""
+        return {
+            "is_clean": self.is_clean,
+            "operations": self.operations,
+            "transactions": self.transactions,
+            "anomalies": [
+                {
+                    "name": name,
+                    "definition": DEFINITIONS[name],
+                    "count": count,
+                    "examples": [_as_json(each) for each in self.examples if each.name == name],
+                }
+                for name, count in self.anomalies.items()
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        outcomes: Counter[str] = Counter()
+        for counts in self.operations.values():
+            outcomes.update(counts)
+        yield f"{outcomes.total():,} operations: {_counted(outcomes, ('ok', 'fail', 'info'))}"
+        fates = Counter(self.transactions)
+        yield f"{fates.total():,} transactions: {_counted(fates, ('committed', 'aborted', 'unknown'))}"
+        if self.is_clean:
+            yield "No anomalies."
+            return
+        total = sum(self.anomalies.values())
+        yield f"{total:,} anomalies." if total != 1 else "1 anomaly."
+        for name, count in self.anomalies.items():
+            yield ""
+            yield (
+                f"{name}, {count:,} times: {DEFINITIONS[name]}."
+                if count != 1
+                else f"{name}: {DEFINITIONS[name]}."
+            )
+            for example in self.examples:
+                if example.name == name:
+                    yield f"  {example.where}: {example.says}"
+                    yield from (f"    {describe(each)}" for each in example.proof)
+
+
+def _counted(counts: Mapping[str, int], names: tuple[str, ...]) -> str:
+    return ", ".join(f"{counts.get(name, 0):,} {name}" for name in names)
+
+
+def _as_json(anomaly: Anomaly) -> dict[str, Any]:
+    proof = [{"op": NAMES[type(each)], **each._asdict()} for each in anomaly.proof]
+    return {"where": anomaly.where, "says": anomaly.says, "proof": proof}
+
+
+def describe(operation: Operation) -> str:
+    """An operation in one line: when, who, what, and how it ended."""
+    kind = type(operation)
+    fields = operation._asdict()
+    told = " ".join(
+        f"{name}={_shown(value)}"
+        for name, value in fields.items()
+        if name not in _PLAIN and (name not in kind._field_defaults or value != kind._field_defaults[name])
+    )
+    if isinstance(operation, Topic):
+        return f"{NAMES[kind]} {told}"
+    ended = "…" if operation.ended is None else operation.ended
+    when = f"[{operation.started}–{ended}]"
+    return f"{when} process {operation.process}: {NAMES[kind]} {told}: {operation.outcome}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return repr(value) if isinstance(value, str) else str(value)

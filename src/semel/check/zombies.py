@@ -1,0 +1,81 @@
+"""Transactional ids: whoever had one before is refused, and nobody else is."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+from semel.check.catalogue import Anomaly, anomaly
+from semel.check.history import FAIL, OK, Commit, Init, Name, Produce, SendOffsets
+from semel.check.outcomes import FENCED
+from semel.check.transactions import COMMITTED, Fate, settled
+
+
+class Owners:
+    """Who took over a transactional id, and when."""
+
+    def __init__(self, inits: Iterable[Init]) -> None:
+        self._all = sorted(settled(inits), key=lambda each: each.started)
+        done = sorted((each for each in self._all if each.outcome == OK), key=_ended)
+        self._times = [_ended(each) for each in done]
+        self._newest: list[Init] = []
+        """By the moment at which each was done: the one that started last of those before."""
+        self._own: dict[Name, list[Init]] = {}
+        for each in done:
+            before = self._newest[-1] if self._newest else each
+            self._newest.append(max(before, each, key=lambda init: init.started))
+            self._own.setdefault(each.process, []).append(each)
+
+    def own(self, process: Name, moment: int) -> Init | None:
+        """The last time that the process took over, before the moment."""
+        before = [each for each in self._own.get(process, ()) if _ended(each) <= moment]
+        return before[-1] if before else None
+
+    def newer(self, process: Name, moment: int) -> tuple[Init, Init] | None:
+        """How the process took over, and how somebody else did after that and before the moment."""
+        own = self.own(process, moment)
+        count = bisect_left(self._times, moment)
+        if own is None or count == 0:
+            return None
+        newest = self._newest[count - 1]
+        return (own, newest) if newest.process != process and newest.started > _ended(own) else None
+
+    def others(self, own: Init, moment: int) -> Iterator[Init]:
+        """Whoever else asked, and may have been heard between `own` and the moment."""
+        for each in self._all:
+            is_over = each.ended is not None and each.ended < own.started
+            if each is not own and each.outcome != FAIL and not is_over and each.started <= moment:
+                yield each
+
+
+def _ended(init: Init) -> int:
+    return init.started if init.ended is None else init.ended
+
+
+def zombies(transactional_id: str, owners: Owners, fates: Iterable[Fate]) -> Iterator[Anomaly]:
+    """What was acknowledged to a producer that had been replaced."""
+    for fate in fates:
+        is_committed = fate.outcome == COMMITTED and isinstance(fate.end, Commit) and fate.end.outcome == OK
+        steps: list[tuple[str, Commit | Produce | SendOffsets | None]] = [
+            ("zombie-commit", fate.end if is_committed and isinstance(fate.end, Commit) else None),
+            ("zombie-write", fate.last_write),
+        ]
+        for name, step in steps:
+            found = owners.newer(step.process, step.started) if step else None
+            if step is None or found is None:
+                continue
+            own, newer = found
+            says = f"{fate.where} of process {own.process}, after process {newer.process} had taken over"
+            yield anomaly(name, transactional_id, says, own, newer, step)
+
+
+def needless_fences(transactional_id: str, owners: Owners, fates: Iterable[Fate]) -> Iterator[Anomaly]:
+    """Producers that were fenced without a reason, where the history has the timeout."""
+    for fate in fates:
+        step = fate.fenced
+        if step is None or step.ended is None or fate.begun is None or step.error not in FENCED:
+            continue
+        own = owners.own(step.process, fate.begun)
+        if own is None or own.timeout is None or step.ended - fate.begun >= own.timeout:
+            continue
+        if next(owners.others(own, step.ended), None) is None:
+            says = f"process {step.process} was told {step.error}, and nobody else asked for the id"
+            yield anomaly("needless-fence", transactional_id, says, own, step)

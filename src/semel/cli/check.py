@@ -1,0 +1,65 @@
+"""`semel check`: look in a recorded history for what no correct log would have shown its clients."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel.cli.options import Json
+from semel.cli.output import say_error, show, show_json
+from semel.cli.sparking import SparkSettings, running_spark, sparking
+
+if TYPE_CHECKING:
+    from semel.check import Verdict
+
+FOUND = 1
+BAD_FILE = 2
+
+
+def check(
+    histories: Annotated[
+        list[Path],
+        typer.Argument(metavar="HISTORY…", help="Files of one history, one operation in a line of JSON."),
+    ],
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Check on Spark: for histories that are too large for one process."),
+    ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Where Spark runs. [default: this machine, local[*]]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look for anomalies in what clients did and saw: lost, doubled, torn, aborted or early records and more.
+
+    Says what was checked and, for every anomaly, its definition, how often it is there, and the few
+    operations that prove it. docs/checker.md has the format, and how to record your own pipeline.
+
+    Try:  semel check history-*.jsonl
+
+    Exit codes: 0 nothing was found; 1 there are anomalies; 2 wrong usage, or a file is not a history.
+    """
+    from semel.check import HistoryError, read_history
+    from semel.check import check as check_history
+
+    try:
+        verdict = _on_spark(histories, master) if spark else check_history(read_history(histories))
+    except (HistoryError, OSError) as error:
+        say_error(str(error))
+        raise typer.Exit(BAD_FILE) from None
+    if as_json:
+        show_json(verdict.as_json())
+    else:
+        show(str(verdict))
+    if not verdict.is_clean:
+        raise typer.Exit(FOUND)
+
+
+def _on_spark(histories: list[Path], master: str | None) -> "Verdict":
+    for each in histories:
+        each.stat()  # Spark would say in more words that a file is not there.
+    with sparking(), running_spark("semel check", SparkSettings(master, {}, None)) as session:
+        from semel.spark.check import check_files
+
+        return check_files(session, [each.absolute() for each in histories])

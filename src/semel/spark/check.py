@@ -1,0 +1,268 @@
+"""`check_files`: a verdict on a history that is too large for one process, by Spark.
+
+The steps are those of `semel.check.stages`, and so are the functions. Every operation becomes a row with the
+key under which it is looked at, and a step is: rows with the same key come together, in the order of the
+files, and one call judges them. What it finds becomes rows with other keys for the steps that follow. A
+partition's part of the history, and the order of transactions in journal topics, must fit into the memory of
+one process.
+"""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, input_file_name, monotonically_increasing_id
+
+from semel.check.catalogue import Anomaly
+from semel.check.cycles import Edge, cycles
+from semel.check.history import NAMES, Init, Name, Produce, Topic
+from semel.check.lines import HistoryError, from_line, read_history
+from semel.check.stages import (
+    OWNER,
+    PARTITION,
+    TRANSACTION,
+    Input,
+    declared,
+    judge_groups,
+    judge_owners,
+    judge_partition,
+    judge_transaction,
+    judge_whole,
+    routes,
+)
+from semel.check.tally import Tally
+from semel.check.transactions import Fate, Trace
+from semel.check.verdict import Verdict
+
+ROWS_MAX = 1_000
+SCHEMA = "key string, rank long, payload binary"
+_ARROW = pa.schema([("key", pa.string()), ("rank", pa.int64()), ("payload", pa.binary())])
+
+GROUP = "group"
+ORDER = "order"
+ABOUT = "about"
+BAD = "bad"
+CIRCLE = "circle"
+
+Row: TypeAlias = tuple[str, int, Any]
+Judge: TypeAlias = Callable[[Any, list[Any]], Iterator[tuple[str, Any] | Anomaly]]
+
+
+class About(NamedTuple):
+    """What a task knows of the whole history."""
+
+    counts: Counter[tuple[str, str]]
+    topics: list[Topic]
+    written: set[str]
+    fates: Counter[str]
+    tally: Tally
+
+
+def check_files(spark: SparkSession, paths: Sequence[str | Path]) -> Verdict:
+    """Look for every anomaly of the catalogue in the files of a history."""
+    rows = _read(spark, [str(each) for each in paths]).persist()
+    try:
+        _refuse_bad(rows)
+        return _judge(rows)
+    finally:
+        rows.unpersist()
+
+
+def _judge(rows: DataFrame) -> Verdict:
+    first = _about(rows)
+    topics, written = first.topics, first.written
+    kept: list[DataFrame] = []
+
+    def step(kind: str, judge: Judge, *given: DataFrame) -> DataFrame:
+        frame = _step(kind, judge, given).persist()
+        kept.append(frame)
+        return frame
+
+    try:
+        fates = step(TRANSACTION, _transaction, rows)
+        seen = step(PARTITION, _Partitions(topics, written), rows, fates)
+        whole = step(TRANSACTION, _whole, fates, seen)
+        owners = step(OWNER, _owners, rows, whole)
+        groups = step(GROUP, _groups, seen, whole)
+        order = step(ORDER, _order, seen)
+        about = [_about(each) for each in (fates, seen, whole, owners, groups)]
+        tally, ended = Tally(), Counter[str]()
+        for each in about:
+            tally.merge(each.tally)
+            ended.update(each.fates)
+        tally.add(cycles(payload for _, payload in _collect(order, CIRCLE)))
+        return Verdict.of(first.counts, ended, tally)
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+# ---- rows
+
+
+def _key(kind: str, *name: Name) -> str:
+    return json.dumps([kind, *name])
+
+
+def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
+    lines = spark.read.text(paths)
+    numbered = lines.select(
+        "value", monotonically_increasing_id().alias("rank"), input_file_name().alias("file")
+    )
+    return numbered.mapInArrow(_route, SCHEMA)
+
+
+def _route(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Every line as rows, one for each key of its operation; lines that are none are told by their file."""
+    return _batches(_routed(batches))
+
+
+def _routed(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    about = About(Counter(), [], set(), Counter(), Tally())
+    for batch in batches:
+        for line, rank, file in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if not line or line.isspace():
+                continue
+            try:
+                operation = from_line(line)
+            except HistoryError as error:
+                yield (_key(BAD), rank, (file, str(error)))
+                continue
+            if isinstance(operation, Topic):
+                about.topics.append(operation)
+                continue
+            about.counts[NAMES[type(operation)], operation.outcome] += 1
+            if isinstance(operation, Produce):
+                about.written.add(operation.topic)
+            for key in routes(operation):
+                yield (_key(*key), rank, operation)
+    yield (_key(ABOUT), 0, about)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    given = iter(rows)
+    while taken := [(key, rank, pickle.dumps(value)) for key, rank, value in islice(given, ROWS_MAX)]:
+        columns = zip(zip(*taken, strict=True), _ARROW.types, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(*each) for each in columns], schema=_ARROW)
+
+
+def _collect(frame: DataFrame, kind: str) -> Iterator[tuple[str, Any]]:
+    for row in frame.where(col("key") == _key(kind)).toLocalIterator():
+        yield row["key"], pickle.loads(bytes(row["payload"]))
+
+
+def _about(frame: DataFrame) -> About:
+    total = About(Counter(), [], set(), Counter(), Tally())
+    for _, each in _collect(frame, ABOUT):
+        total.counts.update(each.counts)
+        total.topics.extend(each.topics)
+        total.written.update(each.written)
+        total.fates.update(each.fates)
+        total.tally.merge(each.tally)
+    return total
+
+
+def _refuse_bad(rows: DataFrame) -> None:
+    """Say what is wrong with lines that are no operations; half of a last line is nothing bad."""
+    for _, (file, error) in _collect(rows, BAD):
+        path = Path(file.removeprefix("file://"))
+        if not path.exists():
+            raise HistoryError(f"{file}: {error}")
+        for _ in read_history([path]):
+            pass
+
+
+# ---- steps
+
+
+def _step(kind: str, judge: Judge, given: Sequence[DataFrame]) -> DataFrame:
+    """Rows of one kind, together by key, through a function that judges all of a key."""
+    frames = [each.where(col("key").startswith(f'["{kind}", ')) for each in given]
+    together = frames[0]
+    for each in frames[1:]:
+        together = together.unionAll(each)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _batches(_judged(batches, judge))
+
+    return together.repartition("key").sortWithinPartitions("key", "rank").mapInArrow(run, SCHEMA)
+
+
+def _judged(batches: Iterable[pa.RecordBatch], judge: Judge) -> Iterator[Row]:
+    about = About(Counter(), [], set(), Counter(), Tally())
+    rows = ((row["key"], row["payload"]) for batch in batches for row in batch.to_pylist())
+    for key, group in groupby(rows, key=lambda row: row[0]):
+        name = json.loads(key)[1:]
+        for found in judge(name, [pickle.loads(payload) for _, payload in group]):
+            if isinstance(found, Anomaly):
+                about.tally.add([found])
+            elif found[0] == ABOUT:
+                about.fates[found[1]] += 1
+            else:
+                yield (found[0], 0, found[1])
+    yield (_key(ABOUT), 0, about)
+
+
+def _transaction(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
+    fate, found = judge_transaction(name[0], given)
+    yield from found
+    yield (_key(TRANSACTION, fate.transaction), fate)
+    for partition in fate.written:
+        yield (_key(PARTITION, *partition), fate)
+
+
+class _Partitions:
+    """The step of partitions, which needs to know the topics."""
+
+    def __init__(self, topics: list[Topic], written: set[str]) -> None:
+        self._topics, self._written = topics, written
+
+    def __call__(self, name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
+        fates = {each.transaction: each for each in given if isinstance(each, Fate)}
+        steps = [each for each in given if not isinstance(each, Fate)]
+        topic = declared(self._topics, self._written, name[0])
+        result = judge_partition((name[0], name[1]), steps, fates, topic)
+        yield from result.anomalies
+        for trace in result.traces:
+            yield (_key(TRANSACTION, trace.transaction), trace)
+        for edge in result.edges:
+            yield (_key(ORDER, edge.before), edge)
+            yield (_key(ORDER, edge.after), edge)
+        if result.input is not None:
+            yield (_key(GROUP, *name), result.input)
+
+
+def _whole(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
+    (first,) = (each for each in given if isinstance(each, Fate))
+    fate, found = judge_whole(first, [each for each in given if isinstance(each, Trace)])
+    yield from found
+    yield (ABOUT, fate.outcome)
+    if fate.transactional_id is not None:
+        yield (_key(OWNER, fate.transactional_id), fate)
+    for partition in fate.claimed:
+        yield (_key(GROUP, *partition), fate)
+
+
+def _owners(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
+    inits = [each for each in given if isinstance(each, Init)]
+    yield from judge_owners(name[0], inits, [each for each in given if isinstance(each, Fate)])
+
+
+def _groups(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
+    fates = {each.transaction: each for each in given if isinstance(each, Fate)}
+    for each in given:
+        if isinstance(each, Input):
+            yield from judge_groups(each, fates)
+
+
+def _order(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
+    """Edges that may be on a circle: those from transactions that others come before."""
+    edges = [each for each in given if isinstance(each, Edge)]
+    if any(each.after == name[0] for each in edges):
+        yield from ((_key(CIRCLE), each) for each in edges if each.before == name[0])

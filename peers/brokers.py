@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,18 +73,30 @@ def run_semel(directory: Path, **settings: str) -> Iterator[Broker]:
 
 
 @contextmanager
-def run_kafka(class_path: str, directory: Path, **settings: str) -> Iterator[Broker]:
-    """Apache Kafka in a process of its own, one node, with transaction.version 2."""
+def run_kafka(
+    class_path: str, directory: Path, listeners: Mapping[str, int] | None = None, **settings: str
+) -> Iterator[Broker]:
+    """Apache Kafka in a process of its own, one node, with transaction.version 2.
+
+    Further `listeners` are given by protocol and port; no wiretap is in front of them.
+    """
     java = shutil.which("java")
     assert java is not None
     directory.mkdir(parents=True, exist_ok=True)
     port, controller_port = free_port(), free_port()
     with Wiretap() as tap:
         properties = directory / "server.properties"
+        more = [f"{name}://127.0.0.1:{number}" for name, number in (listeners or {}).items()]
+        plain = [f"PLAINTEXT://127.0.0.1:{port}", f"CONTROLLER://127.0.0.1:{controller_port}"]
+        protocols = [
+            KAFKA_ALONE["listener.security.protocol.map"],
+            *(f"{each}:{each}" for each in listeners or ()),
+        ]
         lines = {
             **KAFKA_ALONE,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{tap.bootstrap}",
+            "listeners": ",".join([*plain, *more]),
+            "advertised.listeners": ",".join([f"PLAINTEXT://{tap.bootstrap}", *more]),
+            "listener.security.protocol.map": ",".join(protocols),
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
             "log.dirs": str(directory / "data"),
             **COMMON,

@@ -73,12 +73,25 @@ class Settings:
     transaction_abort_on_disconnect: bool = _setting(
         False, "a lost connection is no proof of a dead producer; most come back within the timeout"
     )
+    semel_extensions_enable: bool = _setting(
+        True,
+        "serve what is not Kafka's: group commit and the attempts of pipelines; clients ask if it is there",
+    )
+    semel_attempt_timeout_ms: int = _setting(
+        86_400_000, "a task attempt whose pipeline neither ends it nor comes back this long is aborted"
+    )
     semel_cluster_action_enable: bool = _setting(
         True, "take what is between brokers in Kafka (AddPartitionsToTxn 4, WriteTxnMarkers) from clients"
     )
 
     fetch_max_bytes: int = _setting(57_671_680, "largest Fetch response, whatever the client asks for")
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "fetch sessions that are remembered")
+
+    ssl_certificate_location: str = _setting(
+        "", "PEM file with the certificates of this broker; needed by listeners with ssl://"
+    )
+    ssl_key_location: str = _setting("", "PEM file with its key, if not in the same file; not encrypted")
+    ssl_ca_location: str = _setting("", "PEM file; only clients with a certificate of these issuers get in")
 
     socket_request_max_bytes: int = _setting(104_857_600, "largest request frame; refused before it is read")
     queued_max_request_bytes: int = _setting(

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from semel.client import Client
+    from semel.client import Client, Security
     from semel.client.offsets import Isolation as WireIsolation
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -24,6 +26,19 @@ Bootstrap = Annotated[
         metavar="HOST:PORT",
         help="A broker of the cluster; several are separated by commas.",
     ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        envvar="SEMEL_COMMAND_CONFIG",
+        metavar="FILE",
+        help="Settings of the client, one NAME=VALUE a line: security.protocol, ssl.* and sasl.*.",
+    ),
+]
+ClientSettings = Annotated[
+    list[str] | None,
+    typer.Option("-X", metavar="NAME=VALUE", help="One such setting; may be repeated, and wins."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -48,17 +63,63 @@ Isolation = Annotated[
 ]
 
 
+#: The settings of the client that stand before the command, for all commands.
+_client_settings: ContextVar[dict[str, str] | None] = ContextVar("client_settings", default=None)
+
+
+def keep_client_settings(file: Path | None, texts: Iterable[str]) -> None:
+    """Take in the settings of the client for the command that follows."""
+    settings: dict[str, str] = {}
+    if file is not None:
+        try:
+            lines = [line.strip() for line in file.read_text().splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = f"{file} cannot be read: {error}"
+            raise typer.BadParameter(reason, param_hint="--command-config") from None
+        for number, line in enumerate(lines, 1):
+            name, equals, value = line.partition("=")
+            if not line or line.startswith("#"):
+                continue
+            if not equals:
+                # The line itself is not shown: it may be a password.
+                reason = f"line {number} of {file} is not NAME=VALUE"
+                raise typer.BadParameter(reason, param_hint="--command-config")
+            settings[name.strip()] = value.strip()
+    _client_settings.set(settings | pairs(texts, "-X") or None)
+
+
+def client_settings() -> dict[str, str]:
+    """The settings of the client that were given, for commands that hand them on."""
+    return dict(_client_settings.get() or {})
+
+
 @contextmanager
 def connected(bootstrap: str) -> "Iterator[Client]":
     """A client for the time of a command."""
     from semel.client import Client
 
+    security = _security()
     try:
-        client = Client(bootstrap, client_id="semel-cli", timeout_s=COMMAND_TIMEOUT_S)
+        client = Client(bootstrap, client_id="semel-cli", timeout_s=COMMAND_TIMEOUT_S, security=security)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--bootstrap") from None
     with client:
         yield client
+
+
+def _security() -> "Security | None":
+    from semel.client import Security
+
+    settings = _client_settings.get()
+    if settings is None:
+        return None
+    try:
+        security = Security.of(settings)
+        # Files that are missing or wrong are told here, by their settings.
+        security.context()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="-X and --command-config") from None
+    return security
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:

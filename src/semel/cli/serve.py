@@ -18,13 +18,15 @@ from semel.cli.options import pairs
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from semel.config import Settings
     from semel.server.listener import ListenerConfig
     from semel.server.server import Server
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "semel-data"
-DEFAULT_NAME = "PLAINTEXT"
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
 FILE_NAMES = ("data", "memory", "listen", "advertise", "metrics", "log-level", "log-format", "settings")
 
 
@@ -54,8 +56,9 @@ Listen = Annotated[
     list[str] | None,
     typer.Option(
         "--listen",
-        metavar="[NAME=]HOST:PORT",
-        help=f"Where clients connect; may be repeated; port 0 is any free one. [default: {DEFAULT_LISTEN}]",
+        metavar="[NAME=][ssl://]HOST:PORT",
+        help="Where clients connect; may be repeated; port 0 is any free one; ssl:// needs the setting "
+        f"ssl.certificate.location. [default: {DEFAULT_LISTEN}]",
     ),
 ]
 Advertise = Annotated[
@@ -120,7 +123,7 @@ def serve(
         options.pop("data", None)
     options.update({name: value for name, value in given.items() if value is not None})
     settings = _settings({**options.get("settings", {}), **pairs(setting or (), "--set")})
-    listeners = _listeners(options)
+    listeners = _listeners(options, settings)
     if options.get("memory") and options.get("data") is not None:
         raise typer.BadParameter(
             "choose one: --memory keeps nothing, --data keeps everything", param_hint="--memory"
@@ -211,16 +214,18 @@ def _settings(options: Mapping[str, Any]) -> "Settings":
         raise typer.BadParameter(str(error), param_hint="--set") from None
 
 
-def _listeners(options: Mapping[str, Any]) -> "list[ListenerConfig]":
+def _listeners(options: Mapping[str, Any], settings: "Settings") -> "list[ListenerConfig]":
     from semel.server.listener import ListenerConfig
 
     listeners: list[ListenerConfig] = []
     for text in options.get("listen") or [DEFAULT_LISTEN]:
-        name, (host, port) = _named(text, "--listen")
-        name = name or (DEFAULT_NAME if not listeners else f"{DEFAULT_NAME}_{len(listeners) + 1}")
+        name, address, protocol = _secured(text)
+        host, port = _address(address, "--listen")
+        name = name or (protocol if not listeners else f"{protocol}_{len(listeners) + 1}")
         if any(each.name == name for each in listeners):
             raise typer.BadParameter(f"there are two listeners named {name}", param_hint="--listen")
-        listeners.append(ListenerConfig(name, host, port))
+        context = _tls(settings) if protocol == SSL else None
+        listeners.append(ListenerConfig(name, host, port, ssl_context=context))
     for text in options.get("advertise") or ():
         name, (host, port) = _named(text, "--advertise")
         at = next((at for at, each in enumerate(listeners) if each.name == (name or listeners[0].name)), None)
@@ -231,6 +236,28 @@ def _listeners(options: Mapping[str, Any]) -> "list[ListenerConfig]":
     return listeners
 
 
+def _secured(text: str) -> tuple[str, str, str]:
+    """Name, address and protocol of `NAME=ssl://HOST:PORT`; name and protocol may be left out."""
+    name, equals, address = text.rpartition("=")
+    protocol, separator, rest = address.partition("://")
+    known = {each.lower(): each for each in (PLAINTEXT, SSL)}
+    if separator and protocol.lower() not in known:
+        hint = f"{protocol}:// is not served here; write {' or '.join(f'{each}://' for each in known)}"
+        raise typer.BadParameter(hint, param_hint="--listen")
+    if equals and not name:
+        raise typer.BadParameter(f"{text!r} has no name before the '='", param_hint="--listen")
+    return (name, rest, known[protocol.lower()]) if separator else (name, address, PLAINTEXT)
+
+
+def _tls(settings: "Settings") -> "SSLContext":
+    from semel.server.tls import server_context
+
+    try:
+        return server_context(settings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--listen") from None
+
+
 def _named(text: str, option: str) -> tuple[str, tuple[str, int]]:
     name, equals, address = text.rpartition("=")
     if equals and not name:
@@ -239,7 +266,7 @@ def _named(text: str, option: str) -> tuple[str, tuple[str, int]]:
 
 
 def _address(text: str, option: str) -> tuple[str, int]:
-    from semel.client.cluster import parse_address
+    from semel.client.addresses import parse_address
 
     try:
         return parse_address(text)

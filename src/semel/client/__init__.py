@@ -16,10 +16,12 @@ none. Errors are `KafkaError` (a broker refused; it has a `code`) and `ClientErr
 any process can end (`end_transaction`, `complete_transaction`). Its errors are `TransactionError`s, and their
 class says what to do. `CommitOrderConsumer` reads transactions in the order of their commits.
 
-Where to read on: `connection` for one socket, `cluster` for routing, `producer` and `batches`, `consumer`,
-`fetching` and `membership`; `transactional_producer`, `transaction_writer` and `transaction_coordinator`,
-`prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`, `configs`, `group_admin`,
-`transactions_admin` behind `admin`.
+A broker behind TLS or SASL is reached with `Client(..., security=Security.of({...}))`.
+
+Where to read on: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
+`batches`, `consumer`, `fetching` and `membership`; `transactional_producer`, `transaction_writer` and
+`transaction_coordinator`, `prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`,
+`configs`, `group_admin`, `transactions_admin` behind `admin`.
 """
 
 from semel.client.admin import Admin
@@ -31,6 +33,7 @@ from semel.client.configs import ConfigOperation, ConfigValue, ResourceType
 from semel.client.connection import Connection
 from semel.client.consumer import Consumer, Start
 from semel.client.errors import (
+    AuthenticationFailed,
     BrokerUnreachable,
     ClientError,
     ConnectionLost,
@@ -53,6 +56,7 @@ from semel.client.group_offsets import CommittedOffset, GroupMetadata
 from semel.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Isolation, OffsetAt, Partition
 from semel.client.prepared import PreparedTransaction, complete_transaction, end_transaction
 from semel.client.producer import Producer
+from semel.client.security import Security
 from semel.client.topics import CreatedTopic, NewTopic
 from semel.client.transactional_producer import TransactionalProducer
 from semel.client.transactions_admin import (
@@ -69,6 +73,7 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "Admin",
+    "AuthenticationFailed",
     "BrokerUnreachable",
     "Client",
     "ClientError",
@@ -112,6 +117,7 @@ __all__ = [
     "ProtocolError",
     "RequestTimedOut",
     "ResourceType",
+    "Security",
     "Start",
     "TopicInfo",
     "TransactionAborted",

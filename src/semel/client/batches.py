@@ -2,6 +2,8 @@
 
     send() -> Outgoing.open -> Outgoing.full -> encoded head -> settled Deliveries
 
+What `send_packed` is given is a batch already, and has one `Delivery` for all of it.
+
 A partition's batches form a queue and only its head is ever on the way, so they arrive in order. A batch
 gets its sequence numbers when it becomes the head for the first time, and is then encoded once: every retry
 sends the same bytes, which is what lets a broker recognise a batch that it already has.
@@ -9,9 +11,11 @@ sends the same bytes, which is what lets a broker recognise a batch that it alre
 
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from semel.client.offsets import Partition
+from semel.wire.columns import Packed, seal_packed
 from semel.wire.compression import Codec
 from semel.wire.records import Record, encode_batch
 
@@ -84,9 +88,20 @@ class Delivery:
 class Batch:
     """Records that travel together, and their deliveries."""
 
-    __slots__ = ("data", "deadline", "deliveries", "error", "identity", "opened_at", "records", "size_bytes")
+    __slots__ = (
+        "data",
+        "deadline",
+        "deliveries",
+        "error",
+        "identity",
+        "opened_at",
+        "packed",
+        "records",
+        "size_bytes",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, packed: Packed | None = None) -> None:
+        self.packed = packed
         self.records: list[Record] = []
         self.deliveries: list[Delivery] = []
         self.size_bytes = 0
@@ -95,6 +110,11 @@ class Batch:
         self.identity = Identity()
         self.deadline = 0.0
         self.error: Exception | None = None
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are."""
+        return len(self.records) if self.packed is None else self.packed.record_count
 
     def add(self, record: Record, delivery: Delivery, size_bytes: int) -> None:
         """Take in one more record."""
@@ -146,6 +166,14 @@ class Outgoing:
             self.close_open()
         return bool(self._queue)
 
+    def add_packed(self, packed: Packed, delivery: Delivery) -> None:
+        """Take in a batch, behind everything that was taken in before."""
+        self.close_open()
+        batch = Batch(packed)
+        batch.deliveries.append(delivery)
+        batch.size_bytes = len(packed.payload)
+        self._queue.append(batch)
+
     def close_open(self) -> None:
         """Let the open batch, if there is one, wait to be sent as it is."""
         if self._open is not None:
@@ -161,15 +189,19 @@ class Outgoing:
             has_sequence = identity.producer_id >= 0
             batch.identity = identity
             batch.deadline = time.monotonic() + timeout_s
-            batch.data = encode_batch(
-                batch.records,
+            encode = (
+                partial(encode_batch, batch.records)
+                if batch.packed is None
+                else partial(seal_packed, batch.packed)
+            )
+            batch.data = encode(
                 codec=codec,
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
                 base_sequence=self._next_sequence if has_sequence else -1,
                 transactional=transactional,
             )
-            self._next_sequence = (self._next_sequence + len(batch.records)) % SEQUENCES
+            self._next_sequence = (self._next_sequence + batch.record_count) % SEQUENCES
         return batch
 
     def settle_head(self) -> None:

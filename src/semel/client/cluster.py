@@ -12,16 +12,24 @@ itself. A request whose answer was lost is not repeated here, because only the c
 safe; `Attempts` is how callers do it. A `Client` belongs to one thread.
 """
 
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
+from semel.client.addresses import Address, parse_addresses
 from semel.client.connection import Connection, Pending
-from semel.client.errors import BrokerUnreachable, ClientError, ErrorCode, KafkaError, check
+from semel.client.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ClientError,
+    ErrorCode,
+    KafkaError,
+    check,
+)
 from semel.client.retry import Attempts
+from semel.client.security import Security
 from semel.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -40,7 +48,6 @@ TRANSACTION = 1
 UNKNOWN_TOPIC_WAIT_S = 2.0
 METADATA_AGE_S = 300.0
 TOPICS_KEPT_MAX = 10_000
-DEFAULT_PORT = 9092
 
 _MOVED = frozenset(
     {
@@ -50,8 +57,6 @@ _MOVED = frozenset(
     }
 )
 _NOT_YET = _MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
-
-Address: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +108,13 @@ class Client:
         *,
         client_id: str = "semel",
         timeout_s: float = 30.0,
-        ssl_context: ssl.SSLContext | None = None,
+        security: Security | None = None,
     ) -> None:
+        """ValueError if an address, or a file of `security`, is not what it should be."""
         self.client_id = client_id
         self.timeout_s = timeout_s
-        self._ssl_context = ssl_context
+        self._security = security
+        self._ssl_context = security.context() if security is not None else None
         self._bootstrap = parse_addresses(bootstrap_servers)
         self._nodes: dict[int, Node] = {}
         self._connections: dict[Address, Connection] = {}
@@ -164,6 +171,8 @@ class Client:
         for address in known:
             try:
                 return self._open(address)
+            except AuthenticationFailed:
+                raise
             except ClientError as error:
                 problems.append(str(error).rstrip("."))
         raise BrokerUnreachable(f"{'; '.join(problems)}. Is a broker running there?")
@@ -185,7 +194,11 @@ class Client:
         if known is not None and known.is_open:
             return known
         made = Connection(
-            *address, client_id=self.client_id, timeout_s=self.timeout_s, ssl_context=self._ssl_context
+            *address,
+            client_id=self.client_id,
+            timeout_s=self.timeout_s,
+            security=self._security,
+            ssl_context=self._ssl_context,
         )
         self._connections[address] = made
         return made
@@ -331,27 +344,6 @@ class Client:
         raise AssertionError("attempts end by an error")
 
 
-def parse_addresses(servers: str | Sequence[str]) -> list[Address]:
-    """Read `host:port,host:port`; IPv6 addresses stand in brackets. ValueError says which part is wrong."""
-    texts = servers.split(",") if isinstance(servers, str) else list(servers)
-    addresses = [parse_address(text.strip()) for text in texts if text.strip()]
-    if not addresses:
-        raise ValueError("give at least one bootstrap server, as HOST:PORT")
-    return addresses
-
-
-def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Read `host:port` or `[ipv6]:port`; the port may be left out."""
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        port = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"
-    else:
-        host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
-        raise ValueError(f"{text!r} is not an address; write HOST:PORT, for example 127.0.0.1:9092")
-    return host, int(port) if port else default_port
-
-
 def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[int, list[tuple[str, int]]]:
     """Partitions grouped by the broker that leads them."""
     grouped: dict[int, list[tuple[str, int]]] = {}
@@ -362,7 +354,7 @@ def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[i
 
 def _is_lost(error: Exception) -> bool:
     """Whether an answer was lost on the way. No broker at all is no reason to go on trying."""
-    return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable)
+    return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable | AuthenticationFailed)
 
 
 def _is_unknown(answer: MetadataResponseTopic) -> bool:

@@ -2,7 +2,8 @@
 
 A `Connection` is blocking and belongs to one thread. `send` is one question and its answer; `post` sends now
 and lets the caller wait later, so that several brokers can work at the same time. Which versions the broker
-speaks is asked once, when the connection is made, and kept in `versions`.
+speaks is asked once, when the connection is made, and kept in `versions`. A broker that wants to know who
+asks is told right after that.
 
 A connection that missed an answer is out of step and closes itself: nothing is ever read as the answer to
 another question. What a request means, and whether it may be sent again, is known further up, in `cluster`.
@@ -16,7 +17,15 @@ from collections import deque
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from semel.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut, UnsupportedRequest
+from semel.client.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedRequest,
+)
+from semel.client.sasl import authenticate
+from semel.client.security import Security
 from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.frames import FrameParser, decode_response_header, encode_request
 from semel.wire.messages import APIS, ApiVersionsRequest, ApiVersionsResponse
@@ -24,6 +33,8 @@ from semel.wire.schema import Request
 
 RESPONSE_BYTES_MAX = 1 << 28  # no honest answer is larger: brokers cut fetches long before
 RECEIVE_BYTES = 1 << 18
+#: The part of an authenticated session after which another connection is made, before the broker ends it.
+SESSION_PART = 0.85
 SOFTWARE_NAME = "semel"
 # The package's root is loaded by now. It is not imported, because it offers what the client must not need.
 SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
@@ -87,8 +98,10 @@ class Connection:
         *,
         client_id: str = "semel",
         timeout_s: float = 30.0,
+        security: Security | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
+        """Connect. `ssl_context` is that of `security`, made once for many connections."""
         self.host = host
         self.port = port
         self.client_id = client_id
@@ -98,9 +111,12 @@ class Connection:
         self._parser = FrameParser(RESPONSE_BYTES_MAX)
         self._pending: deque[Pending] = deque()
         self._next_id = 0
+        self._expires_at: float | None = None
         self._socket: socket.socket | None = self._connect(ssl_context)
         try:
             self.versions = self._negotiate()
+            if security is not None and security.mechanism is not None:
+                self._authenticate(security)
         except BaseException:
             self.close()
             raise
@@ -120,6 +136,9 @@ class Connection:
             return False
         if self._pending:
             return True
+        if self._expires_at is not None and time.monotonic() >= self._expires_at:
+            self.close()
+            return False
         # Nothing is due, so whatever can be read is the end of the stream, or as bad as that.
         try:
             self._socket.settimeout(0)
@@ -221,9 +240,20 @@ class Connection:
             if ssl_context is None:
                 return raw
             return ssl_context.wrap_socket(raw, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            raw.close()
+            raise AuthenticationFailed(
+                f"the certificate of {self.host}:{self.port} is not accepted: {error.verify_message}. "
+                "Check ssl.ca.location, and that the certificate is for this host."
+            ) from error
         except OSError as error:
             raw.close()
             raise BrokerUnreachable(f"no TLS with {self.host}:{self.port}: {error}") from error
+
+    def _authenticate(self, security: Security) -> None:
+        lifetime_ms = authenticate(self.send, security, f"{self.host}:{self.port}")
+        if lifetime_ms > 0:
+            self._expires_at = time.monotonic() + lifetime_ms / 1000 * SESSION_PART
 
     def _negotiate(self) -> dict[int, Range]:
         version = ApiVersionsRequest.max_version

@@ -19,6 +19,7 @@ from typing import Self
 from semel.wire.errors import ErrorCode, KafkaError, ProtocolError
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokerUnreachable",
     "ClientError",
     "ConnectionLost",
@@ -45,6 +46,10 @@ class ClientError(Exception):
 
 class BrokerUnreachable(ClientError):
     """No connection could be made. The request was not sent."""
+
+
+class AuthenticationFailed(ClientError):
+    """Broker and client do not trust each other. It is no use to ask again."""
 
 
 class ConnectionLost(ClientError):

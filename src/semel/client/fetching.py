@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from semel.client.cluster import Client, by_node
+from semel.client.connection import Pending
 from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError
 from semel.client.offsets import Isolation, Partition
 from semel.wire.messages import (
@@ -86,8 +87,14 @@ def fetch_batches(
     Answers of brokers that could not be reached are missing; the caller asks again. If no broker could be
     reached, the error of the first is raised.
     """
+    return begin_fetch(client, positions, isolation, limits).wait()
+
+
+def begin_fetch(
+    client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
+) -> "FetchUnderWay":
+    """Ask as `fetch_batches` does, and let the caller wait later: leaders work meanwhile."""
     problems: list[Exception] = []
-    found: list[tuple[Partition, PartitionData]] = []
     posted = []
     for node, keys in by_node(client, positions).items():
         request = _request(client, {key: positions[key] for key in keys}, isolation, limits)
@@ -99,22 +106,47 @@ def fetch_batches(
         except ClientError as error:
             problems.append(error)
             _forget(client, keys)
-    for pending in posted:
-        # What was posted here is a FetchRequest; a pending answer only knows that it is a request.
-        names = {bytes(topic.topic_id): topic.topic for topic in pending.request.topics}  # type: ignore[attr-defined]
-        try:
-            response: FetchResponse = pending.wait(limits.max_wait_ms / 1000 + client.timeout_s)
-        except ClientError as error:
-            problems.append(error)
-            for name in names.values():
-                client.forget_topic(name)
-            continue
-        if response.error_code:
-            raise KafkaError(response.error_code, "The broker refused a fetch.")
-        found += _take(response, names, positions)
-    if problems and not found:
-        raise problems[0]
-    return found
+    return FetchUnderWay(client, positions, limits, posted, problems)
+
+
+class FetchUnderWay:
+    """A question to all leaders whose answers are awaited."""
+
+    def __init__(
+        self,
+        client: Client,
+        positions: Mapping[Partition, int],
+        limits: FetchLimits,
+        posted: list[Pending],
+        problems: list[Exception],
+    ) -> None:
+        self.positions = positions
+        self._client = client
+        self._limits = limits
+        self._posted = posted
+        self._problems = problems
+
+    def wait(self) -> list[tuple[Partition, PartitionData]]:
+        """The answers, as `fetch_batches` promises them."""
+        found: list[tuple[Partition, PartitionData]] = []
+        for pending in self._posted:
+            # What was posted here is a FetchRequest; a pending answer only knows that it is a request.
+            names = {bytes(topic.topic_id): topic.topic for topic in pending.request.topics}  # type: ignore[attr-defined]
+            try:
+                response: FetchResponse = pending.wait(
+                    self._limits.max_wait_ms / 1000 + self._client.timeout_s
+                )
+            except ClientError as error:
+                self._problems.append(error)
+                for name in names.values():
+                    self._client.forget_topic(name)
+                continue
+            if response.error_code:
+                raise KafkaError(response.error_code, "The broker refused a fetch.")
+            found += _take(response, names, self.positions)
+        if self._problems and not found:
+            raise self._problems[0]
+        return found
 
 
 def visible(

@@ -4,12 +4,19 @@
 of offset -1 means that there is no such record: no record that late, or none at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from semel.client.cluster import Client, by_node
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    ErrorCode,
+    KafkaError,
+    UnsupportedRequest,
+    check,
+)
 from semel.client.retry import Attempts
 from semel.wire.messages import (
     ListOffsetsPartition,
@@ -76,10 +83,35 @@ def list_offsets(
     raise AssertionError("attempts end by an error")
 
 
+def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """Where these partitions end, in one answer of one broker: where the log goes on, whatever is open.
+
+    From a broker with the feature `semel.snapshot` it is the same commit for all of them.
+    """
+    wanted = dict.fromkeys(partitions, LATEST)
+    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+        try:
+            nodes = list(by_node(client, wanted))
+            # An answer that is not whole is asked for again as a whole.
+            found: dict[Partition, OffsetAt] = {}
+            if len(nodes) == 1:
+                request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
+                _take(client.send(request, node=nodes[0]), found)
+        except (KafkaError, ClientError) as error:
+            for topic, _ in wanted:
+                client.forget_topic(topic)
+            attempt.failed(error)
+            continue
+        if len(nodes) > 1:
+            raise UnsupportedRequest(f"the partitions are led by {len(nodes)} brokers, which answer apart.")
+        return {key: each.offset for key, each in found.items()}
+    raise AssertionError("attempts end by an error")
+
+
 def _leader_may_move(error: Exception) -> bool:
     if isinstance(error, KafkaError):
         return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return True
+    return not isinstance(error, AuthenticationFailed)
 
 
 def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: float) -> ListOffsetsRequest:

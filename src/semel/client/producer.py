@@ -30,6 +30,8 @@ from semel.client.connection import Connection, Pending
 from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError, check, is_retriable
 from semel.client.offsets import Partition
 from semel.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
+from semel.client.rounds import Heads, Round, portions
+from semel.wire.columns import Packed
 from semel.wire.compression import Codec
 from semel.wire.messages import (
     InitProducerIdRequest,
@@ -44,11 +46,10 @@ from semel.wire.partitioner import partition_for
 from semel.wire.records import Header, Record
 
 ALL = -1
-REQUEST_BYTES_MAX = 16 << 20
+PACKED_BYTES = 1 << 20  # that wait, before an answer is waited for
 NO_TOPIC_ID = bytes(16)
 LAST_VERSION_WITH_NAMES = 12
 
-Heads: TypeAlias = Mapping[Partition, tuple[Outgoing, Batch]]
 Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
@@ -84,6 +85,7 @@ class Producer:
         self._outgoing: dict[Partition, Outgoing] = {}
         self._sticky: dict[str, int] = {}
         self._buffered_bytes = 0
+        self._under_way: Round | None = None
         self._failure: Exception | None = None
         self._is_closed = False
 
@@ -119,9 +121,7 @@ class Producer:
         record = Record(0, timestamp, _checked("key", key), _checked("value", value), _headers(headers))
         chosen = self._choose(topic, key, partition)
         delivery = Delivery(self, topic, chosen, timestamp)
-        queue = self._outgoing.get((topic, chosen))
-        if queue is None:
-            queue = self._outgoing[topic, chosen] = Outgoing((topic, chosen), self._batch_bytes)
+        queue = self._queue((topic, chosen))
         size_bytes = size_of(record)
         self._buffered_bytes += size_bytes
         is_full = queue.add(record, delivery, size_bytes)
@@ -131,6 +131,20 @@ class Producer:
             self._drain(everything=True)
         elif is_full or self._lingered(queue):
             self._drain(everything=False)
+        return delivery
+
+    def send_packed(self, topic: str, partition: int, packed: Packed) -> Delivery:
+        """Hand over records that are packed already, as one batch; see `wire.columns`.
+
+        They are sent at once, while the caller goes on. The `Delivery` says where the first of them went.
+        """
+        if self._is_closed:
+            raise ClientError("the producer is closed.")
+        delivery = Delivery(self, topic, partition, packed.max_timestamp)
+        self._queue((topic, partition)).add_packed(packed, delivery)
+        self._buffered_bytes += len(packed.payload)
+        if self._under_way is None or self._buffered_bytes - self._under_way.size_bytes >= PACKED_BYTES:
+            self._go_on()
         return delivery
 
     def flush(self) -> None:
@@ -168,6 +182,12 @@ class Producer:
             sticky = self._sticky[topic] = random.randrange(count)
         return sticky
 
+    def _queue(self, key: Partition) -> Outgoing:
+        queue = self._outgoing.get(key)
+        if queue is None:
+            queue = self._outgoing[key] = Outgoing(key, self._batch_bytes)
+        return queue
+
     def _lingered(self, queue: Outgoing) -> bool:
         oldest_at = queue.oldest_at
         return oldest_at is not None and time.monotonic() - oldest_at >= self._linger_s
@@ -176,6 +196,7 @@ class Producer:
 
     def _drain(self, *, everything: bool) -> None:
         """Send batches until none waits; with `everything`, also those that are not full."""
+        self._finish_last()
         now = time.monotonic()
         for queue in self._outgoing.values():
             oldest_at = queue.oldest_at
@@ -191,9 +212,13 @@ class Producer:
 
     def _round(self, ready: Sequence[Outgoing]) -> bool:
         """Send the head of each queue, all brokers at once; whether all of them were answered for."""
+        return self._finish(self._begin(ready))
+
+    def _begin(self, ready: Sequence[Outgoing]) -> Round:
+        """Send the head of each queue, and do not wait for the answers."""
         identity = self._identify(ready)
         if identity is None:
-            return True
+            return Round()
         heads: dict[Partition, tuple[Outgoing, Batch]] = {}
         for queue in ready:
             batch = queue.head(
@@ -203,20 +228,36 @@ class Producer:
                 transactional=self._transactional_id is not None,
             )
             heads[queue.partition] = (queue, batch)
-        posted: list[tuple[list[Partition], Pending | None]] = []
-        settled = True
+        sent = Round(heads)
         for node, keys in self._by_leader(heads).items():
-            for part in _portions(keys, heads):
+            for part in portions(keys, heads):
                 try:
-                    posted.append((part, self._post(node, part, heads)))
+                    sent.posted.append((part, self._post(node, part, heads)))
                 except (ClientError, ProtocolError) as error:
-                    settled &= self._lost(part, heads, error)
-        for part, pending in posted:
+                    sent.is_sent = self._lost(part, heads, error)
+        return sent
+
+    def _finish(self, sent: Round) -> bool:
+        """Wait for the answers; whether there is one for every batch."""
+        settled = sent.is_sent
+        for part, pending in sent.posted:
             try:
-                self._take(part, heads, pending)
+                self._take(part, sent.heads, pending)
             except (ClientError, ProtocolError) as error:
-                settled &= self._lost(part, heads, error)
-        return settled and not any(batch.error for _, batch in heads.values() if not batch.deliveries[0].done)
+                settled &= self._lost(part, sent.heads, error)
+        return settled and sent.is_answered
+
+    def _finish_last(self) -> bool:
+        """Wait for what `send_packed` has sent; whether nothing of it has to be sent again."""
+        last, self._under_way = self._under_way, None
+        return last is None or self._finish(last)
+
+    def _go_on(self) -> None:
+        """Take the answers that are due, and send what waits without waiting for its answers."""
+        if not self._finish_last():
+            self._drain(everything=False)
+        if ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
+            self._under_way = self._begin(ready)
 
     def _identify(self, ready: Sequence[Outgoing]) -> Identity | None:
         if self._identity is None:
@@ -355,17 +396,3 @@ def _checked(what: str, value: bytes | None) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")
-
-
-def _portions(keys: Sequence[Partition], heads: Heads) -> list[list[Partition]]:
-    """Partitions in groups whose batches fit one request."""
-    portions: list[list[Partition]] = []
-    size_bytes = REQUEST_BYTES_MAX
-    for key in keys:
-        length = len(heads[key][1].data or b"")
-        if size_bytes + length > REQUEST_BYTES_MAX:
-            portions.append([])
-            size_bytes = 0
-        portions[-1].append(key)
-        size_bytes += length
-    return portions

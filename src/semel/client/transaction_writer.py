@@ -13,6 +13,7 @@ from semel.client.connection import Connection
 from semel.client.errors import ClientError, KafkaError, UnsupportedRequest
 from semel.client.offsets import Partition
 from semel.client.producer import Producer
+from semel.client.rounds import Round
 from semel.client.transaction_coordinator import FIRST_PRODUCE, NOBODY_YET, Coordinator
 from semel.wire.compression import Codec
 
@@ -59,7 +60,8 @@ class TransactionWriter(Producer):
         self.has_written = False
 
     def drop(self, error: Exception) -> None:
-        """Give up what was not sent."""
+        """Give up what was not sent. What is under way is answered first: it may be written already."""
+        self._finish_last()
         for queue in self._outgoing.values():
             self._buffered_bytes -= queue.drop(error)
 
@@ -71,9 +73,12 @@ class TransactionWriter(Producer):
     def _settle(self, delivery: Delivery) -> None:
         self.send_all()
 
-    def _round(self, ready: Sequence[Outgoing]) -> bool:
+    def _begin(self, ready: Sequence[Outgoing]) -> Round:
         self.has_written = True
-        is_settled = super()._round(ready)
+        return super()._begin(ready)
+
+    def _finish(self, sent: Round) -> bool:
+        is_settled = super()._finish(sent)
         if self._failure is None:
             return is_settled
         self.drop(self._failure)

@@ -29,10 +29,7 @@ from semel.client.errors import (
     ClientError,
     ErrorCode,
     KafkaError,
-    MustAbort,
     OutcomeUnknown,
-    ProducerFailed,
-    ProducerFenced,
     TransactionAborted,
     TransactionError,
     TransactionMisuse,
@@ -43,11 +40,11 @@ from semel.client.offsets import Partition
 from semel.client.prepared import PreparedTransaction
 from semel.client.producer import Headers
 from semel.client.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
+from semel.client.transaction_failures import FENCED, has_to_stop, must_abort
 from semel.client.transaction_state import State
 from semel.client.transaction_writer import TransactionWriter
+from semel.wire.columns import Packed
 from semel.wire.compression import Codec
-
-FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 class TransactionalProducer:
@@ -217,6 +214,11 @@ class TransactionalProducer:
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
 
+    def send_packed(self, topic: str, partition: int, packed: Packed) -> Delivery:
+        """Hand over records of this transaction that are packed already; see `Producer.send_packed`."""
+        self._expect_usable("send_packed")
+        return self._writer.send_packed(topic, partition, packed)
+
     def send_offsets(
         self, offsets: Mapping[Partition, int | CommittedOffset], group: GroupMetadata | str
     ) -> None:
@@ -366,21 +368,13 @@ class TransactionalProducer:
         """Note that this transaction cannot be committed."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.PRODUCER_FENCED:
             self._die(error)
-        name = f"the transaction of {self.transactional_id!r}"
-        reason = error.message if isinstance(error, KafkaError) else str(error)
-        self._failure = MustAbort.of(error, f"{name} cannot be committed; abort it", reason)
+        self._failure = must_abort(self.transactional_id, error)
         raise self._failure
 
     def _die(self, error: KafkaError) -> NoReturn:
         self._state = State.DEAD
-        name = f"the producer of {self.transactional_id!r}"
         in_doubt = self._coordinator.commit_in_doubt
-        doubt = "; its commit may have happened, since an answer was lost" if in_doubt else ""
-        if error.code in FENCED:
-            self._failure = ProducerFenced.of(error, f"{name} has to stop: another one has the id now{doubt}")
-        else:
-            advice = f"cannot go on; close it and make another one{doubt}"
-            self._failure = ProducerFailed.of(error, f"{name} {advice}", error.message)
+        self._failure = has_to_stop(self.transactional_id, error, commit_in_doubt=in_doubt)
         raise self._failure
 
     def _expect_usable(self, call: str) -> None:

@@ -127,5 +127,8 @@ def _default_dispatch(broker: Broker) -> Dispatch:
     # Imported here, because a test with handlers of its own does not need ours.
     from semel.handlers import HANDLERS, produce, served
 
-    two_phase = broker.settings.transaction_two_phase_commit_enable
-    return Dispatch(HANDLERS, produce.submit, served(two_phase=two_phase))
+    settings = broker.settings
+    apis = served(
+        two_phase=settings.transaction_two_phase_commit_enable, extensions=settings.semel_extensions_enable
+    )
+    return Dispatch(HANDLERS, produce.submit, apis)

@@ -14,7 +14,7 @@ from semel.client import (
     RequestTimedOut,
     UnsupportedRequest,
 )
-from semel.client.cluster import parse_address, parse_addresses
+from semel.client.addresses import parse_address, parse_addresses
 from semel.client.connection import Connection, Range
 from semel.client.errors import ErrorCode, check
 from semel.client.retry import Attempts

@@ -1,0 +1,46 @@
+"""A round of a producer: the first batch of every partition on its way, all brokers at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from semel.client.batches import Batch, Outgoing
+from semel.client.connection import Pending
+from semel.client.offsets import Partition
+
+REQUEST_BYTES_MAX = 16 << 20
+
+Heads: TypeAlias = Mapping[Partition, tuple[Outgoing, Batch]]
+
+
+@dataclass(slots=True)
+class Round:
+    """Batches that were sent, and the answers that are awaited."""
+
+    heads: Heads = field(default_factory=dict)
+    posted: list[tuple[list[Partition], Pending | None]] = field(default_factory=list)
+    is_sent: bool = True  # False if a broker could not be reached
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of what the producer holds is in it."""
+        return sum(batch.size_bytes for _, batch in self.heads.values())
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether nothing of it has to be sent again."""
+        return not any(batch.error for _, batch in self.heads.values() if not batch.deliveries[0].done)
+
+
+def portions(keys: Sequence[Partition], heads: Heads) -> list[list[Partition]]:
+    """Partitions in groups whose batches fit one request."""
+    found: list[list[Partition]] = []
+    size_bytes = REQUEST_BYTES_MAX
+    for key in keys:
+        length = len(heads[key][1].data or b"")
+        if size_bytes + length > REQUEST_BYTES_MAX:
+            found.append([])
+            size_bytes = 0
+        found[-1].append(key)
+        size_bytes += length
+    return found

@@ -1,0 +1,112 @@
+"""SASL: a client tells a broker who it is, in the rounds that the mechanism wants.
+
+A mechanism is a generator: it yields what the client says, and is sent what the broker answers. PLAIN says
+user and password at once. SCRAM (RFC 5802) sends no password: both sides prove that they know it, and a
+broker that does not is found out here.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias
+
+from semel.client.errors import AuthenticationFailed, ErrorCode
+from semel.client.security import Security
+from semel.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from semel.wire.schema import Request
+
+Rounds: TypeAlias = Generator[bytes, bytes, None]
+
+HANDSHAKE_VERSION = 1  # what follows it is SaslAuthenticate
+NONCE_BYTES = 24
+#: As in Kafka. Fewer are too easy to guess; and no broker may keep a client busy with more.
+ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000
+
+
+def authenticate(send: Callable[[Request, int | None], Any], security: Security, broker: str) -> int:
+    """Tell the broker who we are; for how many milliseconds it believes that, 0 if for as long as it takes.
+
+    `send` asks the broker in a version, or in the highest that both know. AuthenticationFailed says why not.
+    """
+    mechanism = security.mechanism or ""
+    answer: SaslHandshakeResponse = send(SaslHandshakeRequest(mechanism=mechanism), HANDSHAKE_VERSION)
+    if answer.error_code:
+        if answer.error_code != ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            raise AuthenticationFailed(f"{broker} refuses to authenticate (error {answer.error_code}).")
+        raise AuthenticationFailed(
+            f"{broker} does not know the sasl.mechanism {mechanism}; it has {', '.join(answer.mechanisms)}."
+        )
+    rounds = rounds_of(security)
+    said = next(rounds)
+    while True:
+        heard: SaslAuthenticateResponse = send(SaslAuthenticateRequest(auth_bytes=said), None)
+        if heard.error_code:
+            reason = f" ({heard.error_message.rstrip('.')})" if heard.error_message else ""
+            raise AuthenticationFailed(
+                f"{broker} does not take user {security.username!r}{reason}. "
+                "Check sasl.username, sasl.password and sasl.mechanism."
+            )
+        try:
+            said = rounds.send(bytes(heard.auth_bytes))
+        except StopIteration:
+            return heard.session_lifetime_ms
+        except ValueError as error:
+            raise AuthenticationFailed(f"{broker} is not trusted: {error}.") from None
+
+
+def rounds_of(security: Security, nonce: str | None = None) -> Rounds:
+    """What a client says in each round; ValueError if the broker's part is wrong."""
+    if security.mechanism == "PLAIN":
+        return _plain(security.username, security.password)
+    digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[security.mechanism or ""]
+    nonce = nonce or base64.b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
+    return _scram(digest, security.username, security.password, nonce)
+
+
+def _plain(username: str, password: str) -> Rounds:
+    yield f"\0{username}\0{password}".encode()
+
+
+def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
+    name = username.replace("=", "=3D").replace(",", "=2C")
+    first = f"n={name},r={nonce}"
+    challenge = (yield f"n,,{first}".encode()).decode()
+    asked = _attributes(challenge)
+    both, salt, iterations = asked.get("r", ""), _decoded(asked.get("s", "")), asked.get("i", "")
+    if not both.startswith(nonce) or both == nonce:
+        raise ValueError("its answer is not to what was asked")
+    if not (iterations.isascii() and iterations.isdigit()) or not salt:
+        raise ValueError("it names no salt and no iterations")
+    if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
+        raise ValueError(f"it wants {iterations} iterations, not {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+    salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, int(iterations))
+    bare = f"c={base64.b64encode(b'n,,').decode()},r={both}"
+    signed = f"{first},{challenge},{bare}".encode()
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    signature = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
+    proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
+    outcome = _attributes((yield f"{bare},p={base64.b64encode(proof).decode()}".encode()).decode())
+    if "e" in outcome:
+        raise ValueError(f"it says {outcome['e']}")
+    expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
+    if not hmac.compare_digest(_decoded(outcome.get("v", "")), expected):
+        raise ValueError("it does not know the password either")
+
+
+def _attributes(message: str) -> dict[str, str]:
+    return {each[0]: each[2:] for each in message.split(",") if each[1:2] == "="}
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""

@@ -1,0 +1,201 @@
+"""How a client knows its broker, and how a broker knows its client: TLS and SASL.
+
+    security = Security.of({
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "/etc/ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "billing",
+        "sasl.password": password,
+    })
+    client = Client("broker:9093", security=security)
+
+Names are those of Kafka's clients: certificates and keys are PEM files, under the names of librdkafka or, as
+PEM, under those of the Java client; a `sasl.jaas.config` is read for its user and password. Nothing here is
+shown with its passwords. How the two sides then speak is in `sasl`.
+"""
+
+import difflib
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Self
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+#: SASL's mechanisms, and the class that a `sasl.jaas.config` names for each.
+MECHANISMS = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+}
+#: Every name that `Security.of` takes.
+NAMES = (
+    "security.protocol",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "sasl.mechanism",
+    "sasl.username",
+    "sasl.password",
+    "sasl.jaas.config",
+)
+#: Names that other clients have and this one refuses, with what to do instead.
+REFUSED = {
+    "ssl.truststore.password": "a PEM file of certificates has no password; give it as ssl.ca.location",
+    "ssl.keystore.password": "Java key stores are not read here; give PEM files as ssl.certificate.location "
+    "and ssl.key.location, and ssl.key.password if the key has one",
+    "sasl.kerberos.service.name": f"the mechanisms here are {', '.join(MECHANISMS)}",
+    "sasl.login.callback.handler.class": f"the mechanisms here are {', '.join(MECHANISMS)}",
+}
+
+_JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
+_JAAS_OPTION = re.compile(r"""([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a client needs to reach brokers that do not talk to everybody. Passwords are never shown."""
+
+    has_tls: bool = False
+    ca_location: str | None = None
+    certificate_location: str | None = None
+    key_location: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    checks_host: bool = True
+    mechanism: str | None = None
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Self:
+        """Read settings under the names of Kafka's clients; ValueError says which one is wrong."""
+        given = {
+            name: value if name.endswith("password") else value.strip()
+            for name, value in settings.items()
+            if value.strip()
+        }
+        for name in given:
+            check_name(name)
+        protocol = given.get("security.protocol", "PLAINTEXT").upper()
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"security.protocol is {', '.join(PROTOCOLS)}, not {protocol!r}")
+        has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+        for prefix, is_used in (("ssl.", has_tls), ("sasl.", has_sasl)):
+            if not is_used and (idle := [name for name in given if name.startswith(prefix)]):
+                raise ValueError(f"{idle[0]} has no meaning with security.protocol={protocol}")
+        certificate = given.get("ssl.certificate.location") or _pem(given, "keystore")
+        if given.get("ssl.key.location") and not certificate:
+            raise ValueError("ssl.key.location needs the certificate too, as ssl.certificate.location")
+        mechanism, username, password = _sasl(given) if has_sasl else (None, "", "")
+        return cls(
+            has_tls=has_tls,
+            ca_location=given.get("ssl.ca.location") or _pem(given, "truststore"),
+            certificate_location=certificate,
+            key_location=given.get("ssl.key.location"),
+            key_password=given.get("ssl.key.password"),
+            checks_host=_checks_host(settings),
+            mechanism=mechanism,
+            username=username,
+            password=password,
+        )
+
+    def context(self) -> ssl.SSLContext | None:
+        """What TLS needs, from the files; None without TLS. ValueError if a file is not what it should be."""
+        if not self.has_tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca_location)
+        except OSError as error:
+            raise ValueError(f"ssl.ca.location {self.ca_location} has no certificates: {error}") from None
+        context.check_hostname = self.checks_host
+        if self.certificate_location is not None:
+            try:
+                context.load_cert_chain(
+                    self.certificate_location, self.key_location, self.key_password or _no_password
+                )
+            except OSError as error:
+                where = self.certificate_location
+                reason = f"ssl.certificate.location {where} and its key do not go together: {error}"
+                raise ValueError(reason) from None
+        return context
+
+
+def check_name(name: str) -> None:
+    """ValueError for a name that is no setting of security here, with what to do about it."""
+    if name in NAMES:
+        return
+    if name in REFUSED:
+        raise ValueError(f"{name} is not taken: {REFUSED[name]}")
+    near = difflib.get_close_matches(name, NAMES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f". There are {', '.join(NAMES)}"
+    raise ValueError(f"there is no setting {name!r} here{hint}")
+
+
+def _checks_host(settings: Mapping[str, str]) -> bool:
+    name = "ssl.endpoint.identification.algorithm"
+    algorithm = settings.get(name, "https").strip().lower()
+    if algorithm not in ("https", "none", ""):
+        raise ValueError(f"{name} is https, or none to accept any host name, not {algorithm!r}")
+    return algorithm == "https"
+
+
+def _pem(given: Mapping[str, str], store: str) -> str | None:
+    """The file of a Java client's store, if it is PEM."""
+    location, kind = given.get(f"ssl.{store}.location"), given.get(f"ssl.{store}.type", "JKS")
+    if location is None or kind.upper() == "PEM":
+        return location
+    instead = "ssl.ca.location" if store == "truststore" else "ssl.certificate.location and ssl.key.location"
+    raise ValueError(
+        f"ssl.{store}.location is a Java key store ({kind}), which is not read here: give PEM files as "
+        f"{instead}, or a PEM file with ssl.{store}.type=PEM. 'openssl pkcs12' makes PEM of a PKCS12 store"
+    )
+
+
+def _sasl(given: Mapping[str, str]) -> tuple[str, str, str]:
+    mechanism = given.get("sasl.mechanism", "").upper()
+    if mechanism not in MECHANISMS:
+        found = f"not {mechanism}" if mechanism else "and is missing"
+        raise ValueError(f"sasl.mechanism is {', '.join(MECHANISMS)}, {found}")
+    username, password = given.get("sasl.username"), given.get("sasl.password")
+    if jaas := given.get("sasl.jaas.config"):
+        if username or password:
+            raise ValueError("give sasl.jaas.config, or sasl.username and sasl.password, not both")
+        username, password = _read_jaas(jaas, mechanism)
+    if not username or not password:
+        missing = "sasl.password" if username else "sasl.username"
+        raise ValueError(f"{mechanism} needs sasl.username and sasl.password; {missing} is missing")
+    return mechanism, username, password
+
+
+def _read_jaas(text: str, mechanism: str) -> tuple[str, str]:
+    """User and password of a `sasl.jaas.config`. No message repeats the text: it has the password in it."""
+    module = _JAAS.fullmatch(text)
+    if module is None:
+        _wrong_jaas()
+    name = module[1].rpartition(".")[2]
+    if name != MECHANISMS[mechanism]:
+        raise ValueError(f"sasl.jaas.config names {name}, but {mechanism} goes with {MECHANISMS[mechanism]}")
+    options = {each[1]: _unquoted(each[2]) for each in _JAAS_OPTION.finditer(module[2])}
+    if not options.get("username") or not options.get("password"):
+        _wrong_jaas()
+    return options["username"], options["password"]
+
+
+def _wrong_jaas() -> NoReturn:
+    example = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";'
+    raise ValueError(f"sasl.jaas.config is not understood; write {example}")
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL) if text[0] in "\"'" else text
+
+
+def _no_password() -> NoReturn:
+    """Without this, OpenSSL would ask the terminal."""
+    raise ValueError("the key is encrypted; give its password as ssl.key.password")

@@ -1,0 +1,32 @@
+"""What a transactional producer says when it cannot go on: the class of the error tells what to do."""
+
+from typing import Final
+
+from semel.client.errors import (
+    ErrorCode,
+    KafkaError,
+    MustAbort,
+    ProducerFailed,
+    ProducerFenced,
+    TransactionError,
+)
+
+FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+def must_abort(transactional_id: str, error: Exception) -> TransactionError:
+    """The transaction cannot be committed; the producer can go on with another one."""
+    reason = error.message if isinstance(error, KafkaError) else str(error)
+    return MustAbort.of(
+        error, f"the transaction of {transactional_id!r} cannot be committed; abort it", reason
+    )
+
+
+def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bool) -> TransactionError:
+    """The producer cannot go on at all."""
+    name = f"the producer of {transactional_id!r}"
+    doubt = "; its commit may have happened, since an answer was lost" if commit_in_doubt else ""
+    if error.code in FENCED:
+        return ProducerFenced.of(error, f"{name} has to stop: another one has the id now{doubt}")
+    advice = f"cannot go on; close it and make another one{doubt}"
+    return ProducerFailed.of(error, f"{name} {advice}", error.message)

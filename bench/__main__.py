@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.large_ledger import make_large_ledger
 from bench.rows import Row, spread
+from bench.spark import rows_on_spark
 from bench.subjects import create_topics, mock_cluster, semel
 from bench.transactions import (
     beside_a_plain_write,
@@ -169,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=4_000_000, help="that Spark reads in a round")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument(
         "--batches", type=int, default=10_000_000, help="in the ledger, for the start with many"
@@ -191,6 +193,7 @@ def main() -> None:
             eight_producers_beside_the_mock(options.rounds, options.seconds),
             *readers_beside_an_open_transaction(options.open_seconds),
         ],
+        "spark": lambda: rows_on_spark(options.rounds, options.rows, options.rows // 4),
         "start": lambda: start_and_memory(options.rounds),
         "memory": lambda: [memory_under_load(options.records)],
         "many": lambda: [ready_with_many_batches(options.batches)],

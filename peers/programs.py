@@ -47,16 +47,25 @@ class Program:
 
 def fetch_kafka() -> str:
     """The class path of Apache Kafka's broker, clients and tools, from Maven's repository."""
-    jars = BUILD / "jars"
+    jars = _fetch(HERE / "pom.xml", BUILD / "jars")
+    needed("java")
+    return f"{jars}/*"
+
+
+def fetch_spark_connector() -> list[Path]:
+    """The jars of Spark's own Kafka connector, from Maven's repository."""
+    return sorted(_fetch(HERE / "spark" / "pom.xml", BUILD / "spark").glob("*.jar"))
+
+
+def _fetch(pom: Path, jars: Path) -> Path:
+    """The jars that a pom names, in a directory."""
     stamp = jars / ".fetched"
-    pom = HERE / "pom.xml"
     if not _is_fresh(stamp, pom):
         shutil.rmtree(jars, ignore_errors=True)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
         run([needed("mvn"), "-q", "-B", "-f", str(pom), *goal])
         stamp.touch()
-    needed("java")
-    return f"{jars}/*"
+    return jars
 
 
 def build_java(class_path: str) -> list[str]:

@@ -43,6 +43,7 @@ WANTED_DIFFERENCES = {
     "tests/client/test_confluent_groups.py": (),
     "tests/client/test_aiokafka.py": (),
     "tests/client/test_kafka_python.py": (),
+    "tests/spark/test_scenarios.py": (),
 }
 
 

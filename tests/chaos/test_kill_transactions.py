@@ -5,12 +5,18 @@ and produces in transactions of its own, and the broker is killed and started ag
 an open transaction is with the operating system, so the producers go on with it after the restart.
 ``SEMEL_KILLS`` says how often; ``make chaos`` takes two hundred for each visibility.
 
+The broker lives for a tenth of a second at a time: so fast are the fastest writers. librdkafka looks for a
+coordinator twice a second and may find none for a minute (tests/client/FINDINGS.md). Every fifth round waits
+for everyone, so that no client stands still while the broker is killed.
+
 A power loss is another matter: what was not flushed may be gone, so a new term begins and fences whatever was
 open. It is played here by another boot id.
 """
 
 import os
 import random
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -19,7 +25,8 @@ from support.process import BrokerProcess
 from support.raw import RawClient
 from support.raw_transactions import Log, RawProducer, committed, make_topic
 from support.stubborn import StubbornClient
-from support.transactional_load import PARTITIONS, Noted, transactional_load
+from support.transactional_load import transactional_load
+from support.transactional_workers import PARTITIONS, Noted
 from support.waiting import until
 
 from semel.server.run import EXIT_OK
@@ -27,6 +34,9 @@ from semel.wire.errors import ErrorCode
 
 KILLS = int(os.environ.get("SEMEL_KILLS", "3"))
 STEPS_BETWEEN_KILLS = 300
+EVERYONE_EVERY = 5
+"""Rounds, of which one is long enough for everyone to end a transaction."""
+ABANDON_EVERY = 10
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
@@ -41,7 +51,9 @@ def abandon(broker: BrokerProcess, topic: str, number: int) -> None:
 
 @pytest.mark.timeout(180 + 30 * KILLS)
 @pytest.mark.parametrize("visibility", ["marker", "journal"])
-def test_kill_under_transactional_load(tmp_path: Path, visibility: str) -> None:
+def test_kill_under_transactional_load(
+    tmp_path: Path, visibility: str, record_property: Callable[[str, object], None]
+) -> None:
     seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"SEMEL_SEED={seed}")  # noqa: T201 - shown when the test fails
     chance = random.Random(seed)
@@ -51,18 +63,44 @@ def test_kill_under_transactional_load(tmp_path: Path, visibility: str) -> None:
             target = make_topic(client, PARTITIONS)
         with transactional_load(broker.bootstrap, source, target) as load:
             for number in range(KILLS):
-                if number % 10 == 0:
+                if number % ABANDON_EVERY == 0:
                     abandon(broker, source, number)
+                if number % EVERYONE_EVERY == 0:
+                    load.wait_for_everyone()
                 # The moment of the kill is a count of answers, so every round has made progress.
                 load.wait_for(chance.randrange(1, STEPS_BETWEEN_KILLS))
                 broker.kill()
                 broker.start()
             load.wait_for(STEPS_BETWEEN_KILLS)
             load.wait_for_everyone()
+        record_property("load", f"{KILLS} kills; {load.report()}")
         load.check()
         # And once more from what is on the disk.
         broker.kill()
         broker.start()
+        load.check()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("visibility", ["marker", "journal"])
+def test_away_for_longer_than_a_client_waits(
+    tmp_path: Path, visibility: str, record_property: Callable[[str, object], None]
+) -> None:
+    """librdkafka gives its messages up: they never count, and it goes on, if need be as another instance."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        with RawClient(broker.bootstrap) as client:
+            source = make_topic(client, PARTITIONS, semel_visibility=visibility)
+            target = make_topic(client, PARTITIONS)
+        with transactional_load(broker.bootstrap, source, target, message_timeout_ms=1_000) as load:
+            while not load.given_up:
+                load.wait_for_everyone()
+                broker.kill()
+                # Whether a client has messages under way at this moment is a matter of luck.
+                with suppress(AssertionError):
+                    until(lambda: load.given_up, 5, "giving up")
+                broker.start()
+            load.wait_for_everyone()
+        record_property("load", load.report())
         load.check()
 
 

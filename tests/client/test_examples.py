@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if not path.name.endswith("_test.py"))
+# Those that need Spark are run where Spark is (tests/spark).
+OTHERS = ("*_test.py", "lake_*.py")
+PROGRAMS = sorted(
+    path.name for path in EXAMPLES.glob("*.py") if not any(path.match(pattern) for pattern in OTHERS)
+)
 EXPECTED = {
     "produce_consume.py": "three apples are at offset 0",
     "groups.py": "100 events were read, 100 of them different",

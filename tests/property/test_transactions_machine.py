@@ -2,7 +2,8 @@
 
 Two transactional ids with producers of both generations write to topics of both visibilities and commit
 offsets. Producers are replaced, time out, lose connections; what was sent on a lost connection arrives any
-time later. The broker is restarted, also in a new term, and topics, groups and offsets are deleted.
+time later. A driver begins run after run and commits what others wrote, several at once. The broker is
+restarted, also in a new term, and topics, groups and offsets are deleted.
 
 What was answered is told to a model that knows no rules (`support.transaction_model`); after every step what
 a client would read is what the model says.
@@ -116,6 +117,20 @@ class Machine(Clients, RuleBasedStateMachine):
     def finish(self, name: str, is_commit: bool, is_repeated: bool, is_lost: bool) -> None:
         self.end(name, is_commit, is_repeated, is_lost)
 
+    @rule(
+        names=st.lists(ids, unique=True),
+        topic=topics,
+        index=indexes,
+        offset=st.integers(0, 99),
+        is_old=st.sampled_from([False, False, True]),
+        is_lost=st.booleans(),
+    )
+    def together(
+        self, names: list[str], topic: str, index: int, offset: int, is_old: bool, is_lost: bool
+    ) -> None:
+        place = OffsetKey(GROUP, topic, index)
+        self.commit_together(names, place, offset, is_old=is_old, is_lost=is_lost)
+
     @rule(at=st.integers(0, 9), topic=topics, index=indexes, what=st.integers(0, 3))
     def zombie(self, at: int, topic: str, index: int, what: int) -> None:
         """An instance that was replaced goes on as if nothing had happened."""
@@ -159,7 +174,10 @@ class Machine(Clients, RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["init", "recover", "offset", "group", "topic", "forget", "feature", "restart", "term"]
+            [
+                *("init", "recover", "run", "attempt", "offset", "group", "topic", "forget", "feature"),
+                *("restart", "term"),
+            ]
         ),
         name=ids,
         topic=topics,
@@ -172,6 +190,12 @@ class Machine(Clients, RuleBasedStateMachine):
                 self.replace(name, 1 + number % 2)
             case "recover":
                 self.recover(name)
+            case "run":
+                self.begin_run()
+            case "attempt":
+                if number > 0:
+                    self.forget(name)
+                self.begin_attempt(name, 1 + number % 2, is_old=number == 0)
             case "offset":
                 self.delete_offset(topic, index)
             case "group":

@@ -1,42 +1,30 @@
-"""One Spark for all tests of a process, and a broker for each."""
+"""One Spark for all tests of a process, and a broker for each.
 
+Set SEMEL_PEER to a host and port to run the scenarios against another broker: `make peers` does it with
+Apache Kafka.
+"""
+
+import itertools
 import os
-import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from support.spark_faults import FaultySource
-from support.sparking import Pipeline, create
+from support.proxy import Proxy
+from support.sparking import Pipeline, create, start_spark
 
+import semel
 from semel.embedded import Embedded
 
-ROOT = Path(__file__).parents[2]
+_run = uuid.uuid4().hex[:8]
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Spark with two cores, in which a task may fail and be tried again."""
-    # The processes that Spark starts run this Python, with what these tests have on their path.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    session = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "OFF")
-        # Tests are short: what is compiled well, or by several threads, is compiled for nothing.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
-    session.dataSource.register(FaultySource)
+    session = start_spark()
     yield session
     session.stop()
 
@@ -46,3 +34,37 @@ def pipeline(spark: SparkSession, semel_broker: Embedded, tmp_path: Path) -> Pip
     """A pipeline from `in`, which has two partitions, to `out`, which has three."""
     create(semel_broker.bootstrap_servers, ("in", 2), ("out", 3))
     return Pipeline(spark, semel_broker.bootstrap_servers, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def any_broker() -> Iterator[str]:
+    """A broker for the module, or the peer."""
+    peer = os.environ.get("SEMEL_PEER")
+    if peer:
+        yield peer
+        return
+    with semel.embedded() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(params=["portable"] if "SEMEL_PEER" in os.environ else ["portable", "extended"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """Whether the pipeline sees a broker that has Kafka's requests alone, or one that is Semel."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def proxy(any_broker: str, protocol: str) -> Iterator[Proxy]:
+    """What stands between the pipeline and the broker."""
+    with Proxy(any_broker, hides_extensions=protocol == "portable") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(spark: SparkSession, any_broker: str, proxy: Proxy, tmp_path: Path) -> Pipeline:
+    """A pipeline that reaches its broker by the proxy, with topics and a name that no other has."""
+    mark = f"{_run}-{next(_numbers)}"
+    topics = (f"in-{mark}", f"out-{mark}")
+    create(any_broker, (topics[0], 2), (topics[1], 3))
+    return Pipeline(spark, proxy.bootstrap, tmp_path, f"copy-{mark}", topics)

@@ -1,12 +1,16 @@
 """Options and offsets: good ones are read, wrong ones are refused by name, before anything is sent."""
 
+import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel.client import Codec, Isolation
 from semel.spark import OptionError
-from semel.spark.options import Guarantee, SinkOptions, SourceOptions, Where
+from semel.spark.limits import Admission, split
+from semel.spark.options import AtTime, Guarantee, Portions, SinkOptions, SourceOptions, Where
 from semel.spark.reading import Range
 from semel.spark.source import StreamReader
 from semel.spark.vectors import admit, began_of, of_json, to_json
@@ -21,13 +25,13 @@ def test_the_source_has_the_defaults_of_sparks_and_reads_what_is_committed() -> 
     assert stream.isolation is Isolation.READ_COMMITTED
     assert stream.fail_on_data_loss
     assert not stream.has_headers
-    assert stream.max_per_trigger is None
+    assert stream.portions.most is None
     assert SourceOptions.of({**SOURCE, "pipeline.id": "p"}, is_stream=True).start is Where.COMMITTED
 
 
 def test_case_does_not_matter() -> None:
     options = {"KAFKA.Bootstrap.Servers": "a:1", "subscribepattern": "x.*", "MAXOFFSETSPERTRIGGER": "5"}
-    assert SourceOptions.of(options, is_stream=True).max_per_trigger == 5
+    assert SourceOptions.of(options, is_stream=True).portions.most == 5
 
 
 def test_the_sink_is_exactly_once_unless_told() -> None:
@@ -40,8 +44,27 @@ def test_the_sink_is_exactly_once_unless_told() -> None:
     [
         ({"startingOffset": "earliest"}, True, "did you mean 'startingOffsets'"),
         ({"kafka.group.instance.id": "x"}, True, "there is no option 'kafka.group.instance.id'"),
-        ({"endingOffsets": "latest"}, True, "there is no option 'endingoffsets'"),
-        ({"maxOffsetsPerTrigger": "5"}, False, "there is no option 'maxoffsetspertrigger'"),
+        ({"endingOffsets": "latest"}, True, "no option 'endingOffsets' here: it is one of batches"),
+        ({"endingTimestamp": "1"}, True, "no option 'endingTimestamp' here: it is one of batches"),
+        ({"snapshot": "true"}, True, "no option 'snapshot' here: it is one of batches"),
+        ({"maxOffsetsPerTrigger": "5"}, False, "no option 'maxOffsetsPerTrigger' here: it is one of streams"),
+        ({"kafka.auto.offset.reset": "latest"}, True, "is not taken: say where a query begins with starting"),
+        ({"kafka.enable.auto.commit": "true"}, True, "has its place in the log under pipeline.id"),
+        ({"kafka.key.deserializer": "x"}, True, "keys and values are bytes here"),
+        ({"kafka.interceptor.classes": "x"}, True, "interceptors are Java classes"),
+        ({"kafka.ssl.truststore.password": "x"}, True, "a PEM file of certificates has no password"),
+        ({"startingTimestamp": "yesterday"}, True, "startingTimestamp is a whole number of 0 or more"),
+        ({"startingOffsetsByTimestamp": '{"in":{"0":-1}}'}, True, "startingOffsetsByTimestamp is JSON"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, True, "error or latest, not 'guess'"),
+        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, True, "6 is more than max.* 5"),
+        ({"maxTriggerDelay": "soon"}, True, "a time span such as 500ms, 30s or 15m"),
+        ({"minPartitions": "0"}, False, "minPartitions is a whole number above 0"),
+        ({"fetchOffset.numRetries": "-1"}, False, "a whole number of 0 or more"),
+        ({"snapshot": "true", "endingTimestamp": "1"}, False, "leave the ending options out"),
+        ({"snapshot": "true", "kafka.isolation.level": "read_uncommitted"}, False, "what is committed"),
+        ({"snapshot": "true", "failOnDataLoss": "false"}, False, "records are missing is none"),
+        ({"kafka.security.protocol": "TLS"}, True, "security.protocol is PLAINTEXT, SSL"),
+        ({"kafka.sasl.username": "ann"}, True, "sasl.username has no meaning with security.protocol=PLAIN"),
         ({"maxOffsetsPerTrigger": "-5"}, True, "a whole number above 0"),
         ({"failOnDataLoss": "maybe"}, True, "true or false, not 'maybe'"),
         ({"startingOffsets": "committed"}, True, "give its pipeline.id"),
@@ -76,6 +99,139 @@ def test_vectors_are_written_as_spark_does() -> None:
     written = to_json(vector, began={("a", 0): 1})
     assert written == {"a": {"0": 3}, "b": {"0": 4, "1": 5}, "began:": {"a": {"0": 1}}}
     assert (of_json(written), began_of(written), began_of(to_json(vector))) == (vector, {("a", 0): 1}, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "end"),
+    [
+        ({"startingOffsets": "earliest"}, Where.EARLIEST, Where.LATEST),
+        ({"startingOffsetsByTimestamp": '{"in":{"0":7}}'}, AtTime({("in", 0): 7}, False), Where.LATEST),
+        (
+            {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"in":{"0":7}}'},
+            AtTime({("in", 0): 7}, False),
+            Where.LATEST,
+        ),
+        (
+            {
+                "startingTimestamp": "5",
+                "startingOffsetsByTimestamp": '{"in":{"0":7}}',
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            AtTime(5, True),
+            Where.LATEST,
+        ),
+        (
+            {
+                "endingTimestamp": "6",
+                "endingOffsetsByTimestamp": '{"in":{"0":7}}',
+                "endingOffsets": '{"in":{"0":1}}',
+            },
+            Where.EARLIEST,
+            AtTime(6, True),
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"in":{"0":7}}', "endingOffsets": '{"in":{"0":1}}'},
+            Where.EARLIEST,
+            AtTime({("in", 0): 7}, True),
+        ),
+    ],
+)
+def test_times_go_before_offsets_and_one_time_before_many(
+    options: dict[str, str], start: object, end: object
+) -> None:
+    found = SourceOptions.of(SOURCE | options, is_stream=False)
+    assert (found.start, found.end) == (start, end)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250", 0.25), ("250ms", 0.25), ("3s", 3.0), ("15m", 900.0), ("2 min", 120.0)]
+)
+def test_time_spans_are_written_as_in_spark(text: str, seconds: float) -> None:
+    assert SourceOptions.of(SOURCE | {"maxTriggerDelay": text}, is_stream=True).portions.delay_s == seconds
+
+
+def test_the_group_of_sparks_own_source_is_taken_and_has_no_effect() -> None:
+    plain = SourceOptions.of(SOURCE, is_stream=True)
+    named = {"groupIdPrefix": "x", "kafka.group.id": "y"}
+    assert SourceOptions.of(SOURCE | named, is_stream=True) == plain
+
+
+def test_executors_may_be_more_patient_than_the_driver() -> None:
+    options = SourceOptions.of(SOURCE | {"kafkaConsumer.pollTimeoutMs": "120000"}, is_stream=False)
+    assert (options.address.timeout_s, options.reading_address.timeout_s) == (30.0, 120.0)
+
+
+def test_security_is_read_and_passwords_are_not_shown() -> None:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    secured = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": f'{module} required username="ann" password="hush-hush";',
+    }
+    for options in (
+        SourceOptions.of(SOURCE | secured, is_stream=True),
+        SinkOptions.of(SINK | secured, is_stream=True),
+    ):
+        security = options.address.security
+        assert security is not None
+        assert (security.username, security.password) == ("ann", "hush-hush")
+        assert "hush-hush" not in repr(options)
+        assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+    admission = Admission(Portions(least=10, most=15, delay_s=60.0))
+    start, few, many = {("t", 0): 0}, {("t", 0): 3}, {("t", 0): 40}
+
+    def end(end: dict[Any, int], now: float, *, may_wait: bool = True) -> int:
+        return admission.end(start, end, may_wait=may_wait, now=now)["t", 0]
+
+    assert end(few, 100.0) == 3  # the first does not wait
+    assert end(few, 101.0) == 0
+    assert end(few, 101.0, may_wait=False) == 3
+    assert end(many, 102.0) == 15
+    assert end(few, 161.0) == 0
+    assert end(few, 162.0) == 3
+    assert end(few, 163.0) == 0
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1_000)), max_size=6),
+    min_partitions=st.none() | st.integers(1, 40),
+    max_records=st.none() | st.integers(1, 200),
+)
+def test_ranges_are_cut_without_loss(
+    ranges: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
+) -> None:
+    whole = [Range("t", number, start, start + size) for number, (start, size) in enumerate(ranges)]
+    pieces = split(whole, min_partitions, max_records)
+    for each in whole:
+        mine = [piece for piece in pieces if piece.partition == each.partition]
+        offsets = [offset for piece in mine for offset in range(piece.start, piece.end)]
+        assert offsets == list(range(each.start, each.end))
+    assert all(piece.end > piece.start for piece in pieces)
+    if max_records is not None:
+        assert all(piece.end - piece.start <= max_records for piece in pieces)
+    if min_partitions is None and max_records is None:
+        assert len(pieces) == sum(size > 0 for _, size in ranges)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "min_partitions", "expected"),
+    [
+        ([100], 4, [25, 25, 25, 25]),
+        ([100, 100], 1, [100, 100]),
+        ([10, 100], 3, [10, 50, 50]),  # the small one stays whole
+        ([400, 100, 1], 6, [100, 100, 100, 100, 100, 1]),
+        ([10], 4, [2, 3, 2, 3]),
+        ([2], 4, [1, 1]),
+    ],
+)
+def test_large_ranges_are_cut_by_their_size(
+    sizes: list[int], min_partitions: int, expected: list[int]
+) -> None:
+    whole = [Range("t", number, 0, size) for number, size in enumerate(sizes)]
+    assert [piece.end - piece.start for piece in split(whole, min_partitions, None)] == expected
 
 
 def test_every_partition_gets_its_share() -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from support.pages import blocks
 
 from semel.client import FetchLimits
-from semel.spark import options
+from semel.spark import given, options
 
 PAGE = Path(__file__).parents[2] / "docs/spark.md"
 
@@ -24,7 +24,9 @@ def test_tables_have_every_option_and_its_default() -> None:
     rows = {name: default for names, default in tables for name in re.findall(r"`([\w.]+)`", names)}
     assert set(rows) == {*options.BATCH_SOURCE, *options.STREAM_SOURCE, *options.STREAM_SINK}
     assert rows["transaction.timeout.ms"] == str(options.TRANSACTION_TIMEOUT_MS)
-    assert rows["kafka.request.timeout.ms"] == str(options.REQUEST_TIMEOUT_MS)
-    assert rows["kafka.client.id"] == options.CLIENT_ID
+    assert rows["kafka.request.timeout.ms"] == str(given.REQUEST_TIMEOUT_MS)
+    assert rows["kafka.client.id"] == given.CLIENT_ID
+    assert rows["maxTriggerDelay"] == f"{options.MAX_TRIGGER_DELAY_S / 60:g}m"
+    assert rows["fetchOffset.numRetries"] == f"{options.RETRIES}, {options.RETRY_INTERVAL_MS}"
     limits = FetchLimits()
     assert rows["kafka.fetch.max.bytes"] == f"{limits.max_bytes}, {limits.partition_max_bytes}"

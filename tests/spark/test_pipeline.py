@@ -1,13 +1,29 @@
-"""The protocol of the sink, step by step, without Spark: a checkpoint and a driver's calls are enough."""
+"""The protocol of the sink, step by step, without Spark: a checkpoint and a driver's calls are enough.
+
+All of it in both forms: with what only Semel has (*together*), and with what every broker has (*portable*).
+"""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.sparking import committed, create
 
-from semel.client import Admin, Client, CommittedOffset, Identity, PreparedTransaction, TransactionalProducer
+from semel.client import (
+    Admin,
+    Client,
+    Codec,
+    CommittedOffset,
+    ErrorCode,
+    Identity,
+    KafkaError,
+    PreparedTransaction,
+    TransactionalProducer,
+    TransactionError,
+)
+from semel.client.group_commit import serves_group_commit
 from semel.client.group_offsets import commit_offsets
 from semel.client.transactions_admin import fence_producer
 from semel.embedded import Embedded
@@ -24,12 +40,21 @@ from semel.spark.decision import Decision
 from semel.spark.pipeline import Plan
 
 NAME = "copy"
+TOGETHER, PORTABLE = "together", "portable"
+HIDDEN = pytest.mark.semel_settings({"semel.extensions.enable": False})
+
+
+@pytest.fixture(params=[TOGETHER, pytest.param(PORTABLE, marks=HIDDEN)])
+def form(request: pytest.FixtureRequest) -> str:
+    """How batches are decided; the broker has settings to fit."""
+    return str(request.param)
 
 
 @pytest.fixture
-def client(semel_broker: Embedded) -> Iterator[Client]:
+def client(semel_broker: Embedded, form: str) -> Iterator[Client]:
     create(semel_broker.bootstrap_servers, ("in", 2), ("out", 1))
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
+        assert serves_group_commit(client) is (form == TOGETHER)
         yield client
 
 
@@ -51,8 +76,9 @@ class Query:
 
 
 def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:
-    producer = TransactionalProducer(client, f"{plan.prefix}0.{attempt}")
-    producer.begin()
+    producer = pipeline.begin_attempt(
+        client, plan, f"0.{attempt}", transaction_timeout_ms=60_000, codec=Codec.NONE
+    )
     producer.send("out", value)
     prepared = producer.prepare()
     assert prepared is not None
@@ -144,9 +170,11 @@ def test_a_transaction_that_is_gone_is_not_decided(client: Client, tmp_path: Pat
     plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     prepared = write(client, plan, b"gone")
     fence_producer(client, prepared.transactional_id)
-    with pytest.raises(PipelineError, match="nothing was decided"):
-        pipeline.decide(client, plan, [prepared])
+    good = write(client, plan, b"good", attempt=1)
+    with pytest.raises(PipelineError, match=f"nothing was decided.*{prepared.transactional_id} already"):
+        pipeline.decide(client, plan, [good, prepared])
     assert decisions.read_committed(client, NAME).decision is None
+    assert ongoing(client) == [good.transactional_id]
 
 
 def test_a_decided_transaction_that_the_broker_aborted_stops_the_query(
@@ -208,6 +236,96 @@ def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
     file.write_text(file.read_text() + '\n{"in":{"0":1}}')
     with pytest.raises(PipelineError, match="two sources of this query read topic 'in'"):
         checkpoint.step(0)
+
+
+# ---- what only one of the forms has
+
+
+@pytest.mark.parametrize("form", [TOGETHER], indirect=True)
+def test_together_nothing_is_left_to_be_ended(client: Client, tmp_path: Path) -> None:
+    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    winners = [write(client, plan, b"%d" % attempt, attempt) for attempt in range(3)]
+    loser = write(client, plan, b"loser", attempt=3)
+    pipeline.decide(client, plan, winners)
+    made = decisions.read_committed(client, NAME)
+    assert made.offsets == {("in", 0): 10, ("in", 1): 10}
+    assert made.decision == Decision(1, plan.run, "q", 0, ())
+    assert (ongoing(client), output(client)) == ([], [b"0", b"1", b"2"])
+    # Spark may ask for the abort of a batch that counts.
+    pipeline.discard(client, plan, [*winners, loser])
+    assert output(client) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("form", [TOGETHER], indirect=True)
+def test_together_the_attempts_of_an_older_run_do_not_begin(client: Client, tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    old = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    begun = pipeline.begin_attempt(client, old, "0.0", transaction_timeout_ms=60_000, codec=Codec.NONE)
+    new = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    with pytest.raises(PipelineFenced, match="another copy"):
+        write(client, old, b"too late", attempt=1)
+    begun.send("out", b"too late")
+    with pytest.raises(TransactionError):
+        begun.flush()
+    assert ongoing(client) == [], "also one that had not written yet"
+    # An id of somebody else that looks like one of ours is nobody's attempt.
+    stranger = TransactionalProducer(client, f"{old.prefix}0.9")
+    stranger.init()
+    pipeline.decide(client, new, [write(client, new, b"once")])
+    assert output(client) == [b"once"]
+
+
+@pytest.mark.parametrize("form", [TOGETHER], indirect=True)
+def test_together_a_lost_answer_does_no_harm(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was done, the answer was lost, and what came then was refused."""
+    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    original = decisions.group_commit
+
+    def lost(*arguments: Any) -> None:
+        original(*arguments)
+        original(*arguments)
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, "refused later")
+
+    monkeypatch.setattr(decisions, "group_commit", lost)
+    pipeline.decide(client, plan, [write(client, plan, b"once")])
+    assert output(client) == [b"once"]
+
+
+@pytest.mark.parametrize("form", [TOGETHER], indirect=True)
+def test_a_pipeline_may_change_its_form_at_any_batch(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(tmp_path, "q")
+    for number in range(4):
+        is_portable = number % 2 == 0
+        monkeypatch.setattr(pipeline, "serves_group_commit", lambda _, hidden=is_portable: not hidden)
+        plan = pipeline.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
+        pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
+    # One that was decided in the portable way is finished by the other.
+    monkeypatch.setattr(pipeline, "serves_group_commit", lambda _: False)
+    plan = pipeline.plan_stream(client, NAME, query.batch(4, 50))
+    prepared = write(client, plan, b"4")
+    made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, (prepared,))
+    decisions.make(client, NAME, plan.offsets, made)
+    monkeypatch.undo()
+    assert pipeline.plan_stream(client, NAME, query.batch(4, 50)).is_done
+    assert (ongoing(client), output(client)) == ([], [b"0", b"1", b"2", b"3", b"4"])
+
+
+@pytest.mark.parametrize("form", [TOGETHER], indirect=True)
+def test_more_transactions_than_one_request_takes_are_ended_one_by_one(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "TRANSACTIONS_MAX", 1)
+    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    winners = [write(client, plan, b"%d" % attempt, attempt) for attempt in range(2)]
+    pipeline.decide(client, plan, winners)
+    decision = decisions.read_committed(client, NAME).decision
+    assert decision is not None
+    assert decision.winners == tuple(winners)
+    assert (ongoing(client), output(client)) == ([], [b"0", b"1"])
 
 
 def test_names_of_runs_are_ordered() -> None:

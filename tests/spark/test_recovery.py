@@ -1,32 +1,26 @@
 """Crashes, retries, zombies and lost checkpoints: output equals input, record by record."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from support.spark_faults import IN_COMMIT
-from support.sparking import Pipeline, committed, create, fill, values
+from support.proxy import Proxy
+from support.spark_points import EXTENDED, PORTABLE, await_caught, catch, points, sender
+from support.sparking import Numbers, Pipeline, committed, create, fill, open_transactions, values
 from support.waiting import until
 
-from semel.client import Admin, Client
-from semel.embedded import Embedded
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).parents[2]
-
-
-def open_transactions(bootstrap: str) -> list[str]:
-    with Client(bootstrap) as client:
-        return [each.transactional_id for each in Admin(client).transactions.all(states=["Ongoing"])]
+IN_COMMIT = [
+    pytest.param(protocol, place, id=f"{protocol}, {place}")
+    for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
+    for place in places
+    if place != "while tasks write"
+]
 
 
-@pytest.mark.parametrize("place", IN_COMMIT)
+@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
 def test_a_driver_that_dies_in_its_commit(pipeline: Pipeline, place: str) -> None:
     fill(pipeline.bootstrap, "in", range(60))
     pipeline.run()
@@ -38,6 +32,26 @@ def test_a_driver_that_dies_in_its_commit(pipeline: Pipeline, place: str) -> Non
     pipeline.run()
     assert committed(pipeline.bootstrap, "out") == values(range(120))
     assert open_transactions(pipeline.bootstrap) == []
+
+
+@pytest.mark.parametrize(("protocol", "place"), IN_COMMIT)
+def test_the_process_that_commits_dies_and_the_driver_aborts(
+    proxied: Pipeline, proxy: Proxy, protocol: str, place: str
+) -> None:
+    """Spark asks another process to abort, which has to find out first whether the batch was decided.
+
+    In the middle of a decision it cannot, for as long as it waits, and leaves all as it is.
+    """
+    proxied.sink_options["kafka.request.timeout.ms"] = 10_000
+    numbers = Numbers(proxied)
+    caught = catch(proxy, points(protocol)[place])
+    query = proxied.start()
+    sender(await_caught(caught)).kill()
+    with pytest.raises(PySparkException):
+        query.awaitTermination()
+    numbers.run()
+    caught.release()
+    numbers.go_on()
 
 
 def test_a_commit_that_raises_when_all_is_done(pipeline: Pipeline) -> None:
@@ -111,41 +125,6 @@ def test_an_old_checkpoint_is_refused(pipeline: Pipeline, tmp_path: Path) -> Non
     pipeline.checkpoint = good
     pipeline.run()
     assert committed(pipeline.bootstrap, "out") == values(range(90))
-
-
-def test_a_driver_that_is_killed_between_decision_and_ends(
-    semel_broker: Embedded, pipeline: Pipeline, tmp_path: Path
-) -> None:
-    """A real driver with a JVM of its own and SIGKILL for all of it."""
-    fill(pipeline.bootstrap, "in", range(60))
-    pipeline.fault.write_text("hang_after_decision")
-    program = (
-        "import sys; from pathlib import Path; from pyspark.sql import SparkSession\n"
-        "from support.sparking import Pipeline; from support.spark_faults import FaultySource\n"
-        "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
-        "spark.dataSource.register(FaultySource)\n"
-        "Pipeline(spark, sys.argv[1], Path(sys.argv[2])).run()\n"
-    )
-    driver = subprocess.Popen(
-        [sys.executable, "-c", program, pipeline.bootstrap, str(tmp_path)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(
-            lambda: pipeline.fault.read_text() == "hanging" or driver.poll() is not None, 90, "the decision"
-        )
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    assert pipeline.fault.read_text() == "hanging"
-    pipeline.fault.unlink()
-    assert len(open_transactions(pipeline.bootstrap)) == 2, "decided, and not ended"
-    pipeline.run()
-    assert committed(pipeline.bootstrap, "out") == values(range(60))
-    assert open_transactions(pipeline.bootstrap) == []
 
 
 def test_two_pipelines_do_not_share_a_checkpoint(pipeline: Pipeline) -> None:

@@ -1,15 +1,22 @@
 """The source: what a query reads."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 from support.sparking import Pipeline, committed, create, fill, values
+from support.waiting import until
 
-from semel.client import Admin, Client, Producer, TransactionalProducer
+from semel.client import Admin, BrokerUnreachable, Client, Producer, TransactionalProducer
 from semel.embedded import Embedded
+from semel.spark import OptionError
+from semel.spark.options import SourceOptions
+from semel.spark.source import BatchReader, StreamReader
 
 pytestmark = pytest.mark.spark
 
@@ -101,6 +108,112 @@ def test_offsets_and_topics_are_chosen_as_in_sparks_kafka_source(spark: SparkSes
         "endingOffsets": json.dumps({"in": {"0": 3, "1": -1}}),
     }
     assert sorted(read_values(read(spark, servers, subscribe="in", **bounds))) == [b"in 1", b"in 2"]
+
+
+def write_at(servers: str, *times_ms: int) -> None:
+    """To partition 0 of `in`, one record for each time."""
+    with Client(servers) as client, Producer(client) as producer:
+        for time_ms in times_ms:
+            producer.send("in", b"%d" % time_ms, partition=0, timestamp_ms=time_ms)
+            producer.flush()
+
+
+def batch(servers: str, **options: str) -> BatchReader:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "in", **options}
+    return BatchReader(SourceOptions.of(given, is_stream=False), ["value"])
+
+
+def ranges(tasks: Sequence[InputPartition]) -> list[tuple[int, int, int]]:
+    return [(task.value.partition, task.value.start, task.value.end) for task in tasks]
+
+
+def test_times_are_looked_up_as_in_sparks_kafka_source(servers: str) -> None:
+    write_at(servers, 1_000, 2_000, 3_000, 4_000)
+    late = {"startingOffsetsByTimestampStrategy": "latest"}
+    times = {"startingTimestamp": "1500", "endingTimestamp": "3500"}
+    assert ranges(batch(servers, **times, **late).partitions()) == [(0, 1, 3)]
+    by_partition = {
+        "startingOffsetsByTimestamp": '{"in":{"0":3000,"1":0}}',
+        "endingOffsetsByTimestamp": '{"in":{"0":9000,"1":0}}',
+    }
+    # No record is that late: an end is then the end of the log, a start is an error unless it is told.
+    assert ranges(batch(servers, **by_partition, **late).partitions()) == [(0, 2, 4)]
+    with pytest.raises(OptionError, match="in/1 has no record at or after timestamp 0"):
+        batch(servers, **by_partition).partitions()
+    with pytest.raises(
+        OptionError, match="startingOffsetsByTimestamp gives one number for every partition; check in/1"
+    ):
+        batch(servers, startingOffsetsByTimestamp='{"in":{"0":1}}').partitions()
+    # One time for all goes before one for each, and that before offsets.
+    every = by_partition | times | {"endingOffsets": '{"in":{"0":1,"1":0}}'}
+    assert ranges(batch(servers, **every, **late).partitions()) == [(0, 1, 3)]
+
+
+def test_more_tasks_than_partitions_read_the_same(spark: SparkSession, servers: str) -> None:
+    fill(servers, "in", range(50))
+    whole = batch(servers).partitions()
+    cut = batch(servers, minPartitions="7").partitions()
+    assert (len(whole), len(cut)) == (2, 7)
+    assert all(
+        task.value.end - task.value.start <= 4
+        for task in batch(servers, maxRecordsPerPartition="4").partitions()
+    )
+    frame = read(spark, servers, subscribe="in", minPartitions="7")
+    assert frame.rdd.getNumPartitions() == 7
+    assert Counter(read_values(frame)) == values(range(50))
+
+
+def test_a_stream_waits_for_enough_records(pipeline: Pipeline) -> None:
+    pipeline.source_options |= {
+        "minOffsetsPerTrigger": "10",
+        "maxOffsetsPerTrigger": "12",
+        "maxTriggerDelay": "1h",
+        "minPartitions": "4",
+        "startingOffsets": "earliest",
+    }
+    query = pipeline.start(processingTime="100 milliseconds")
+    try:
+        fill(pipeline.bootstrap, "in", range(4))
+        query.processAllAvailable()  # the first batch does not wait
+        for start in range(4, 40, 4):
+            fill(pipeline.bootstrap, "in", range(start, start + 4))
+        until(lambda: committed(pipeline.bootstrap, "out").total() >= 30, 60, "most of them")
+    finally:
+        query.stop()
+    sizes = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    assert sizes[0] <= 4
+    assert all(10 <= size <= 12 for size in sizes[1:])
+    # With AvailableNow nothing is left behind, however few there are.
+    pipeline.run()
+    assert committed(pipeline.bootstrap, "out") == values(range(40))
+
+
+def test_the_list_of_partitions_may_be_kept_for_a_while(servers: str) -> None:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "in"}
+    kept = {"partition.metadata.cache.ttl.ms": "3600000"}
+    readers = [StreamReader(SourceOptions.of(given | more, is_stream=True), ["value"]) for more in ({}, kept)]
+    for reader in readers:
+        assert len(reader.initialOffset()["in"]) == 2
+    with Client(servers) as client:
+        Admin(client).topics.add_partitions("in", 3)
+    assert [len(reader.reportLatestOffset()["in"]) for reader in readers] == [3, 2]
+
+
+def test_what_fails_for_a_moment_is_asked_again(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def failing(*_: Any, **__: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        raise BrokerUnreachable("nobody there")
+
+    monkeypatch.setattr(Client, "describe", failing)
+    for retries, attempts in (("0", 1), ("2", 3)):
+        asked = 0
+        options = {"fetchOffset.numRetries": retries, "fetchOffset.retryIntervalMs": "1"}
+        with pytest.raises(BrokerUnreachable):
+            batch(servers, **options).partitions()
+        assert asked == attempts
 
 
 def test_a_stream_reads_in_portions_and_says_how_far_it_is(pipeline: Pipeline) -> None:

@@ -22,6 +22,7 @@ class BrokerProcess:
     """Start, kill and start again, always on the same port and the same directory."""
 
     program: Sequence[str] = (sys.executable, "-m", "semel")
+    scheme = ""  # "ssl://" for a listener with TLS
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
         self.directory = directory
@@ -36,7 +37,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         command = [*self.program, "serve", "--data", str(self.directory)]
-        command += ["--listen", self.bootstrap, "--log-level", "warning", *self.options]
+        command += ["--listen", f"{self.scheme}{self.bootstrap}", "--log-level", "warning", *self.options]
         log = self.log.open("a")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()

@@ -12,6 +12,8 @@ All else passes byte by byte. A rule says for a request what happens to it; the 
 What comes behind a held request on the same connection waits behind it, as in a stream of bytes. A
 connection that its client has closed stays open on the broker's side until what is held there was delivered
 and answered.
+
+A proxy may also hide what Semel has and Kafka has not, so that clients use Kafka's requests alone.
 """
 
 import contextlib
@@ -33,11 +35,12 @@ from semel.wire.frames import (
     encode_response,
 )
 from semel.wire.messages import APIS
+from semel.wire.messages.semel import FIRST_OWN_KEY
 
 WAIT_SECONDS = 30.0
 SIZE = struct.Struct(">i")
 MORE = getattr(socket, "MSG_MORE", 0)  # Linux sends these bytes together with what comes next
-PRODUCE, METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 0, 3, 10, 60
+PRODUCE, METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER = 0, 3, 10, 18, 60
 
 
 class Act(enum.Enum):
@@ -72,6 +75,8 @@ class Seen:
     header: RequestHeader
     frame: bytes
     position: int
+    client_port: int
+    """The port from which it came, by which the process can be found."""
 
     @cached_property
     def body(self) -> Any:
@@ -90,6 +95,8 @@ class Rule:
         """Set when something that was held has been answered by the broker, or refused by a close."""
         self.was_refused = False
         """Whether the broker closed the connection instead of an answer."""
+        self.answered = threading.Event()
+        """Set when the broker has answered, whoever gets to hear it."""
         self._fits = fits
         self._times = times
         self._skip = after
@@ -126,11 +133,12 @@ class Rule:
 class Proxy:
     """Listens on a port of its own in front of one broker."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, hides_extensions: bool = False) -> None:
         host, port = bootstrap.rsplit(":", 1)
+        self.hides_extensions = hides_extensions
         self._upstream = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._port: int = self._listener.getsockname()[1]
+        self.port: int = self._listener.getsockname()[1]
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -141,7 +149,7 @@ class Proxy:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"127.0.0.1:{self.port}"
 
     def on(
         self,
@@ -199,7 +207,7 @@ class Proxy:
     def _accept(self) -> None:
         while True:
             try:
-                client, _ = self._listener.accept()
+                client, (_, client_port) = self._listener.accept()
             except OSError:
                 return
             try:
@@ -208,7 +216,7 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
-            link = _Link(self, next(self._numbers), client, broker, self._port)
+            link = _Link(self, next(self._numbers), client, client_port, broker)
             with self._lock:
                 self._links.append(link)
             link.start()
@@ -229,13 +237,13 @@ class _Link:
     """One connection of a client and its twin to the broker: a thread for each direction."""
 
     def __init__(
-        self, proxy: Proxy, number: int, client: socket.socket, broker: socket.socket, port: int
+        self, proxy: Proxy, number: int, client: socket.socket, client_port: int, broker: socket.socket
     ) -> None:
         self._proxy = proxy
         self._number = number
         self._client = client
+        self._client_port = client_port
         self._broker = broker
-        self._port = port
         broker.settimeout(None)
         for each in (client, broker):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -263,7 +271,7 @@ class _Link:
     def _requests(self) -> None:
         while (frame := _receive(self._client)) is not None:
             header, position = decode_request_header(frame)
-            seen = Seen(self._number, header, frame, position)
+            seen = Seen(self._number, header, frame, position, self._client_port)
             self._treat(seen, self._proxy.judge(seen))
         with self._answered:
             # What was delivered late is answered, though its client has left.
@@ -317,10 +325,12 @@ class _Link:
         while (frame := _receive(self._broker)) is not None:
             with self._answered:
                 asked = self._asked[0]
+            if asked.rule is not None:
+                asked.rule.answered.set()
             if asked.closes_client:
                 _shut(self._client)
             elif asked.is_for_client:
-                self._answer(b"".join(self._readdressed(frame, asked.header)), asked)
+                self._answer(b"".join(self._changed(frame, asked.header)), asked)
             with self._answered:
                 self._asked.pop(0)
                 self._answered.notify_all()
@@ -352,19 +362,23 @@ class _Link:
                 each.rule.was_refused = True
                 each.rule.delivered.set()
 
-    def _readdressed(self, frame: bytes, header: RequestHeader) -> list[Any]:
-        """The answer, in which every broker is at the proxy's address."""
+    def _changed(self, frame: bytes, header: RequestHeader) -> list[Any]:
+        """The answer, in which every broker is at the proxy's address, and has what it is said to have."""
         key, version = header.api_key, header.api_version
-        if key not in (METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER):
+        hides = key == API_VERSIONS and self._proxy.hides_extensions
+        if not hides and key not in (METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER):
             return [SIZE.pack(len(frame)), frame]
         correlation_id, position = decode_response_header(frame, key, version)
         response: Any = APIS[key].response.decode(frame, version, position)
+        if hides:
+            response.api_keys = [each for each in response.api_keys if each.api_key < FIRST_OWN_KEY]
+            return encode_response(response, version, correlation_id)
         places = [response] if key == FIND_COORDINATOR else []
         places += response.coordinators if key == FIND_COORDINATOR else response.brokers
         for place in places:
             # An answer without a coordinator has no address.
             if place.port > 0:
-                place.host, place.port = "127.0.0.1", self._port
+                place.host, place.port = "127.0.0.1", self._proxy.port
         return encode_response(response, version, correlation_id)
 
 

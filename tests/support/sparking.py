@@ -1,7 +1,9 @@
 """Spark as the tests use it: pipelines from topic to topic, and what came out as other clients read it."""
 
+import os
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,49 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.client import Admin, Client, NewTopic, Producer
+from support.spark_faults import FaultySource
 
 READ_SECONDS = 30.0
+BATCH = 400
+MASTER = "local[2,4]"
+ROOT = Path(__file__).parents[2]
+#: The processes that Spark starts run this Python, with what these tests have on their path.
+ENVIRONMENT = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
+}
 
 
-def create(bootstrap: str, *topics: tuple[str, int]) -> None:
+def start_spark(
+    master: str = MASTER, settings: Mapping[str, str] | None = None, *, is_remote: bool = False
+) -> SparkSession:
+    """Spark with two cores, in which a task may fail and be tried again; by Spark Connect if it is remote."""
+    os.environ.update(ENVIRONMENT)
+    builder = SparkSession.builder.remote(master) if is_remote else SparkSession.builder.master(master)
+    builder = (
+        builder.config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
+        # Tests are short: what is compiled well, or by several threads, is compiled for nothing.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+    )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.dataSource.register(FaultySource)
+    return session
+
+
+def create(bootstrap: str, *topics: tuple[str, int], **configs: str) -> None:
     with Client(bootstrap) as client:
         for name, partitions in topics:
-            Admin(client).topics.create(NewTopic(name, partitions=partitions))
+            Admin(client).topics.create(NewTopic(name, partitions=partitions, configs=configs))
 
 
 def fill(bootstrap: str, topic: str, numbers: Iterable[int]) -> None:
@@ -57,25 +94,56 @@ def values(numbers: Iterable[int]) -> Counter[bytes]:
     return Counter(b"value %d" % number for number in numbers)
 
 
-class Pipeline:
-    """A query from the topic `in` to the topic `out`."""
+def open_transactions(bootstrap: str, pipeline_id: str = "copy") -> list[str]:
+    """The transactions that a pipeline has open."""
+    with Client(bootstrap) as client:
+        found = [each.transactional_id for each in Admin(client).transactions.all(states=["Ongoing"])]
+    return [each for each in found if each.startswith(f"{pipeline_id}/")]
 
-    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, name: str = "copy") -> None:
+
+def copied(source: DataFrame) -> DataFrame:
+    return source.select("key", "value")
+
+
+class Pipeline:
+    """A query from the topic `in` to the topic `out`, or from others to others.
+
+    Without a Spark it is only declared, for a driver of its own.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        bootstrap: str,
+        directory: Path,
+        name: str = "copy",
+        topics: tuple[str, str] = ("in", "out"),
+    ) -> None:
         self.spark = spark
         self.bootstrap = bootstrap
         self.name = name
         directory.mkdir(exist_ok=True)
         self.checkpoint = directory / "checkpoint"
         self.fault = directory / "fault"
-        self.source_options: dict[str, Any] = {"subscribe": "in", "pipeline.id": name}
-        self.sink_options: dict[str, Any] = {"topic": "out", "pipeline.id": name}
+        self.source_options: dict[str, Any] = {"subscribe": topics[0], "pipeline.id": name}
+        self.sink_options: dict[str, Any] = {"topic": topics[1], "pipeline.id": name}
+        self.change = copied
+        """What is done to the source; a function of a module, so that another process finds it."""
+
+    def copy(self, directory: Path) -> "Pipeline":
+        """A second copy of the job, with a checkpoint of its own."""
+        other = Pipeline(self.spark, self.bootstrap, directory, self.name)
+        other.source_options, other.sink_options = dict(self.source_options), dict(self.sink_options)
+        other.change = self.change
+        return other
 
     def source(self) -> DataFrame:
+        assert self.spark is not None
         reader = self.spark.readStream.format("semel").option("kafka.bootstrap.servers", self.bootstrap)
         return reader.options(**self.source_options).load()
 
     def start(self, frame: DataFrame | None = None, **trigger: Any) -> StreamingQuery:
-        rows = self.source().select("key", "value") if frame is None else frame
+        rows = self.change(self.source()) if frame is None else frame
         writer = rows.writeStream.format("semel-faulty").option("fault.file", str(self.fault))
         writer = writer.option("kafka.bootstrap.servers", self.bootstrap).options(**self.sink_options)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
@@ -86,3 +154,40 @@ class Pipeline:
         query = self.start(frame)
         query.awaitTermination()
         return query
+
+
+class Numbers:
+    """The input of a pipeline, and the check that its output is the same.
+
+    One batch is done, and two are to come.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.topic: str = pipeline.source_options["subscribe"]
+        self.output: str = pipeline.sink_options["topic"]
+        self.count = 0
+        pipeline.source_options["maxOffsetsPerTrigger"] = BATCH
+        self.add()
+        pipeline.run()
+        self.add()
+        self.add()
+
+    def add(self) -> None:
+        """Input for one batch more."""
+        fill(self.pipeline.bootstrap, self.topic, range(self.count, self.count + BATCH))
+        self.count += BATCH
+
+    def check(self) -> None:
+        assert committed(self.pipeline.bootstrap, self.output) == values(range(self.count))
+        assert open_transactions(self.pipeline.bootstrap, self.pipeline.name) == []
+
+    def run(self) -> None:
+        self.pipeline.run()
+        self.check()
+
+    def go_on(self) -> None:
+        """Whatever came late is harmless, also to what comes next."""
+        assert committed(self.pipeline.bootstrap, self.output) == values(range(self.count))
+        self.add()
+        self.run()

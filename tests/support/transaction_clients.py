@@ -17,13 +17,22 @@ from semel.core.transactions.commands import (
     EndTransaction,
     InitProducer,
 )
-from semel.core.types import ErrorCode, PartitionKey, TransactionKey, TransactionState
+from semel.core.transactions.runs import BeginAttempt, GroupCommit, GroupCommitted, Producer
+from semel.core.types import (
+    CommittedOffset,
+    ErrorCode,
+    OffsetKey,
+    PartitionKey,
+    TransactionKey,
+    TransactionState,
+)
 from semel.wire.records import Record, decode_batch, encode_batch, read_header
 from support.raw import NOW
 from support.transaction_model import Expected, Shelf, is_journal
 from support.transaction_rules import NAMES
 
 TIMEOUT_MS = 1_000
+DRIVER = "driver"
 
 
 @dataclass
@@ -56,6 +65,9 @@ class Clients:
         self.zombies: list[Client] = []
         self.late: list[Any] = []
         """Requests on connections that were lost."""
+        self.runs: list[tuple[int, int]] = []
+        """Of the driver, which ends the transactions of others. The last is the current one."""
+        self.driver_connection = 0
         self.accepted: set[bytes] = set()
         self.stable: dict[PartitionKey, int] = {}
         self.numbers = 0
@@ -130,6 +142,78 @@ class Clients:
         if name in self.clients:
             self.zombies.append(self.clients[name])
         self.clients[name] = Client(name, version, connection, (given.producer_id, given.epoch))
+
+    # A driver, whose runs end the transactions of others together.
+
+    def run_of_driver(self, *, is_old: bool) -> Producer:
+        """The current run, or the one before it."""
+        if not self.runs:
+            self.begin_run()
+        return Producer(DRIVER, *self.runs[-2 if is_old and len(self.runs) > 1 else -1])
+
+    def begin_run(self) -> None:
+        given = self.shelf.run(InitProducer(DRIVER, TIMEOUT_MS))
+        assert given.error is ErrorCode.NONE
+        self.runs.append((given.producer_id, given.epoch))
+
+    def begin_attempt(self, name: str, version: int, *, is_old: bool) -> None:
+        """An attempt begins under an id that is not known: its transaction is open before it writes."""
+        command = BeginAttempt(name, self.run_of_driver(is_old=is_old), TIMEOUT_MS, version)
+        is_known, facts = name in self.clients, len(self.shelf.facts)
+        given = self.shelf.run(command)
+        if command.driver[1:] != self.runs[-1] or (is_known and given.error is not ErrorCode.NONE):
+            assert given.error is not ErrorCode.NONE
+            assert len(self.shelf.facts) == facts
+            return
+        if is_known:
+            # It was asked before, and nothing has happened since.
+            assert (given.producer_id, given.epoch) == self.clients[name].pair
+            assert len(self.shelf.facts) == facts
+            return
+        self.expected.added(self.shelf.now, name)
+        pair = (given.producer_id, given.epoch)
+        self.clients[name] = Client(name, version, self.number(), pair, has_begun=True)
+        assert self.shelf.run(command) == given, "the answer was lost, and is asked for again"
+
+    def commit_together(
+        self, names: list[str], place: OffsetKey, offset: int, *, is_old: bool, is_lost: bool
+    ) -> None:
+        """All of them and the offset, or nothing: as the model says, which knows who was answered what."""
+        run = self.run_of_driver(is_old=is_old)
+        members = [self.clients[name] for name in names if name in self.clients]
+        members = [each for each in members if each.has_begun]
+        written = tuple(Producer(each.transactional_id, *each.pair) for each in members)
+        value = (place, CommittedOffset(offset))
+        self.driver_connection = max(self.driver_connection, self.number())
+        command = GroupCommit(run, written, place.group_id, (value,), connection=self.driver_connection)
+        lost = {each.transactional_id for each in members if not self.is_whole(each)}
+        facts = len(self.shelf.facts)
+        answer = self.shelf.run(command)
+        if run[1:] != self.runs[-1] or lost:
+            assert answer.error is not ErrorCode.NONE
+            assert {name for name, _ in answer.refused} == (lost if run[1:] == self.runs[-1] else set())
+            assert len(self.shelf.facts) == facts, "nothing has changed"
+            return
+        assert answer == GroupCommitted(ErrorCode.NONE)
+        for each in members:
+            self.expected.ended(each.transactional_id, is_commit=True)
+            found = self.shelf.transaction(each.transactional_id)
+            each.last, each.has_begun = None, False
+            self.take(each, found)
+        self.expected.positioned(self.shelf.now, None, tuple(place), offset)
+        if is_lost:
+            self.late.append(command)
+            self.driver_connection = self.number()
+            again = command._replace(connection=self.driver_connection)
+            before = dict(self.shelf.state.transactions)
+            assert self.shelf.run(again) == answer, "the answer was lost, and is asked for again"
+            assert self.shelf.state.transactions == before
+
+    def is_whole(self, client: Client) -> bool:
+        """Whether all that the client was told is still there, and nobody has ended it."""
+        name, found = client.transactional_id, self.shelf.transaction(client.transactional_id)
+        is_current = (found.producer_id, found.epoch) == client.pair and found.term >= self.shelf.state.term
+        return is_current and name in self.expected.open
 
     def recover(self, name: str) -> None:
         """KIP-360: the same instance, with its pair."""
@@ -231,5 +315,7 @@ def values_of(command: Append) -> list[bytes]:
 def name_of(command: Any) -> str | None:
     if isinstance(command, Append):
         return command.membership.transactional_id if command.membership else None
+    if isinstance(command, GroupCommit):
+        return DRIVER
     name: str = command.transactional_id
     return name

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from semel.core.partition import Append
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
+from semel.core.transactions.runs import GroupCommit
 from semel.core.types import Command
 from semel.store.interface import StoreFull
 
@@ -21,7 +22,7 @@ ENDING_BYTES: Final = 4_096
 """Room for the markers that end a transaction, about fifty. Who ends one on a full disk is refused before
 anything is decided, as who appends is."""
 
-ENDING: Final = frozenset({InitProducer, EndTransaction, AbortOpen, WriteMarker})
+ENDING: Final = frozenset({InitProducer, EndTransaction, AbortOpen, WriteMarker, GroupCommit})
 """What may end a transaction."""
 
 
@@ -60,15 +61,17 @@ class Asked:
                 if command.membership is not None:
                     self.is_watched = True
             else:
-                self._look_at(type(command))
+                self._look_at(command)
 
-    def _look_at(self, kind: type) -> None:
+    def _look_at(self, command: Command) -> None:
+        kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
         if kind in ENDING:
             self.is_watched = True
-            self.room_bytes += ENDING_BYTES
-            if kind is EndTransaction:
+            ends = len(command.transactions) if isinstance(command, GroupCommit) else 1
+            self.room_bytes += ENDING_BYTES * ends
+            if kind is EndTransaction or kind is GroupCommit:
                 self.begun = time.perf_counter()
 
 

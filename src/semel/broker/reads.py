@@ -30,7 +30,7 @@ from semel.broker.looks import FetchRange, Look, Looks
 from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
 from semel.broker.tail import Tail
-from semel.broker.views import Isolation, Views
+from semel.broker.views import Isolation, Views, last_fetchable_offset
 from semel.broker.waiting import Waiting, gained
 from semel.config import Settings
 from semel.core.facts import BatchAppended, StagedCommitted
@@ -72,6 +72,7 @@ class Reads:
         self._search = OffsetSearch(store, self._views)
         self._unflushed: Collection[PartitionKey] = ()
         self._flush: Callable[[], Awaitable[bool]] = _nothing_to_flush
+        self._turn: Callable[[], Awaitable[None]] = _no_turn
         metrics.gauge("tail_bytes", "Memory of the newest batches.", lambda: self._tail.size_bytes)
 
     @property
@@ -79,10 +80,19 @@ class Reads:
         """How many fetches wait for records."""
         return self._waiting.parked
 
-    def watch(self, unflushed: Collection[PartitionKey], flush: Callable[[], Awaitable[bool]]) -> None:
-        """Learn which partitions have more than is published, now and later, and how to have it published."""
+    def watch(
+        self,
+        unflushed: Collection[PartitionKey],
+        flush: Callable[[], Awaitable[bool]],
+        turn: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Learn which partitions have more than is published, now and later, and how to have it published.
+
+        ``turn`` waits until what is durable is published.
+        """
         self._unflushed = unflushed
         self._flush = flush
+        self._turn = turn or _no_turn
 
     def is_awaited(self, key: PartitionKey) -> bool:
         """Whether a reader that looks past open transactions waits for a partition."""
@@ -134,6 +144,18 @@ class Reads:
         if needs_end and isolation is Isolation.READ_UNCOMMITTED and key in self._unflushed:
             await self._flush()
         return await self._search.find(key, timestamp, isolation)
+
+    async def ends(
+        self, keys: Sequence[PartitionKey], isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> dict[PartitionKey, int | None]:
+        """Where readers of these partitions have to stop, all after the same commit; None: no partition."""
+        if isolation is Isolation.READ_UNCOMMITTED and any(key in self._unflushed for key in keys):
+            await self._flush()
+        found = await self._views.together(keys, self._turn)
+        return {
+            key: None if partition is None else last_fetchable_offset(partition, isolation)
+            for key, partition in found.items()
+        }
 
     async def fetch(
         self, ranges: Sequence[FetchRange], min_bytes: int, max_bytes: int, max_wait_ms: int
@@ -274,3 +296,7 @@ class Reads:
 
 async def _nothing_to_flush() -> bool:
     return True
+
+
+async def _no_turn() -> None:
+    return

@@ -16,6 +16,7 @@ from semel.core.facts import TransactionChanged
 from semel.core.partition import Append
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import NO_CONNECTION, AbortOpen, EndTransaction, InitProducer
+from semel.core.transactions.runs import GroupCommit
 from semel.core.types import Command, Decision, ErrorCode, Fact, TransactionState
 
 CLIENT: Final = "client"
@@ -109,10 +110,20 @@ class Watch:
             if decision.answer.error in NOT_A_MEMBER:
                 self._metrics.verification_failures += 1
             return decision
+        if isinstance(command, GroupCommit):
+            return self._see_all(command, state.decide(command, now))
         was_open = getattr(command, "transactional_id", None) in state.ongoing
         decision = state.decide(command, now)
         if decision.facts:
             self._see(command, decision.facts, was_open)
+        return decision
+
+    def _see_all(self, command: GroupCommit, decision: Decision) -> Decision:
+        """Several are ended by one command, all of them committed, unless they were before."""
+        if decision.facts:
+            open_now = self._state.ongoing
+            ended = [each for each in command.transactions if each.transactional_id in open_now]
+            self._ended += [("commit", CLIENT)] * len(ended)
         return decision
 
     def _see(self, command: Command, facts: Iterable[Fact], was_open: bool) -> None:

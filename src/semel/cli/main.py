@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import consume, groups, offsets, produce, serve, topics, transactions
+from semel.cli import (
+    check,
+    consume,
+    groups,
+    offsets,
+    pipeline,
+    produce,
+    serve,
+    spark_submit,
+    topics,
+    transactions,
+)
+from semel.cli.options import ClientSettings, CommandConfig, keep_client_settings
 from semel.cli.output import say_error
 
 INTERRUPTED = 130
@@ -33,6 +45,9 @@ app.add_typer(transactions.app, name="transactions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
+app.add_typer(pipeline.app, name="pipeline")
+app.command("check")(check.check)
+app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)
 
 
 def _version(wanted: bool) -> None:
@@ -48,13 +63,17 @@ def main(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_version)
     ] = False,
+    command_config: CommandConfig = None,
+    client_settings: ClientSettings = None,
 ) -> None:
     """A transactional message log that speaks Kafka's protocol.
 
     Start a broker with 'semel serve'. All other commands work with Semel and with every other Kafka broker:
     name it by --bootstrap HOST:PORT or by the environment variable SEMEL_BOOTSTRAP. With --json they print
-    data for programs.
+    data for programs. A broker behind TLS or SASL needs settings before the command, for example:
+    semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list
     """
+    keep_client_settings(command_config, client_settings or ())
 
 
 def run() -> None:

@@ -60,6 +60,8 @@ class CommitOffsets(NamedTuple):
     metadata_chars_max: int = 4_096
     knows_consumer_groups: bool = True
     """Whether the client can be a KIP-848 member and knows their errors (OffsetCommit from version 9)."""
+    is_transactional: bool = False
+    """As a part of something larger, which is checked less: see ``check_commit``."""
 
     def keys(self) -> Iterable[Key]:
         """The group, and what is pending in it. What was committed before does not matter."""
@@ -151,7 +153,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
     error = check_commit(
         group,
         command.committer,
-        is_transactional=False,
+        is_transactional=command.is_transactional,
         knows_consumer_groups=command.knows_consumer_groups,
     )
     if not command.group_id:

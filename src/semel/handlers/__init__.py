@@ -15,6 +15,7 @@ from semel.handlers import (
     groups,
     metadata,
     offsets,
+    runs,
     topics,
     transaction_admin,
     transaction_offsets,
@@ -23,6 +24,7 @@ from semel.handlers import (
 from semel.handlers.context import Handler
 from semel.handlers.transaction_errors import INIT_PRODUCER_ID
 from semel.wire.messages import APIS, Api
+from semel.wire.messages.semel import FIRST_OWN_KEY
 
 PRODUCE: Final = 0
 
@@ -37,15 +39,16 @@ HANDLERS: Final[dict[int, Handler]] = {
     **transaction_offsets.HANDLERS,
     **transaction_admin.HANDLERS,
     **features.HANDLERS,
+    **runs.HANDLERS,
 }
 
 
-def served(*, two_phase: bool = False) -> list[Api]:
-    """The APIs that this broker serves, in the order of their keys.
+def served(*, two_phase: bool = False, extensions: bool = True) -> list[Api]:
+    """The APIs that this broker serves, in the order of their keys; our own only as extensions.
 
     InitProducerId 6 is not stable in Kafka; it is advertised only where it is wanted, for two-phase commit.
     """
-    apis = [APIS[key] for key in sorted({PRODUCE, *HANDLERS})]
+    apis = [APIS[key] for key in sorted({PRODUCE, *HANDLERS}) if extensions or key < FIRST_OWN_KEY]
     if not two_phase:
         return apis
     return [

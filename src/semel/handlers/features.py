@@ -39,7 +39,7 @@ async def update_features(
     Versions:  v0 a flag for downgrades · v1 kinds of downgrade, validate only · v2 one result for all.
     Differs:   only transaction.version can change; the other features stay at their levels.
     """
-    levels = finalized_levels(broker.cluster)
+    levels = finalized_levels(broker.cluster, extensions=broker.settings.semel_extensions_enable)
     updates = {each.feature: each for each in request.feature_updates}
     for update in updates.values():
         problem = _problem(update, levels, context.version)
@@ -63,7 +63,7 @@ async def update_features(
 
 def _problem(update: FeatureUpdateKey, levels: dict[str, int], version: int) -> str | None:
     """What is wrong with an update, in words; None if nothing is."""
-    feature = next((each for each in FEATURES if each.name == update.feature), None)
+    feature = next((each for each in FEATURES if each.name == update.feature in levels), None)
     if feature is None:
         return "There is no such feature here."
     kind = update.upgrade_type

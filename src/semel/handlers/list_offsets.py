@@ -5,6 +5,7 @@ talks to a cluster that is not this one; a smaller one does not exist.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -15,6 +16,7 @@ from semel.broker.offset_search import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    ListedOffset,
 )
 from semel.broker.reads import Isolation
 from semel.broker.tail import LEADER_EPOCH
@@ -68,7 +70,8 @@ async def list_offsets(
     """ListOffsets v1–v11: the offset at a time, at the start or at the end of partitions.
 
     Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a hit at or after
-        it is none.
+        it is none. The ends that one request asks for are those after one and the same commit: with all
+        markers of a transaction, or with none (feature semel.snapshot).
     Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
         v9 latest tiered · v11 earliest pending upload.
     Differs:   nothing is tiered: earliest local is the earliest, the other two find nothing. The max
@@ -78,37 +81,65 @@ async def list_offsets(
     times_named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
+    topics = {
+        each.name: broker.catalog.cached(each.name) or await broker.catalog.topic(each.name)
+        for each in request.topics
+    }
+    ends = await broker.reads.ends(_asked_ends(request, topics), isolation)
     response = ListOffsetsResponse()
     for asked in request.topics:
-        topic = broker.catalog.cached(asked.name) or await broker.catalog.topic(asked.name)
+        topic = topics[asked.name]
         answers: list[ListOffsetsPartitionResponse] = []
         for partition in asked.partitions:
             if times_named[asked.name, partition.partition_index] > 1:
                 answers.append(_refused(partition.partition_index, ErrorCode.INVALID_REQUEST))
+            elif (error := _check(topic, partition, context.version)) or topic is None:
+                answers.append(_refused(partition.partition_index, error))
             else:
-                answers.append(await _list_partition(broker, topic, partition, isolation, context.version))
+                key = PartitionKey(topic.topic_id, partition.partition_index)
+                answers.append(await _list_partition(broker, key, partition.timestamp, isolation, ends))
         response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=answers))
     return response
+
+
+def _asked_ends(request: ListOffsetsRequest, topics: Mapping[str, Topic | None]) -> list[PartitionKey]:
+    """The partitions whose end is asked for."""
+    return [
+        PartitionKey(topic.topic_id, partition.partition_index)
+        for each in request.topics
+        if (topic := topics[each.name]) is not None
+        for partition in each.partitions
+        if partition.timestamp == LATEST and 0 <= partition.partition_index < topic.partitions
+    ]
 
 
 def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
 
 
+def _check(topic: Topic | None, asked: ListOffsetsPartition, version: int) -> ErrorCode:
+    if asked.timestamp < 0 and version < FIRST_VERSION.get(asked.timestamp, version + 1):
+        return ErrorCode.UNSUPPORTED_VERSION
+    if topic is None or not 0 <= asked.partition_index < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return check_leader_epoch(asked.current_leader_epoch)
+
+
 async def _list_partition(
-    broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, isolation: Isolation, version: int
+    broker: Broker,
+    key: PartitionKey,
+    timestamp: int,
+    isolation: Isolation,
+    ends: Mapping[PartitionKey, int | None],
 ) -> ListOffsetsPartitionResponse:
-    index, timestamp = asked.partition_index, asked.timestamp
-    if timestamp < 0 and version < FIRST_VERSION.get(timestamp, version + 1):
-        return _refused(index, ErrorCode.UNSUPPORTED_VERSION)
-    if topic is None or not 0 <= index < topic.partitions:
-        return _refused(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    error = check_leader_epoch(asked.current_leader_epoch)
-    if error:
-        return _refused(index, error)
-    listed = await broker.reads.list_offsets(PartitionKey(topic.topic_id, index), timestamp, isolation)
+    if timestamp != LATEST:
+        listed = await broker.reads.list_offsets(key, timestamp, isolation)
+    elif (end := ends[key]) is None:
+        listed = ListedOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    else:
+        listed = ListedOffset(ErrorCode.NONE, offset=end)
     return ListOffsetsPartitionResponse(
-        partition_index=index,
+        partition_index=key.index,
         error_code=listed.error,
         timestamp=listed.timestamp,
         offset=listed.offset,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
-from semel.broker.features import FEATURES, finalized_levels
+from semel.broker.features import features, finalized_levels
 from semel.core.topics import CreateTopic, name_problem
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
@@ -77,17 +77,18 @@ async def api_versions(
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(each) for each in names):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    extensions = broker.settings.semel_extensions_enable
     return ApiVersionsResponse(
         api_keys=_api_keys(broker),
         supported_features=[
             SupportedFeatureKey(name=each.name, min_version=each.min_level, max_version=each.max_level)
-            for each in FEATURES
+            for each in features(extensions=extensions)
             if each.min_level > 0 or context.version >= 4
         ],
         finalized_features_epoch=broker.cluster.features_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in finalized_levels(broker.cluster).items()
+            for name, level in finalized_levels(broker.cluster, extensions=extensions).items()
             if level > 0
         ],
     )
@@ -99,7 +100,10 @@ def _api_keys(broker: Broker) -> list[ApiVersion]:
 
     return [
         ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.advertised_max)
-        for api in served(two_phase=broker.settings.transaction_two_phase_commit_enable)
+        for api in served(
+            two_phase=broker.settings.transaction_two_phase_commit_enable,
+            extensions=broker.settings.semel_extensions_enable,
+        )
     ]
 
 

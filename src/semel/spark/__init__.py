@@ -19,18 +19,24 @@ from semel.spark.data_source import SemelDataSource
 from semel.spark.errors import (
     DataLoss,
     DecidedTransactionLost,
+    JavaNotFound,
     OptionError,
     PipelineError,
     PipelineFenced,
     PipelineMismatch,
 )
+from semel.spark.running import start
+from semel.spark.session import session
 
 __all__ = [
     "DataLoss",
     "DecidedTransactionLost",
+    "JavaNotFound",
     "OptionError",
     "PipelineError",
     "PipelineFenced",
     "PipelineMismatch",
     "SemelDataSource",
+    "session",
+    "start",
 ]

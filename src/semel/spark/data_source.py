@@ -5,10 +5,11 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from semel.spark.delta.resume import ResumingReader
 from semel.spark.errors import OptionError
 from semel.spark.options import SinkOptions, SourceOptions, check_source_names
 from semel.spark.sink import BatchWriter, StreamWriter
-from semel.spark.source import BatchReader, StreamReader
+from semel.spark.source import BatchReader
 
 #: The columns of Spark's Kafka source, in its order.
 COLUMNS = {
@@ -45,9 +46,9 @@ class SemelDataSource(DataSource):
         """Read once."""
         return BatchReader(SourceOptions.of(self.options, is_stream=False), _columns(schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> ResumingReader:  # noqa: N802 - Spark's name
         """Read for ever."""
-        return StreamReader(SourceOptions.of(self.options, is_stream=True), _columns(schema))
+        return ResumingReader(SourceOptions.of(self.options, is_stream=True), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Write once."""

@@ -7,14 +7,18 @@ for certain whether a decision was made.
 
 A note has room for a few thousand bytes, so a decision is cut in pieces, one for every partition that is
 needed. The number of the decision tells those pieces from older ones that were left in other partitions.
+
+A broker that is Semel ends the transactions in the same step in which the decision is made. Then there is
+nothing left to do for anybody, and the note names none.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from semel.client import Client, CommittedOffset, Identity, Partition, PreparedTransaction
+from semel.client.group_commit import Run, group_commit
 from semel.client.group_offsets import GroupMetadata, fetch_offsets
 from semel.client.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
@@ -38,7 +42,7 @@ class Decision:
     run: Identity  # who made it
     query_id: str
     batch_id: int
-    winners: tuple[PreparedTransaction, ...]
+    winners: tuple[PreparedTransaction, ...]  # those that are still to be ended, by whoever comes first
 
 
 class Committed(NamedTuple):
@@ -63,6 +67,19 @@ def make(client: Client, pipeline_id: str, offsets: Mapping[Partition, int], dec
     notes = _notes(pipeline_id, offsets, decision)
     coordinator.commit_offsets(run, VERSION, GroupMetadata(pipeline_id), notes)
     coordinator.end(run, VERSION, commit=True)
+
+
+def make_together(
+    client: Client, pipeline_id: str, offsets: Mapping[Partition, int], decision: Decision
+) -> None:
+    """Make a decision and commit its transactions in one step. Only where the broker has group commit.
+
+    Whatever is raised for want of an answer, it may have been made; a refusal means that it was not, unless
+    it had been asked for before.
+    """
+    run = Run(driver_id(pipeline_id), decision.run)
+    notes = _notes(pipeline_id, offsets, replace(decision, winners=()))
+    group_commit(client, run, decision.winners, pipeline_id, notes)
 
 
 def take_over(client: Client, pipeline_id: str, last_run: Identity = NOBODY_YET) -> Identity:
@@ -136,8 +153,3 @@ def _winner(pipeline_id: str, text: str) -> PreparedTransaction:
 def is_winner(decision: Decision | None, prepared: PreparedTransaction) -> bool:
     """Whether a transaction is to be committed."""
     return decision is not None and prepared in decision.winners
-
-
-def names(transactions: Sequence[PreparedTransaction]) -> str:
-    """Transactions as they are named in messages."""
-    return ", ".join(each.transactional_id for each in transactions)

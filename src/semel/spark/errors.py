@@ -23,3 +23,7 @@ class PipelineMismatch(PipelineError):
 
 class DecidedTransactionLost(PipelineError):
     """The broker has aborted a transaction after the pipeline had decided to commit it."""
+
+
+class JavaNotFound(Exception):
+    """There is no Java that can run Spark."""

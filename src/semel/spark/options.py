@@ -1,56 +1,71 @@
 """The options of the source and of the sink, checked before anything is sent.
 
-Names are those of Spark's own Kafka source and sink, to the letter; `pipeline.id`, `delivery.guarantee` and
-`transaction.timeout.ms` are ours. Spark hands options over in lower case, so case does not matter. An option
-that is not known is refused by its name, because one that is silently ignored is found when it is too late.
+Names and meanings are those of Spark's own Kafka source and sink, to the letter; `pipeline.id`, `snapshot`,
+`delivery.guarantee` and `transaction.timeout.ms` are ours. How they are read is in `given`.
 """
 
-import difflib
-import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Self
+from typing import Self
 
-from semel.client import Codec, FetchLimits, Isolation, Partition
-from semel.client.cluster import parse_addresses
+from semel.client import Codec, FetchLimits, Isolation
 from semel.spark.errors import OptionError
-from semel.spark.vectors import Vector, parse_vector
+from semel.spark.given import COMMON, Address, AtTime, Given, Topics, Where
+from semel.spark.vectors import Vector
 
-COMMON = ("kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "pipeline.id")
+__all__ = [
+    "COMMON",
+    "Address",
+    "AtTime",
+    "Given",
+    "Guarantee",
+    "SinkOptions",
+    "SourceOptions",
+    "Topics",
+    "Where",
+    "check_source_names",
+]
+
 SOURCE = (
     *COMMON,
     "subscribe",
     "subscribePattern",
     "assign",
     "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "failOnDataLoss",
     "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
+    # They name the group in which Spark's own source reads. This one reads in none, so they have no effect.
+    "groupIdPrefix",
+    "kafka.group.id",
 )
-BATCH_SOURCE = (*SOURCE, "endingOffsets")
-STREAM_SOURCE = (*SOURCE, "maxOffsetsPerTrigger")
+ONLY_BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "snapshot")
+ONLY_STREAM = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "partition.metadata.cache.ttl.ms",
+)
+BATCH_SOURCE, STREAM_SOURCE = (*SOURCE, *ONLY_BATCH), (*SOURCE, *ONLY_STREAM)
 SINK = (*COMMON, "topic", "delivery.guarantee", "transaction.timeout.ms", "kafka.compression.type")
 STREAM_SINK = (*SINK, "checkpointLocation")
 
-CLIENT_ID = "semel-spark"
-REQUEST_TIMEOUT_MS = 30_000
 #: As long as brokers allow by default. A transaction that is decided has to be open until a driver that died
 #: is back; those that are not decided are aborted by the next start, whatever their timeout.
 TRANSACTION_TIMEOUT_MS = 900_000
-
-_PIPELINE_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
-
-
-class Where(Enum):
-    """Offsets by name."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    COMMITTED = "committed"
+MAX_TRIGGER_DELAY_S = 15 * 60.0
+RETRIES, RETRY_INTERVAL_MS = 3, 10
 
 
 class Guarantee(Enum):
@@ -61,21 +76,20 @@ class Guarantee(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """How the cluster is reached."""
+class Portions:
+    """How large a batch of a stream is, in offsets, and how long it may wait until it is large enough."""
 
-    bootstrap_servers: str
-    client_id: str = CLIENT_ID
-    timeout_s: float = REQUEST_TIMEOUT_MS / 1000
+    most: int | None = None
+    least: int | None = None
+    delay_s: float = MAX_TRIGGER_DELAY_S
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
-    """Which partitions are read: exactly one of the three is given."""
+class Retries:
+    """How often the driver asks again where the log begins and ends, and how long it pauses before."""
 
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    partitions: tuple[Partition, ...] = ()
+    number: int = RETRIES
+    pause_s: float = RETRY_INTERVAL_MS / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +98,48 @@ class SourceOptions:
 
     address: Address
     topics: Topics
-    start: Where | Vector
-    end: Where | Vector
+    start: Where | Vector | AtTime
+    end: Where | Vector | AtTime
     pipeline_id: str | None
     isolation: Isolation
     limits: FetchLimits
     fail_on_data_loss: bool
     has_headers: bool
-    max_per_trigger: int | None
+    portions: Portions
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    poll_timeout_s: float | None
+    retries: Retries
+    partitions_age_s: float  # how long the list of partitions is believed
+    is_snapshot: bool
+
+    @property
+    def reading_address(self) -> Address:
+        """How executors reach the cluster: they may have another patience than the driver."""
+        if self.poll_timeout_s is None:
+            return self.address
+        return replace(self.address, timeout_s=self.poll_timeout_s)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
-        given = _Given(options, STREAM_SOURCE if is_stream else BATCH_SOURCE)
+        given = (
+            Given(options, STREAM_SOURCE, dict.fromkeys(ONLY_BATCH, "batches, not of streams"))
+            if is_stream
+            else Given(options, BATCH_SOURCE, dict.fromkeys(ONLY_STREAM, "streams, not of batches"))
+        )
         pipeline_id = given.pipeline_id()
-        default = Where.LATEST if is_stream else Where.EARLIEST
-        start = given.where("startingOffsets", default if pipeline_id is None else Where.COMMITTED)
-        if start is Where.COMMITTED and pipeline_id is None:
-            raise OptionError(
-                "startingOffsets=committed goes on where a pipeline stopped: give its pipeline.id"
-            )
-        if start is Where.LATEST and not is_stream:
-            raise OptionError(
-                "startingOffsets of a batch is earliest, committed or JSON: there is nothing behind latest"
-            )
-        end = Where.LATEST if is_stream else given.where("endingOffsets", Where.LATEST)
-        if end in (Where.EARLIEST, Where.COMMITTED):
-            raise OptionError("endingOffsets is latest or JSON with the offset behind the last record")
-        most = given.number("maxOffsetsPerTrigger", 0) if is_stream else 0
         limits = FetchLimits()
-        return cls(
+        poll_timeout_ms = given.number("kafkaConsumer.pollTimeoutMs", 0)
+        retries = Retries(
+            given.number("fetchOffset.numRetries", RETRIES, least=0),
+            given.number("fetchOffset.retryIntervalMs", RETRY_INTERVAL_MS, least=0) / 1000,
+        )
+        found = cls(
             address=given.address(),
             topics=given.topics(),
-            start=start,
-            end=end,
+            start=_start(given, pipeline_id, is_stream),
+            end=Where.LATEST if is_stream else _end(given),
             pipeline_id=pipeline_id,
             isolation=Isolation.of(
                 given.choice(
@@ -132,8 +154,60 @@ class SourceOptions:
             ),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             has_headers=given.flag("includeHeaders", False),
-            max_per_trigger=most or None,
+            portions=_portions(given) if is_stream else Portions(),
+            min_partitions=given.number("minPartitions", 0) or None,
+            max_records_per_partition=given.number("maxRecordsPerPartition", 0) or None,
+            poll_timeout_s=poll_timeout_ms / 1000 or None,
+            retries=retries,
+            partitions_age_s=given.number("partition.metadata.cache.ttl.ms", 0, least=0) / 1000,
+            is_snapshot=not is_stream and given.flag("snapshot", False),
         )
+        if found.is_snapshot:
+            _check_snapshot(found)
+        return found
+
+
+def _start(given: Given, pipeline_id: str | None, is_stream: bool) -> Where | Vector | AtTime:
+    strategy = given.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+    at_time = given.at_time("startingTimestamp", "startingOffsetsByTimestamp", or_latest=strategy == "latest")
+    if at_time is not None:
+        return at_time
+    default = Where.LATEST if is_stream else Where.EARLIEST
+    start = given.where("startingOffsets", default if pipeline_id is None else Where.COMMITTED)
+    if start is Where.COMMITTED and pipeline_id is None:
+        raise OptionError("startingOffsets=committed goes on where a pipeline stopped: give its pipeline.id")
+    if start is Where.LATEST and not is_stream:
+        raise OptionError(
+            "startingOffsets of a batch is earliest, committed or JSON: there is nothing behind latest"
+        )
+    return start
+
+
+def _end(given: Given) -> Where | Vector | AtTime:
+    at_time = given.at_time("endingTimestamp", "endingOffsetsByTimestamp", or_latest=True)
+    if at_time is not None:
+        return at_time
+    end = given.where("endingOffsets", Where.LATEST)
+    if end in (Where.EARLIEST, Where.COMMITTED):
+        raise OptionError("endingOffsets is latest or JSON with the offset behind the last record")
+    return end
+
+
+def _portions(given: Given) -> Portions:
+    most = given.number("maxOffsetsPerTrigger", 0) or None
+    least = given.number("minOffsetsPerTrigger", 0) or None
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}")
+    return Portions(most, least, given.span_s("maxTriggerDelay", MAX_TRIGGER_DELAY_S))
+
+
+def _check_snapshot(options: SourceOptions) -> None:
+    if options.end is not Where.LATEST:
+        raise OptionError("a snapshot ends where the log is when it is read: leave the ending options out")
+    if options.isolation is not Isolation.READ_COMMITTED:
+        raise OptionError("a snapshot has what is committed: leave kafka.isolation.level out")
+    if not options.fail_on_data_loss:
+        raise OptionError("a snapshot from which records are missing is none: leave failOnDataLoss out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +225,7 @@ class SinkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
-        given = _Given(options, STREAM_SINK if is_stream else SINK)
+        given = Given(options, STREAM_SINK if is_stream else SINK)
         guarantee = Guarantee(
             given.choice("delivery.guarantee", "exactly-once", tuple(each.value for each in Guarantee))
         )
@@ -182,101 +256,4 @@ class SinkOptions:
 
 def check_source_names(options: Mapping[str, str]) -> None:
     """Refuse what neither a batch nor a stream knows, while it is not clear which of them will be read."""
-    _Given(options, tuple(dict.fromkeys((*BATCH_SOURCE, *STREAM_SOURCE))))
-
-
-class _Given:
-    """Options by name, and what to say of wrong ones."""
-
-    def __init__(self, options: Mapping[str, str], known: Sequence[str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
-        names = {name.lower(): name for name in known}
-        for name in self._options:
-            if name not in names:
-                raise OptionError(_unknown(name, names))
-
-    def text(self, name: str) -> str | None:
-        """The value, or None if it is not given or empty."""
-        return (self._options.get(name.lower()) or "").strip() or None
-
-    def number(self, name: str, default: int) -> int:
-        """A whole number above zero."""
-        text = self.text(name)
-        if text is None:
-            return default
-        if not (text.isascii() and text.isdigit() and int(text) > 0):
-            raise OptionError(f"{name} is a whole number above 0, not {text!r}")
-        return int(text)
-
-    def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
-        """One of a few words."""
-        text = (self.text(name) or default).lower()
-        if text not in choices:
-            raise OptionError(f"{name} is {' or '.join(choices)}, not {text!r}")
-        return text
-
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
-        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
-
-    def where(self, name: str, default: Where) -> Where | Vector:
-        """Offsets: a word, or JSON for every partition."""
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.startswith("{"):
-            return parse_vector(name, text)
-        return Where(self.choice(name, "", tuple(each.value for each in Where)))
-
-    def pipeline_id(self) -> str | None:
-        """The name of the pipeline. It is a group and the beginning of transactional ids."""
-        text = self.text("pipeline.id")
-        if text is not None and not _PIPELINE_ID.fullmatch(text):
-            raise OptionError(f"pipeline.id has 1 to 200 letters, digits, '.', '_' or '-', unlike {text!r}")
-        return text
-
-    def address(self) -> Address:
-        """Where the cluster is."""
-        servers = self.text("kafka.bootstrap.servers")
-        if servers is None:
-            raise OptionError("the option kafka.bootstrap.servers is missing; for example 127.0.0.1:9092")
-        try:
-            parse_addresses(servers)
-        except ValueError as error:
-            raise OptionError(f"kafka.bootstrap.servers: {error}") from None
-        timeout_ms = self.number("kafka.request.timeout.ms", REQUEST_TIMEOUT_MS)
-        return Address(servers, self.text("kafka.client.id") or CLIENT_ID, timeout_ms / 1000)
-
-    def topics(self) -> Topics:
-        """Which partitions are read."""
-        names, pattern, assigned = (self.text(name) for name in ("subscribe", "subscribePattern", "assign"))
-        if sum(each is not None for each in (names, pattern, assigned)) != 1:
-            raise OptionError("give exactly one of the options subscribe, subscribePattern and assign")
-        if names is not None:
-            return Topics(names=tuple(name.strip() for name in names.split(",") if name.strip()))
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise OptionError(f"subscribePattern {pattern!r} is no regular expression: {error}") from None
-            return Topics(pattern=pattern)
-        return Topics(partitions=_parse_assigned(assigned or ""))
-
-
-def _unknown(name: str, names: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = (
-        f"; did you mean {names[near[0]]!r}?" if near else f". There are {', '.join(sorted(names.values()))}"
-    )
-    return f"there is no option {name!r} here{hint}"
-
-
-def _parse_assigned(text: str) -> tuple[Partition, ...]:
-    try:
-        found: Any = json.loads(text)
-        assigned = tuple((str(topic), int(number)) for topic, numbers in found.items() for number in numbers)
-    except (ValueError, TypeError, AttributeError):
-        assigned = ()
-    if not assigned:
-        raise OptionError(f'assign is JSON such as {{"orders":[0,1]}}, not {text!r}')
-    return assigned
+    Given(options, (*SOURCE, *ONLY_BATCH, *ONLY_STREAM))

@@ -10,6 +10,10 @@
    the batch to the group `<pipeline>`, with the list of the winners. See `decision`.
 4. **End**. The winners are committed. Whoever is interrupted here, or the next start, does it again.
 
+On Semel the last two are one step: *group commit*. Attempts are begun as such, so that the broker refuses
+those of an older run and aborts none while the pipeline may come back. ADR 0026 and 0027 tell of it. Both
+forms leave the same notes, so a pipeline may go on in the other one at any batch.
+
 Nothing here trusts Spark's checkpoint, which may be old or lost: a batch is written only if it begins where
 the last decision ended. Names of runs are ordered, so a run aborts only what is older than itself.
 """
@@ -22,6 +26,7 @@ from dataclasses import dataclass
 from semel.client import (
     Client,
     ClientError,
+    Codec,
     ErrorCode,
     Identity,
     KafkaError,
@@ -29,7 +34,15 @@ from semel.client import (
     PreparedTransaction,
     ProducerFenced,
     TransactionAborted,
+    TransactionalProducer,
     end_transaction,
+)
+from semel.client.group_commit import (
+    TRANSACTIONS_MAX,
+    AttemptProducer,
+    GroupCommitRefused,
+    Run,
+    serves_group_commit,
 )
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.spark import decision as decisions
@@ -167,6 +180,31 @@ def _check(committed: Committed, pipeline_id: str, query_id: str, batch_id: int,
     return False
 
 
+# ---- write
+
+
+def begin_attempt(
+    client: Client, plan: Plan, name: str, *, transaction_timeout_ms: int, codec: Codec
+) -> TransactionalProducer:
+    """A producer for one task attempt, whose transaction has begun. PipelineFenced if a newer run has."""
+    transactional_id = f"{plan.prefix}{name}"
+    if not serves_group_commit(client):
+        producer = TransactionalProducer(
+            client, transactional_id, transaction_timeout_ms=transaction_timeout_ms, codec=codec
+        )
+        producer.begin()
+        return producer
+    run = Run(decisions.driver_id(plan.pipeline_id), plan.run)
+    attempt = AttemptProducer(client, transactional_id, run, codec=codec)
+    try:
+        attempt.begin()
+    except KafkaError as error:
+        if error.code in _FENCED:
+            raise PipelineFenced(_fenced_text(plan.pipeline_id)) from error
+        raise
+    return attempt
+
+
 # ---- decide and end
 
 
@@ -174,28 +212,56 @@ def decide(
     client: Client, plan: Plan, winners: Sequence[PreparedTransaction], offsets: Vector | None = None
 ) -> None:
     """Decide that a batch counts, and end its transactions."""
-    open_now = _open(client, plan.prefix)
-    if lost := [each for each in winners if each.transactional_id not in open_now]:
-        raise PipelineError(
-            f"nothing was decided, because the broker has ended {decisions.names(lost)} already. Another "
-            f"copy of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
-            "transaction.timeout.ms"
-        )
     made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, tuple(winners))
+    vector = plan.offsets if offsets is None else offsets
+    if serves_group_commit(client) and len(winners) <= TRANSACTIONS_MAX:
+        _decide_together(client, plan, vector, made)
+        _fence(client, _open(client, plan.prefix))
+        return
+    open_now = _open(client, plan.prefix)
+    if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
+        raise PipelineError(_lost_text(plan, lost))
     try:
-        decisions.make(client, plan.pipeline_id, plan.offsets if offsets is None else offsets, made)
+        decisions.make(client, plan.pipeline_id, vector, made)
     except KafkaError as error:
-        if error.code in _FENCED:
-            raise PipelineFenced(_fenced_text(plan.pipeline_id)) from error
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise PipelineError(
-                f"{error} The offsets of the input are committed where the output is written, so source "
-                "and sink have to be on one cluster"
-            ) from error
+        _explain(error, plan)
         raise
     finish(client, winners)
     losers = open_now - {each.transactional_id for each in winners}
     _fence(client, losers)
+
+
+def _decide_together(client: Client, plan: Plan, offsets: Vector, made: Decision) -> None:
+    try:
+        decisions.make_together(client, plan.pipeline_id, offsets, made)
+    except KafkaError as error:
+        last = decisions.read_committed(client, plan.pipeline_id).decision
+        if last is not None and last.run == plan.run:
+            return  # It was made before: an answer was lost, and what came after it was refused.
+        if isinstance(error, GroupCommitRefused):
+            raise PipelineError(_lost_text(plan, error.lost)) from error
+        _explain(error, plan)
+        raise
+
+
+def _explain(error: KafkaError, plan: Plan) -> None:
+    """Raise what the refusal of a decision means, if it means more than it says."""
+    if error.code in _FENCED:
+        raise PipelineFenced(_fenced_text(plan.pipeline_id)) from error
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise PipelineError(
+            f"{error} The offsets of the input are committed where the output is written, so source "
+            "and sink have to be on one cluster"
+        ) from error
+
+
+def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
+    return (
+        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. Another copy "
+        f"of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
+        "transaction.timeout.ms (on Semel semel.attempt.timeout.ms), or the machine of the broker was "
+        "restarted. Start the query again"
+    )
 
 
 def _fenced_text(pipeline_id: str) -> str:

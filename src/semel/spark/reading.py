@@ -7,33 +7,24 @@ only a range that begins before the log does, or ends behind it, is a loss.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
 from semel.client.errors import check, is_retriable
-from semel.client.fetching import fetch_batches, shown
+from semel.client.fetching import FetchUnderWay, begin_fetch, shown
 from semel.client.offsets import list_offsets
 from semel.client.retry import Attempts
+from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss
 from semel.spark.options import SourceOptions
+from semel.wire.columns import ColumnReader
 from semel.wire.messages import PartitionData
-from semel.wire.records import iter_records
 
-ROWS_MAX = 10_000  # of an Arrow batch; more is not faster
-CREATE_TIME, LOG_APPEND_TIME = 0, 1
-
-ARROW_TYPES = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-}
+#: From how many rows or bytes on an Arrow batch is handed over, and how many rows it has at most.
+ROWS_WANTED = 10_000
+BYTES_WANTED = 8 << 20
+ROWS_MAX = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +42,23 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range that a reader may see."""
     rows = _Rows(wanted, columns)
+    fetches = _Fetches(client, wanted, options)
     position = wanted.start
     attempts = Attempts(client.timeout_s)
     while position < wanted.end:
-        data = _fetch(client, wanted, position, options)
+        data = fetches.at(position)
         if data is None:
             position = _behind_loss(client, wanted, position, options)
             continue
-        next_offset = position
-        for at, header, is_shown in shown(data.records or b"", data.aborted_transactions, options.isolation):
-            if is_shown and header.last_offset >= position:
-                kind = LOG_APPEND_TIME if header.is_log_append_time else CREATE_TIME
-                for record in iter_records(data.records or b"", at):
-                    if position <= record.offset < wanted.end:
-                        rows.add(record, kind)
-                        if len(rows) >= ROWS_MAX:
-                            yield rows.take()
-            next_offset = max(next_offset, header.last_offset + 1)
-        if len(rows):
-            yield rows.take()
+        found = list(shown(data.records or b"", data.aborted_transactions, options.isolation))
+        next_offset = max((header.last_offset + 1 for _, header, _ in found), default=position)
         if next_offset > position:
+            fetches.begin(next_offset)
+            for at, header, is_shown in found:
+                if is_shown and header.last_offset >= position:
+                    rows.reader.add(data.records or b"", at, header, position, wanted.end)
+                    if rows.is_ready:
+                        yield from rows.take()
             position = next_offset
             attempts = Attempts(client.timeout_s)
         else:
@@ -82,27 +70,53 @@ def read_range(
                     wanted,
                     f"the log ends at {data.high_watermark} by now, and {wanted.end} was there before",
                 )
-                return
+                break
+    yield from rows.take()
 
 
 class _Waiting(ClientError):
     """A new leader may take a moment until it serves what the one before it had served."""
 
 
-def _fetch(client: Client, wanted: Range, position: int, options: SourceOptions) -> PartitionData | None:
-    """Batches from an offset on; None if the log does not have it."""
-    key = (wanted.topic, wanted.partition)
-    for attempt in Attempts(client.timeout_s, also=_may_pass):
+class _Fetches:
+    """The fetches of a range. One is under way while what the one before it brought is read."""
+
+    def __init__(self, client: Client, wanted: Range, options: SourceOptions) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._key = (wanted.topic, wanted.partition)
+        self._options = options
+        self._under_way: FetchUnderWay | None = None
+
+    def begin(self, position: int) -> None:
+        """Ask for what is at an offset, if it is still in the range, and do not wait for it."""
+        if position >= self._wanted.end:
+            return
         try:
-            ((_, data),) = fetch_batches(client, {key: position}, options.isolation, options.limits)
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                return None
-            check(data.error_code, f"{wanted.topic}/{wanted.partition} cannot be read at offset {position}")
-            return data
-        except (KafkaError, ClientError) as error:
-            client.forget_topic(wanted.topic)
-            attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+            self._under_way = self._asked(position)
+        except (KafkaError, ClientError):
+            self._under_way = None  # `at` asks again, and tries for longer
+
+    def at(self, position: int) -> PartitionData | None:
+        """Batches from an offset on; None if the log does not have it."""
+        for attempt in Attempts(self._client.timeout_s, also=_may_pass):
+            try:
+                asked, self._under_way = self._under_way, None
+                if asked is None or asked.positions[self._key] != position:
+                    asked = self._asked(position)
+                ((_, data),) = asked.wait()
+                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    return None
+                name = f"{self._wanted.topic}/{self._wanted.partition}"
+                check(data.error_code, f"{name} cannot be read at offset {position}")
+                return data
+            except (KafkaError, ClientError) as error:
+                self._client.forget_topic(self._wanted.topic)
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+    def _asked(self, position: int) -> FetchUnderWay:
+        return begin_fetch(self._client, {self._key: position}, self._options.isolation, self._options.limits)
 
 
 def _may_pass(error: Exception) -> bool:
@@ -134,42 +148,24 @@ def _lost(options: SourceOptions, wanted: Range, what: str) -> None:
 
 
 class _Rows:
-    """Records on their way into columns."""
+    """Records on their way into Arrow batches."""
 
     def __init__(self, wanted: Range, columns: Sequence[str]) -> None:
         self._wanted = wanted
         self._columns = columns
-        self._records: list[tuple[Any, int]] = []
+        self.reader = ColumnReader(
+            keys="key" in columns, values="value" in columns, headers="headers" in columns
+        )
 
-    def __len__(self) -> int:
-        return len(self._records)
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is enough for an Arrow batch."""
+        return self.reader.rows >= ROWS_WANTED or self.reader.size_bytes >= BYTES_WANTED
 
-    def add(self, record: Any, kind: int) -> None:
-        """Take in a record; `kind` says whose time it has."""
-        self._records.append((record, kind))
-
-    def take(self) -> pa.RecordBatch:
-        """What was taken in, as an Arrow batch."""
-        arrays = [pa.array(self._values(name), ARROW_TYPES[name]) for name in self._columns]
-        self._records.clear()
-        return pa.record_batch(arrays, names=list(self._columns))
-
-    def _values(self, name: str) -> list[Any]:
-        match name:
-            case "topic":
-                return [self._wanted.topic] * len(self._records)
-            case "partition":
-                return [self._wanted.partition] * len(self._records)
-            case "timestamp":
-                return [record.timestamp * 1000 for record, _ in self._records]
-            case "timestampType":
-                return [kind for _, kind in self._records]
-            case "headers":
-                return [_headers(record) for record, _ in self._records]
-            case _:
-                return [getattr(record, name) for record, _ in self._records]
-
-
-def _headers(record: Any) -> list[dict[str, Any]] | None:
-    """As Spark's Kafka source does: null if there are none."""
-    return [{"key": header.key, "value": header.value} for header in record.headers] or None
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """What was read. One batch of a log may hold more than one of Arrow should."""
+        if not self.reader.rows:
+            return
+        batch = to_arrow(self.reader.take(), self._columns, self._wanted.topic, self._wanted.partition)
+        for start in range(0, batch.num_rows, ROWS_MAX):
+            yield batch.slice(start, ROWS_MAX)

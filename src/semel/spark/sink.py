@@ -5,9 +5,10 @@ the moment to plan: before the first task starts, and never where Spark only com
 is yet another one, so what was planned comes back with the messages of the tasks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -15,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer, TransactionalProducer
+from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer
 from semel.client.offsets import Partition
 from semel.spark import pipeline
 from semel.spark.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.pipeline import Plan
 from semel.spark.vectors import Vector
+from semel.spark.writing import PackedProducer, RowWriter
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -81,7 +83,7 @@ class _Writer:
         plan = self._plan
         if plan is None:
             with Producer(self._client, codec=self._options.codec) as producer:
-                _send(producer.send, batches, self._options.topic)
+                self._write_rows(producer, batches)
             return Written(None)
         if plan.is_done:
             # Whatever comes before the sink has to be done again all the same: it may keep state.
@@ -96,22 +98,29 @@ class _Writer:
             return Written(plan)
         context = TaskContext.get()
         assert context is not None, "a task has a context"
-        producer = TransactionalProducer(
+        producer = pipeline.begin_attempt(
             self._client,
-            f"{plan.prefix}{context.partitionId()}.{context.taskAttemptId()}",
+            plan,
+            f"{context.partitionId()}.{context.taskAttemptId()}",
             transaction_timeout_ms=self._options.transaction_timeout_ms,
             codec=self._options.codec,
         )
         try:
-            producer.begin()
-            where = _send(producer.send, [first], self._options.topic)
-            _send(producer.send, batches, self._options.topic)
+            where = self._write_rows(producer, chain([first], batches))
             return Written(plan, producer.prepare(), where)
         except BaseException:
             # The exception says more than a failed abort, and the next start aborts what is left.
             with suppress(KafkaError, ClientError):
                 producer.close()
             raise
+
+    def _write_rows(self, producer: PackedProducer, batches: Iterable[pa.RecordBatch]) -> Partition | None:
+        """Hand all rows to the producer; a partition that one of them went to."""
+        rows = RowWriter(self._client, producer, self._options.topic)
+        for batch in batches:
+            rows.write(batch)
+        rows.finish()
+        return rows.where
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -195,33 +204,6 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 def _prepared(written: Iterable[Written]) -> list[PreparedTransaction]:
     return [each.prepared for each in written if each.prepared is not None]
-
-
-def _send(send: Callable[..., Any], batches: Iterable[pa.RecordBatch], topic: str | None) -> Partition | None:
-    """Send every row; where the first one went."""
-    where: Partition | None = None
-    for batch in batches:
-        names = set(batch.schema.names)
-        columns = [
-            batch.column(name).to_pylist() if name in names else [None] * batch.num_rows for name in COLUMNS
-        ]
-        for key, value, headers, own_topic, partition in zip(*columns, strict=True):
-            chosen = topic or own_topic
-            if chosen is None:
-                raise OptionError("a row has no topic: its column is null, and there is no option topic")
-            sent = send(
-                chosen,
-                _bytes(value),
-                key=_bytes(key),
-                headers=[(each["key"], each["value"]) for each in headers or ()],
-                partition=partition,
-            )
-            where = where or (chosen, sent.partition)
-    return where
-
-
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
 
 
 def _other_batch(plan: Plan, batch_id: int) -> str:

@@ -48,14 +48,14 @@ def began_of(found: Mapping[str, Any]) -> Vector | None:
     return of_json(found[BEGAN]) if BEGAN in found else None
 
 
-def parse_vector(option: str, text: str) -> Vector:
-    """Read the JSON of an option; -2 and -1 stand for earliest and latest."""
+def parse_vector(option: str, text: str, least: int = EARLIEST) -> Vector:
+    """Read the JSON of an option: offsets, with -2 and -1 for earliest and latest, or timestamps."""
     try:
         vector = of_json(json.loads(text))
     except (ValueError, AttributeError):
         vector = {}
-    if not vector or any(offset < EARLIEST for offset in vector.values()):
-        raise OptionError(f'{option} is JSON such as {{"orders":{{"0":23,"1":-2}}}}, not {text!r}')
+    if not vector or any(number < least for number in vector.values()):
+        raise OptionError(f'{option} is JSON such as {{"orders":{{"0":23,"1":{least}}}}}, not {text!r}')
     return vector
 
 

@@ -18,10 +18,12 @@ EXPECTED = {
     *("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"),
     *("WriteTxnMarkers", "DescribeProducers", "DescribeTransactions", "ListTransactions", "UpdateFeatures"),
 }
+OURS = {"GroupCommit", "BeginAttempt"}
 
 
 def test_what_the_broker_serves() -> None:
-    assert {api.name for api in served()} == EXPECTED
+    assert {api.name for api in served(extensions=False)} == EXPECTED
+    assert {api.name for api in served()} == EXPECTED | OURS
 
 
 def test_served_is_in_the_order_of_keys_and_holds_produce() -> None:

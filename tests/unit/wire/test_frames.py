@@ -30,6 +30,7 @@ from semel.wire.messages import (
     SaslHandshakeResponse,
     TopicProduceData,
 )
+from semel.wire.messages.semel import FIRST_OWN_KEY
 
 LIMIT = 1 << 20
 
@@ -233,7 +234,7 @@ def test_headers_are_those_of_kio() -> None:
         entity_writer(type(header))(buffer, header)
         return buffer.getvalue()
 
-    for api in APIS.values():
+    for api in (each for each in APIS.values() if each.key < FIRST_OWN_KEY):
         for version in range(api.min_version, api.max_version + 1):
             request_header: Any = load_request_schema(api.key, version).__header_schema__
             header = request_header(

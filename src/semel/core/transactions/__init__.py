@@ -2,7 +2,7 @@
 
 Read in this order: ``states`` (what may happen when), ``model`` (who may speak), ``commands`` (what can be
 asked), ``coordinator`` and ``beginning`` (the decisions), ``joining``, ``ending`` and ``pending`` (what
-follows from them).
+follows from them). ``runs`` is what we add for pipelines: several transactions with one outcome.
 """
 
 from semel.core.facts import (
@@ -12,7 +12,7 @@ from semel.core.facts import (
     TransactionChanged,
     TransactionForgotten,
 )
-from semel.core.transactions import beginning, coordinator, pending
+from semel.core.transactions import beginning, coordinator, pending, runs
 from semel.core.transactions.commands import (
     SUPERSEDED,
     AbortOpen,
@@ -29,6 +29,7 @@ from semel.core.transactions.commands import (
     VerifyPartitions,
     WriteMarker,
 )
+from semel.core.transactions.runs import BeginAttempt, GroupCommit, GroupCommitted
 from semel.core.types import Apply, Decide
 
 __all__ = [
@@ -38,11 +39,14 @@ __all__ = [
     "AbortOpen",
     "AddOffsets",
     "AddPartitions",
+    "BeginAttempt",
     "ChangeFeature",
     "CommitPending",
     "DescribeTransaction",
     "EndTransaction",
     "ForgetTransaction",
+    "GroupCommit",
+    "GroupCommitted",
     "InitProducer",
     "ProducerGiven",
     "ReadFeatures",
@@ -57,6 +61,8 @@ DECIDE: dict[type, Decide] = {
     AddOffsets: coordinator.add_offsets,
     CommitPending: pending.commit_pending,
     EndTransaction: coordinator.end_transaction,
+    BeginAttempt: runs.begin_attempt,
+    GroupCommit: runs.group_commit,
     AbortOpen: coordinator.abort_open,
     ForgetTransaction: coordinator.forget_transaction,
     DescribeTransaction: coordinator.describe_transaction,

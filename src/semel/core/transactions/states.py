@@ -23,8 +23,11 @@ class Event(Enum):
     """What happens to a transactional id. The value says who makes it happen."""
 
     INIT = "a producer begins: InitProducerId"
-    ADD = "a partition or a group joins: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2)"
-    COMMIT = "the producer commits: EndTxn"
+    ADD = (
+        "a partition or a group joins: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2); "
+        "an attempt of a run is open from its beginning: BeginAttempt"
+    )
+    COMMIT = "the producer commits: EndTxn; or a driver does, with others: GroupCommit"
     ABORT = "the producer aborts: EndTxn"
     FENCE = "the broker aborts: timeout, a new producer, a lost connection, a new term"
     HAND_OVER = "a new producer takes over a prepared transaction: InitProducerId with KeepPreparedTxn"

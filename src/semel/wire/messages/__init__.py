@@ -1,13 +1,13 @@
 """Every message that Semel knows, one class per request and response, and the table of the APIs.
 
 The declarations are grouped by what they are for: `produce`, `fetch`, `metadata`, `offsets`, `groups`,
-`transactions`, `topics`, `configs`, `sasl`. This package exports all of them by name, but for
-`TopicRequest`, of which there are two.
+`transactions`, `topics`, `configs`, `sasl`, and `semel` for what is not Kafka's but our own. This package
+exports all of them by name, but for `TopicRequest`, of which there are two.
 
-`APIS` is the table of Kafka 4.3: for each API key its two classes, the versions that can be decoded, and
-the versions that a broker advertises. The two differ where Kafka's own broker differs: Produce is
-advertised from version 0, because some clients stop compressing otherwise, and InitProducerId 6 (two-
-phase commit) is not stable and so not advertised. Which of the APIs a broker serves is decided by its
+`APIS` is the table of Kafka 4.3, and behind it our own: for each API key its two classes, the versions that
+can be decoded, and the versions that a broker advertises. The two differ where Kafka's own broker differs:
+Produce is advertised from version 0, because some clients stop compressing otherwise, and InitProducerId 6
+(two-phase commit) is not stable and so not advertised. Which of the APIs a broker serves is decided by its
 handlers, not here.
 """
 
@@ -160,6 +160,16 @@ from semel.wire.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from semel.wire.messages.semel import (
+    BeginAttemptRequest,
+    BeginAttemptResponse,
+    GroupCommitPartition,
+    GroupCommitRefusal,
+    GroupCommitRequest,
+    GroupCommitResponse,
+    GroupCommitTopic,
+    GroupCommitTransaction,
+)
 from semel.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -260,6 +270,8 @@ __all__ = [
     "ApiVersionsResponse",
     "Assignment",
     "BatchIndexAndErrorMessage",
+    "BeginAttemptRequest",
+    "BeginAttemptResponse",
     "ConsumerGroupDescribeAssignment",
     "ConsumerGroupDescribeDescribedGroup",
     "ConsumerGroupDescribeRequest",
@@ -334,6 +346,12 @@ __all__ = [
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "ForgottenTopic",
+    "GroupCommitPartition",
+    "GroupCommitRefusal",
+    "GroupCommitRequest",
+    "GroupCommitResponse",
+    "GroupCommitTopic",
+    "GroupCommitTransaction",
     "HeartbeatRequest",
     "HeartbeatResponse",
     "IncrementalAlterConfigsAlterConfigsResource",
@@ -523,6 +541,8 @@ _ALL = (
     _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    _api(GroupCommitRequest, GroupCommitResponse),
+    _api(BeginAttemptRequest, BeginAttemptResponse),
 )
 
 #: Every API by its key.

@@ -1,0 +1,6 @@
+"""The demonstration: an order stream, an exactly-once pipeline on Spark, and SIGKILL for everything in it.
+
+`make demo` runs it. Where to read on: `__main__` for what happens in which order, `shop` for the pipeline,
+which is the file that `semel pipeline run` is given; `orders` makes the input and knows what must come out,
+`processes` starts and kills, `checking` compares every record.
+"""

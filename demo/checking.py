@@ -1,0 +1,108 @@
+"""Every record of the outputs against every record of the input."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from demo.orders import invoice, window
+from semel.client import Client, Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found in one place."""
+
+    where: str
+    expected: int
+    found: int
+    lost: int
+    doubled: int
+    wrong: int  # says something else than the input does, or comes from no input at all
+
+    @property
+    def is_right(self) -> bool:
+        """Whether everything is there once, and nothing else."""
+        return not (self.lost or self.doubled or self.wrong)
+
+
+def read(client: Client, topic: str) -> list[dict[str, Any]]:
+    """The committed records of a topic, those of every partition in their order."""
+    with Consumer(client, topic) as consumer:
+        return [json.loads(record.value or b"{}") for record in consumer.read_to_end()]
+
+
+def read_lake(path: Path) -> list[dict[str, Any]]:
+    """The rows of the Delta table."""
+    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def check_orders(orders: Iterable[Mapping[str, Any]], acknowledged: set[int]) -> Verdict:
+    """The input itself: what the broker acknowledged is there, once."""
+    found = Counter(int(each["order"]) for each in orders)
+    return Verdict(
+        where="orders (acknowledged)",
+        expected=len(acknowledged),
+        found=len(acknowledged & found.keys()),
+        lost=len(acknowledged - found.keys()),
+        doubled=sum(count - 1 for count in found.values()),
+        wrong=0,
+    )
+
+
+def check_invoices(
+    where: str, orders: Iterable[dict[str, Any]], invoices: Iterable[Mapping[str, Any]]
+) -> Verdict:
+    """One invoice for every order, with the right amount."""
+    expected = {int(each["order"]): invoice(each) for each in orders}
+    found: Counter[int] = Counter()
+    wrong = 0
+    for each in invoices:
+        number = int(each["order"])
+        found[number] += 1
+        wrong += expected.get(number) != each
+    return Verdict(
+        where=where,
+        expected=len(expected),
+        found=found.total(),
+        lost=len(expected.keys() - found.keys()),
+        doubled=sum(count - 1 for count in found.values()),
+        wrong=wrong,
+    )
+
+
+def expected_totals(orders: Iterable[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Number and amount of the orders by customer and time, without the last, which is not complete."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for each in orders:
+        key = (str(each["customer"]), window(each))
+        count, amount = found.get(key, (0, 0))
+        found[key] = (count + 1, amount + invoice(each)["amount"])
+    latest = max((since for _, since in found), default=0)
+    return {key: total for key, total in found.items() if key[1] < latest}
+
+
+def check_totals(
+    where: str, orders: Iterable[dict[str, Any]], totals: Iterable[Mapping[str, Any]]
+) -> Verdict:
+    """One total for every customer and time, with the right sum."""
+    expected = expected_totals(orders)
+    found: Counter[tuple[str, int]] = Counter()
+    wrong = 0
+    for each in totals:
+        key = (str(each["customer"]), int(each["since"]))
+        found[key] += 1
+        wrong += expected.get(key) != (each["orders"], each["amount"])
+    return Verdict(
+        where=where,
+        expected=len(expected),
+        found=found.total(),
+        lost=len(expected.keys() - found.keys()),
+        doubled=sum(count - 1 for count in found.values()),
+        wrong=wrong,
+    )

@@ -1,0 +1,100 @@
+"""The two programs as a user has them, `semel serve` and `semel pipeline run`, to be killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.markup import escape
+
+STOP_SECONDS = 60.0
+
+
+class Program:
+    """A program with all the processes that it starts."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, settings: Mapping[str, str]) -> None:
+        self.name = name
+        self.log = log
+        self._command = [sys.executable, "-m", "semel", *arguments]
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; what it prints goes to its log."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._settings},
+                start_new_session=True,  # so that all of it can be killed at once
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def kill(self) -> None:
+        """SIGKILL for it and everything that it started, at once."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Ask it to stop, and wait; how it ended."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            return self._process.wait(STOP_SECONDS)
+        finally:
+            self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, how)
+            self._process.wait()
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        return escape("".join(self.log.read_text(errors="replace").splitlines()[-1:]))
+
+
+def broker(directory: Path, port: int) -> Program:
+    """The message log."""
+    listen = ["--listen", f"127.0.0.1:{port}", "--log-level", "warning"]
+    return Program(
+        "the broker", ["serve", "--data", str(directory / "log"), *listen], directory / "broker.log", {}
+    )
+
+
+def driver(directory: Path, bootstrap: str) -> Program:
+    """The pipeline on Spark: a driver in Python, a Java, and their workers."""
+    arguments = ["pipeline", "run", str(Path(__file__).with_name("shop.py")), "--json"]
+    arguments += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoints")]
+    arguments += ["--trigger", "500 milliseconds", "--master", "local[2]"]
+    arguments += ["--log", str(directory / "spark.log")]
+    # Two cores: as many tasks, and code that is compiled quickly rather than well.
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+    }
+    for name, value in settings.items():
+        arguments += ["--conf", f"{name}={value}"]
+    lake = {"SHOP_LAKE": str(directory / "lake")}
+    return Program("the Spark driver", arguments, directory / "driver.log", lake)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

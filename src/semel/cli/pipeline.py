@@ -1,0 +1,174 @@
+"""`semel pipeline`: run a declared pipeline, and see how those of a cluster are doing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from semel.cli import pipeline_run, pipeline_status, pipeline_verify
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, client_settings, duration_ms, pairs
+from semel.cli.sparking import SparkSettings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Run exactly-once pipelines on Spark, and see how they are doing.",
+)
+
+PipelineId = Annotated[
+    str, typer.Argument(metavar="PIPELINE", help="The id of a pipeline; with several sinks, PIPELINE.SINK.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark runs. [default: this machine, local[*]]"),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+Log = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="FILE", help="Where Spark's own log goes. [default: standard error]"),
+]
+
+
+@app.command()
+def run(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.py", help="A file that declares a pipeline.", exists=True, dir_okay=False
+        ),
+    ],
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.",
+        ),
+    ] = "semel-checkpoints",
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")] = False,
+    trigger: Annotated[
+        str, typer.Option("--trigger", metavar="SPAN", help="How often a batch begins, in Spark's words.")
+    ] = "1 second",
+    master: Master = None,
+    conf: Conf = None,
+    log: Log = None,
+    patience: Annotated[
+        str,
+        typer.Option(
+            "--patience", metavar="SPAN", help="How long the broker may be away before this gives up."
+        ),
+    ] = "5m",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Run the pipeline that a file declares, until it is told to stop.
+
+    Stop it with Ctrl-C or SIGTERM: batches that are under way end first. It may as well be killed: started
+    again, it goes on where it was, and every record still counts once. At a terminal it shows a table that
+    moves, else a line for every batch; with --json those are JSON.
+
+    Try:  semel pipeline run billing.py --checkpoint /var/lib/billing
+
+    Exit codes: 0 stopped, or all was read with --once; 1 a query failed; 2 wrong usage, or the file declares
+    no pipeline.
+    """
+    settings = pipeline_run.Settings(
+        file=file,
+        bootstrap=bootstrap,
+        checkpoint=checkpoint,
+        once=once,
+        trigger=trigger,
+        spark=SparkSettings(master, pairs(conf or (), "--conf"), log),
+        patience_seconds=duration_ms(patience, "--patience") / 1000,
+        as_json=as_json,
+    )
+    pipeline_run.run(settings)
+
+
+@app.command("list")
+def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+    """List the pipelines that the cluster knows, running or not, with how far each is."""
+    pipeline_status.show_list(bootstrap, as_json)
+
+
+@app.command()
+def status(pipeline: PipelineId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+    """Show a pipeline: its last decision, its lag, and the transactions that it has open.
+
+    A batch counts by a decision, and decisions are numbered. The batch age is how long the batch that is
+    under way has been writing.
+    """
+    pipeline_status.show_status(pipeline, bootstrap, as_json)
+
+
+@app.command()
+def lag(pipeline: PipelineId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+    """Show how far a pipeline is behind, by partition of its input."""
+    pipeline_status.show_lag(pipeline, bootstrap, as_json)
+
+
+@app.command()
+def verify(
+    pipeline: PipelineId,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="TOPIC",
+            help="A topic that it writes to; may be repeated. Not needed if it writes to a table.",
+        ),
+    ] = None,
+    identity: Annotated[
+        str, typer.Option("--identity", metavar="SQL", help="What a record is known by, on both sides.")
+    ] = "key",
+    input_identity: Annotated[
+        str | None, typer.Option("--input-identity", metavar="SQL", help="The same, of the input alone.")
+    ] = None,
+    output_identity: Annotated[
+        str | None, typer.Option("--output-identity", metavar="SQL", help="The same, of the output alone.")
+    ] = None,
+    expect: Annotated[
+        str, typer.Option("--expect", metavar="SQL", help="How many outputs a record of the input makes.")
+    ] = "1",
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="OFFSETS", help="Where it began: 'earliest', or JSON by partition."),
+    ] = "earliest",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Of this query, to say which batches are torn."),
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    log: Log = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Compare input and output of a pipeline by record, as a Spark job.
+
+    An identity is an expression of SQL over the columns of a record (key, value, headers, ...), or of a row
+    if the pipeline writes to a table. By default it is the key: then a key has to have as many outputs as
+    inputs. The pipeline may run meanwhile.
+
+    Try:  semel pipeline verify billing --output invoices --identity "CAST(value AS STRING)"
+
+    Exit codes: 0 all is right; 1 records are lost, doubled or foreign, or it could not be found out; 2 wrong
+    usage.
+    """
+    settings = SparkSettings(master, pairs(conf or (), "--conf"), log)
+    question = {
+        "bootstrap_servers": bootstrap,
+        "pipeline_id": pipeline,
+        "outputs": tuple(output or ()),
+        "input_identity": input_identity or identity,
+        "output_identity": output_identity or identity,
+        "expect": expect,
+        "start": start,
+        "checkpoint": checkpoint,
+        "client": client_settings(),
+    }
+    pipeline_verify.verify(settings, question, as_json)

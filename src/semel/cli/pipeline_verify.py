@@ -1,0 +1,56 @@
+"""`semel pipeline verify`: what a comparison of input and output shows."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from semel.cli.options import connected
+from semel.cli.output import show, show_json, show_pairs
+from semel.cli.sparking import FAILED, SparkSettings, running_spark, sparking
+
+if TYPE_CHECKING:
+    from semel.spark.verify import Answer
+
+
+def verify(settings: SparkSettings, question: Mapping[str, Any], as_json: bool) -> None:
+    """Compare, show what was found, and end with 1 if that is not as it should be."""
+    with sparking():
+        from semel.spark import verify as comparing
+
+        asked = comparing.Question(**question)
+        with connected(asked.bootstrap_servers) as client:
+            # What cannot be compared is said before Spark is started, which takes a while.
+            comparing.check(client, asked)
+            with running_spark(asked.pipeline_id, settings) as spark:
+                answer = comparing.verify(spark, client, asked)
+    if as_json:
+        show_json({"is_right": answer.is_right, **asdict(answer)})
+    else:
+        _show(answer)
+    if not answer.is_right:
+        raise typer.Exit(FAILED)
+
+
+def _show(answer: "Answer") -> None:
+    torn = "not known without --checkpoint" if answer.torn_batches is None else answer.torn_batches
+    show_pairs(
+        {
+            "inputs": answer.inputs,
+            "outputs_expected": answer.expected,
+            "outputs_found": answer.found,
+            "lost": answer.lost,
+            "doubled": answer.doubled,
+            "foreign": answer.foreign,
+            "torn_batches": torn,
+        }
+    )
+    for name, examples in answer.examples.items():
+        show(f"{name}: {', '.join(examples)}")
+    if answer.unended:
+        show(
+            f"Decided and not ended: {', '.join(answer.unended)}. Start the pipeline again, and it ends them."
+        )
+    if answer.is_right:
+        show("Every record counts as it should.")

@@ -1,0 +1,203 @@
+"""Runs: what a pipeline needs and Kafka does not have. Several transactions with one outcome.
+
+A pipeline's *driver* has a transactional id of its own. Every time it takes that id it begins a *run*, which
+is named by the pair that it got. The tasks of a run write in transactions of their own, its *attempts*, and
+the driver ends those that won, all at once, together with the offsets of its input:
+
+- ``BeginAttempt`` gives an attempt its pair, if the run is still the driver's current one. The attempt is
+  open from then on, before it has written anything: so whoever looks for what an older run has left finds
+  all of it, and nothing of an older run can be opened later. Its id is used once.
+- ``GroupCommit`` commits transactions and offsets in one decision, or refuses all of it and says what stood
+  in the way. It is the driver's: a run that is not the current one is refused.
+
+A commit of several transactions is decided on a copy of the entities that it names, one end after another,
+because an end has to see the ones before it: two of them may write markers to one partition. The copy is
+thrown away, the facts are the decision.
+
+Retries: an attempt that asks again gets the same pair, until it has written; what comes later is refused, so
+that a request that was long under way does no harm to what it has begun. A group commit that comes again
+finds its transactions committed by the pairs that it shows, writes the same offsets once more, and is
+answered as the first was. A run decides once, so that undoes no later decision.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from semel.core.facts import TransactionChanged
+from semel.core.offsets import CommitOffsets, Committer
+from semel.core.transactions.beginning import init_producer
+from semel.core.transactions.commands import (
+    NO_CONNECTION,
+    SUPERSEDED,
+    EndTransaction,
+    InitProducer,
+    ProducerGiven,
+    keys_of,
+)
+from semel.core.transactions.joining import join
+from semel.core.transactions.model import Pair, check_pair, is_open, is_superseded, spoken
+from semel.core.types import (
+    Buffer,
+    ClusterKey,
+    CommittedOffset,
+    Decision,
+    ErrorCode,
+    Fact,
+    GroupKey,
+    Key,
+    OffsetKey,
+    PendingKey,
+    TransactionKey,
+)
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+
+class Producer(NamedTuple):
+    """A transactional id and a pair of it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class BeginAttempt(NamedTuple):
+    """A task attempt of a run begins. The answer is ``ProducerGiven``.
+
+    No connection speaks for it by this: it outlives whoever writes it, and is ended by somebody else.
+    """
+
+    transactional_id: str
+    driver: Producer
+    """The transactional id of the driver, and the run: the pair that it got."""
+    timeout_ms: int
+    version: int = 2
+    """The generation in which it is going to write."""
+
+    def keys(self) -> Iterable[Key]:
+        """Both ids, and the counter of producer ids."""
+        return (
+            TransactionKey(self.transactional_id),
+            TransactionKey(self.driver.transactional_id),
+            ClusterKey(),
+        )
+
+
+class GroupCommit(NamedTuple):
+    """Commit transactions and offsets together. The answer is ``GroupCommitted``, or ``SUPERSEDED``."""
+
+    driver: Producer
+    """Whoever decides, and its run."""
+    transactions: tuple[Producer, ...]
+    """By the pairs that wrote them. No id twice, and not the driver's."""
+    group_id: str = ""
+    offsets: tuple[tuple[OffsetKey, CommittedOffset], ...] = ()
+    """Only partitions that exist; the time of the commit is filled in here."""
+    metadata_chars_max: int = 4_096
+    connection: int = NO_CONNECTION
+
+    def keys(self) -> Iterable[Key]:
+        """The ids, the group, and the counter of producer ids."""
+        ids = [TransactionKey(each.transactional_id) for each in (self.driver, *self.transactions)]
+        return (*ids, GroupKey(self.group_id), PendingKey(self.group_id), ClusterKey())
+
+    def more_keys(self, state: "BrokerState") -> Iterable[Key]:
+        """What the transactions touched."""
+        return [key for each in self.transactions for key in keys_of(state, each.transactional_id)]
+
+
+class GroupCommitted(NamedTuple):
+    """The answer to ``GroupCommit``: all of it is done, or nothing."""
+
+    error: ErrorCode
+    refused: tuple[tuple[str, ErrorCode], ...] = ()
+    """The transactions that cannot be committed, and why."""
+
+
+def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Decision:
+    """An attempt begins, if its run is the current one. It is open at once."""
+    error = _check_run(state, command.driver)
+    if error is not ErrorCode.NONE:
+        return Decision(ProducerGiven(error))
+    known = state.transactions[TransactionKey(command.transactional_id)]
+    if known is not None:
+        is_new = is_open(known) and not known.partitions and not known.groups
+        if is_new and known.version == command.version:
+            return Decision(ProducerGiven(ErrorCode.NONE, known.producer_id, known.epoch))
+        return Decision(ProducerGiven(ErrorCode.INVALID_TXN_STATE))
+    init = InitProducer(command.transactional_id, command.timeout_ms, timeout_max_ms=command.timeout_ms)
+    decision = init_producer(state, init, now)
+    if decision.answer.error is not ErrorCode.NONE:
+        return decision
+    facts = tuple(
+        TransactionChanged(join(fact.transaction, now, version=command.version))
+        if type(fact) is TransactionChanged
+        else fact
+        for fact in decision.facts
+    )
+    return decision._replace(facts=facts)
+
+
+def group_commit(state: "BrokerState", command: GroupCommit, now: int) -> Decision:
+    """All of them are committed, and the offsets with them; or nothing is, and who stood in the way."""
+    driver = command.driver
+    error = _check_run(state, driver)
+    if error is not ErrorCode.NONE:
+        return Decision(GroupCommitted(error))
+    if is_superseded(state, driver.transactional_id, command.connection):
+        return Decision(SUPERSEDED)
+    draft = _draft(state, command)
+    facts: list[Fact] = []
+    batches: list[Buffer] = []
+    refused: list[tuple[str, ErrorCode]] = []
+    for each in command.transactions:
+        known = draft.transactions[TransactionKey(each.transactional_id)]
+        # It ends by the generation in which it was written, which is what a retry is recognised by.
+        version = max(1, known.version) if known is not None else 1
+        decision = draft.decide(EndTransaction(*each, is_commit=True, version=version), now)
+        if decision.answer.error is not ErrorCode.NONE:
+            refused.append((each.transactional_id, decision.answer.error))
+        _take(draft, decision, facts, batches)
+    if refused:
+        return Decision(GroupCommitted(ErrorCode.INVALID_TXN_STATE, tuple(refused)))
+    if command.offsets:
+        decision = draft.decide(_offsets(command), now)
+        error = next((each for each in decision.answer if each is not ErrorCode.NONE), ErrorCode.NONE)
+        if error is not ErrorCode.NONE:
+            return Decision(GroupCommitted(error))
+        _take(draft, decision, facts, batches)
+    facts += spoken(state, driver.transactional_id, command.connection)
+    return Decision(GroupCommitted(ErrorCode.NONE), tuple(facts), tuple(batches))
+
+
+def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:
+    """Whether this is the current run. Of no matter which term: taking an id is never answered early."""
+    known = state.transactions[TransactionKey(driver.transactional_id)]
+    return check_pair(known, Pair(driver.producer_id, driver.epoch))
+
+
+def _draft(state: "BrokerState", command: GroupCommit) -> "BrokerState":
+    """A state of its own, with the entities that the command names."""
+    draft = type(state)(state.term)
+    for key in (*command.keys(), *command.more_keys(state)):
+        draft.put(key, state.tables[type(key)][key])
+    return draft
+
+
+def _take(draft: "BrokerState", decision: Decision, facts: list[Fact], batches: list[Buffer]) -> None:
+    for fact in decision.facts:
+        draft.apply(fact)
+    facts += decision.facts
+    batches += decision.batches
+
+
+def _offsets(command: GroupCommit) -> CommitOffsets:
+    """As in a transaction: by nobody in particular, also while the group has members."""
+    return CommitOffsets(
+        command.group_id,
+        Committer(),
+        command.offsets,
+        command.metadata_chars_max,
+        is_transactional=True,
+    )

@@ -1,0 +1,158 @@
+"""Declare a pipeline: a function from DataFrames to DataFrames, and beside it where they come from and go to.
+
+    from pyspark.sql import DataFrame
+    from semel.pipeline import Topic, pipeline
+
+    @pipeline("billing", source=Topic("orders"), sink=Topic("invoices"))
+    def billing(orders: DataFrame) -> DataFrame:
+        return orders.selectExpr("key", "concat('invoice for ', CAST(value AS string)) AS value")
+
+`semel pipeline run` runs the file that this stands in, and `semel.spark.start` does it in a program. With
+several sources they are named, and so are the parameters of the function; with several sinks it returns a
+DataFrame for each by its name. Every sink is a query of its own: it counts once by itself, under an id of its
+own, `<pipeline>.<sink>`.
+
+The function is called once for every sink, on the driver, and only says what is to be done with the rows.
+This module knows nothing of Spark, so a declaration is data that a test can look at, and the function can be
+called in a test like any other.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+class DeclarationError(Exception):
+    """A pipeline is not declared as it should be; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, to read as a stream or to write to. Options are those of format `semel`."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A topic to look things up in: every batch reads it as a table, with all that is in it by then."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A Delta table to write to. Options are those of format `semel-delta`."""
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+Source: TypeAlias = Topic | Lookup
+Sink: TypeAlias = Topic | Delta
+
+
+class Pipeline:
+    """A function with its sources and sinks. It can still be called."""
+
+    def __init__(
+        self,
+        pipeline_id: str,
+        function: Callable[..., Any],
+        source: Source | Mapping[str, Source],
+        sink: Sink | Mapping[str, Sink],
+    ) -> None:
+        _check_name("the id of a pipeline", pipeline_id)
+        self.id = pipeline_id
+        self.function = function
+        parameters = list(inspect.signature(function).parameters)
+        #: By the parameter of the function that each of them is for.
+        self.sources: dict[str, Source] = self._sources(source, parameters)
+        #: By the pipeline id under which each of them counts once.
+        self.sinks: dict[str, Sink] = self._sinks(sink)
+        self._has_named_sinks = isinstance(sink, Mapping)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The function itself, for tests."""
+        return self.function(*arguments, **named)
+
+    def __str__(self) -> str:
+        return f"pipeline {self.id!r}"
+
+    def results(self, sources: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the function; what it returns, by the pipeline id of the sink that it is for."""
+        returned = self.function(**sources)
+        if not self._has_named_sinks:
+            return {self.id: returned}
+        if not isinstance(returned, Mapping):
+            raise DeclarationError(
+                f"{self} has named sinks, so its function returns a dict with a DataFrame for each of them, "
+                f"not {type(returned).__name__}"
+            )
+        found = {f"{self.id}.{name}": result for name, result in returned.items()}
+        if found.keys() != self.sinks.keys():
+            names = [each.removeprefix(f"{self.id}.") for each in self.sinks]
+            raise DeclarationError(
+                f"the function of {self} returned {_list(returned)}; its sinks are {_list(names)}"
+            )
+        return found
+
+    def _sources(self, source: Source | Mapping[str, Source], parameters: list[str]) -> dict[str, Source]:
+        if isinstance(source, Mapping):
+            found = dict(source)
+            if found.keys() != set(parameters):
+                raise DeclarationError(
+                    f"the function of {self} has a parameter for every source, by its name. The sources are "
+                    f"{_list(found)}; the parameters are {_list(parameters)}"
+                )
+        else:
+            if len(parameters) != 1:
+                raise DeclarationError(
+                    f"{self} has one source, so its function has one parameter, not {_list(parameters)}"
+                )
+            found = {parameters[0]: source}
+        _check_kinds(f"a source of {self}", found, (Topic, Lookup))
+        if not any(isinstance(each, Topic) for each in found.values()):
+            raise DeclarationError(f"{self} reads no stream: one of its sources has to be a Topic")
+        return found
+
+    def _sinks(self, sink: Sink | Mapping[str, Sink]) -> dict[str, Sink]:
+        if not isinstance(sink, Mapping):
+            found = {self.id: sink}
+        else:
+            for name in sink:
+                _check_name(f"the name of a sink of {self}", name)
+            found = {f"{self.id}.{name}": each for name, each in sink.items()}
+        _check_kinds(f"a sink of {self}", found, (Topic, Delta))
+        if not found:
+            raise DeclarationError(f"{self} has no sink")
+        return found
+
+
+def pipeline(
+    pipeline_id: str, *, source: Source | Mapping[str, Source], sink: Sink | Mapping[str, Sink]
+) -> Callable[[Callable[..., Any]], Pipeline]:
+    """Make a function a pipeline. Its position is kept under the id, so that stays as long as it lives."""
+    return lambda function: Pipeline(pipeline_id, function, source, sink)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(f"{what} has 1 to 200 letters, digits, '.', '_' or '-', unlike {name!r}")
+
+
+def _check_kinds(what: str, found: Mapping[str, object], kinds: tuple[type, ...]) -> None:
+    for name, each in found.items():
+        if not isinstance(each, kinds):
+            known = " or ".join(kind.__name__ for kind in kinds)
+            raise DeclarationError(f"{what} is a {known}; {name!r} is {each!r}")
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

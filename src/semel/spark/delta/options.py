@@ -1,0 +1,58 @@
+"""The options of the sink for Delta tables, checked before anything is written."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from semel.spark.delta.storage import location_of
+from semel.spark.errors import OptionError
+from semel.spark.options import COMMON, Address, Given
+
+SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
+STREAM_SINK = (*SINK, *(name for name in COMMON if name not in SINK), "checkpointLocation")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaOptions:
+    """What the sink was told."""
+
+    location: str
+    pipeline_id: str
+    partition_by: tuple[str, ...]
+    merge_schema: bool
+    address: Address | None  # of the cluster whose group follows the table; a batch write has none
+    checkpoint: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
+        """Read them; OptionError says which one is wrong."""
+        given = Given(options, STREAM_SINK if is_stream else SINK)
+        path, pipeline_id = given.text("path"), given.pipeline_id()
+        if path is None:
+            raise OptionError(
+                "where is the table? Give the option path: a directory, or a URL such as s3://…"
+            )
+        if pipeline_id is None:
+            raise OptionError(
+                "the option pipeline.id is missing: a name that stays the same as long as the pipeline "
+                "lives, by which the table knows what it has of it"
+            )
+        given.choice("mode", "append", ("append",))
+        checkpoint = given.text("checkpointLocation") if is_stream else None
+        if is_stream and checkpoint is None:
+            raise OptionError(
+                "exactly-once needs the option checkpointLocation on this query; one in the settings of the "
+                "session does not reach the sink"
+            )
+        columns = [each for each in re.split(r"\s*,\s*", given.text("partitionBy") or "") if each]
+        if len(set(columns)) < len(columns):
+            raise OptionError(f"partitionBy names a column twice: {', '.join(columns)}")
+        return cls(
+            location=location_of(path),
+            pipeline_id=pipeline_id,
+            partition_by=tuple(columns),
+            merge_schema=given.flag("mergeSchema", False),
+            address=given.address() if is_stream else None,
+            checkpoint=checkpoint or "",
+        )

@@ -1,0 +1,121 @@
+"""What a table knows of a pipeline: how many commits it has of it, up to which batch and which offsets.
+
+All of that is in Delta's transaction identifiers, which are made for it, are in the same commit as the files
+and stay when old commits are forgotten: one for the number of the commit (`billing`), one for the batch of a
+query (`billing/batch/<query>`), one for every input partition (`billing/offset/orders/0`). Two commits that
+change the same identifier cannot both succeed, so a number is taken once.
+
+To look identifiers up one by one takes time, so a commit also has all of it as a note (`userMetadata`, which
+every tool shows in a table's history). It is read there if the commit is a recent one.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from semel.client import Partition
+from semel.spark.vectors import Vector, of_json, to_json
+
+MARK = "semel"
+#: How many of the newest commits are looked at for notes.
+RECENT = 16
+
+
+class KnowsTransactions(Protocol):
+    """What is asked of a table here."""
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The version of an identifier."""
+        ...
+
+    def notes(self, limit: int) -> list[str]:
+        """The notes of the newest commits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A commit as it describes itself."""
+
+    app: str
+    number: int
+    run: str
+    query_id: str
+    batch_id: int
+    offsets: Vector
+    winners: tuple[str, ...]
+
+    def to_text(self) -> str:
+        """The text that the commit carries."""
+        content = {
+            MARK: self.app,
+            "number": self.number,
+            "run": self.run,
+            "query": self.query_id,
+            "batch": self.batch_id,
+            "offsets": to_json(self.offsets),
+            "winners": self.winners,
+        }
+        return json.dumps(content, separators=(",", ":"))
+
+    def identifiers(self) -> dict[str, int]:
+        """The transaction identifiers of the commit."""
+        found = {self.app: self.number}
+        if self.query_id:
+            found[_batch(self.app, self.query_id)] = self.batch_id
+        return found | {_offset(self.app, key): offset for key, offset in self.offsets.items()}
+
+
+class Position(NamedTuple):
+    """How far a pipeline is, as the table has it."""
+
+    number: int
+    batch_id: int  # the last one of the query that asks; -1 if there is none
+    offsets: Vector
+    recent: Mapping[int, Note]
+
+
+NOWHERE = Position(0, -1, {}, {})
+
+
+def read_position(
+    table: KnowsTransactions, app: str, query_id: str = "", keys: Iterable[Partition] = ()
+) -> Position:
+    """How far a pipeline is. Offsets are those of these partitions, or more."""
+    number = table.transaction_version(app)
+    if number is None:
+        return NOWHERE
+    recent = {each.number: each for each in map(_parse, table.notes(RECENT)) if each and each.app == app}
+    batch_id = table.transaction_version(_batch(app, query_id)) if query_id else None
+    if number in recent:
+        offsets = recent[number].offsets
+    else:
+        found = {key: table.transaction_version(_offset(app, key)) for key in keys}
+        offsets = {key: offset for key, offset in found.items() if offset is not None}
+    return Position(number, -1 if batch_id is None else batch_id, offsets, recent)
+
+
+def _batch(app: str, query_id: str) -> str:
+    return f"{app}/batch/{query_id}"
+
+
+def _offset(app: str, key: Partition) -> str:
+    return f"{app}/offset/{key[0]}/{key[1]}"
+
+
+def _parse(text: str) -> Note | None:
+    """The note of a commit, unless it is somebody else's."""
+    try:
+        content: Any = json.loads(text)
+        return Note(
+            content[MARK],
+            content["number"],
+            content["run"],
+            content["query"],
+            content["batch"],
+            of_json(content["offsets"]),
+            tuple(content["winners"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,44 @@
+"""Where a query begins if its pipeline writes to a table, and the checkpoint is new or lost.
+
+The source begins where the pipeline's group is. A driver that died after the commit of the table and before
+it told the group has left the group behind. So before anything is read, the table is asked; the group names
+it.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from semel.client import Client
+from semel.spark.clients import connect
+from semel.spark.delta.group import Group, follow, read_group
+from semel.spark.errors import PipelineError
+from semel.spark.options import Where
+from semel.spark.source import StreamReader
+
+
+class ResumingReader(StreamReader):
+    """The source of streams, which asks a table first."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        pipeline_id = self._options.pipeline_id
+        if self._options.start is Where.COMMITTED and pipeline_id is not None:
+            client = connect(self._options.address)
+            # Of a topic pipeline, or of a table that cannot be reached from here: then the sink decides.
+            with suppress(PipelineError, ModuleNotFoundError):
+                _ask_table(client, pipeline_id, read_group(client, pipeline_id))
+        return super().initialOffset()
+
+
+def _ask_table(client: Client, pipeline_id: str, group: Group) -> None:
+    if group.table is None:
+        return
+    from semel.spark.delta.position import read_position
+    from semel.spark.delta.table import open_table
+
+    table = open_table(group.table.location)
+    if table is None or table.table_id != group.table.table_id:
+        return
+    position = read_position(table, pipeline_id, keys=group.offsets)
+    reached = {key: offset for key, offset in position.offsets.items() if key in group.offsets}
+    follow(client, pipeline_id, group.offsets, group.table, reached)

@@ -1,0 +1,115 @@
+"""The sink as Spark calls it: rows become Parquet files, and `pipeline` makes them count once.
+
+As in the sink for topics, a writer is made for every batch in a process of the driver and pickled for the
+tasks, which is the moment to plan, and what was planned comes back with the messages of the tasks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.delta import pipeline
+from semel.spark.delta.files import Added, TaskFiles
+from semel.spark.delta.leftovers import Attempt
+from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.pipeline import Plan
+from semel.spark.delta.storage import Storage
+from semel.spark.errors import PipelineError
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver: who it is, and the files that it has written."""
+
+    plan: Plan
+    key: str
+    added: tuple[Added, ...] = ()
+
+
+class _Writer:
+    """What both writers share."""
+
+    def __init__(self, options: DeltaOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._plan: Plan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plan the batch: the writer is about to go to the tasks."""
+        if self._plan is None:
+            self._plan = self._make_plan()
+        return self.__dict__
+
+    def _make_plan(self) -> Plan:
+        raise NotImplementedError
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task."""
+        plan, context = self._plan, TaskContext.get()
+        assert plan is not None, "a writer is planned before it gets to a task"
+        assert context is not None, "a task has a context"
+        attempt = Attempt(plan.app, plan.number, plan.run, context.partitionId(), context.taskAttemptId())
+        files = TaskFiles(Storage(self._options.location), attempt, plan.partition_by, plan.required)
+        try:
+            for batch in iterator:
+                # Of a batch that the table has, whatever comes before the sink is done again: it may keep
+                # state.
+                if batch.num_rows and not plan.is_done:
+                    files.write(batch)
+            return Written(plan, attempt.key, tuple(files.close()))
+        except BaseException:
+            files.discard()
+            raise
+
+    def _commit(self, written: Sequence[Written], plan: Plan) -> None:
+        winners = [each.key for each in written if each.added]
+        added = [file for each in written for file in each.added]
+        if not plan.is_done:
+            pipeline.commit(self._options, plan, winners, added)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit the files of the tasks to the table."""
+        written = _written(messages)
+        plan = written[0].plan if written else self._make_plan()
+        if plan.batch_id != batchId:
+            raise PipelineError(
+                f"batch {batchId} was planned as batch {plan.batch_id}: the checkpoint that the sink was "
+                "given, or found, is not that of this query. Give both the same checkpointLocation"
+            )
+        self._commit(written, plan)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave everything as it is: the commit may have been made, and the next plan finds out."""
+
+    def _make_plan(self) -> Plan:
+        return pipeline.plan_stream(self._options, self._schema, Checkpoint(self._options.checkpoint))
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the files of the tasks to the table."""
+        written = _written(messages)
+        self._commit(written, written[0].plan if written else self._make_plan())
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave everything as it is: the commit may have been made."""
+
+    def _make_plan(self) -> Plan:
+        return pipeline.plan_batch(self._options, self._schema)
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """What the tasks told; those that failed told nothing."""
+    return [each for each in messages if isinstance(each, Written)]

@@ -1,0 +1,86 @@
+"""The files of a table, wherever it is: in a directory, or behind a URL that both pyarrow and deltalake know.
+
+In a directory what is written is also flushed, because a commit must not outlive the files that it names.
+Where a URL leads, that is the business of the store. Credentials come from the environment, as both libraries
+read them.
+"""
+
+import os
+import posixpath
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pyarrow import fs  # type: ignore[import-untyped]
+
+
+def location_of(path: str) -> str:
+    """A table's place as every process finds it: an absolute path, or a URL."""
+    if path.startswith("file:"):
+        path = unquote("/" + path.removeprefix("file:").lstrip("/"))
+    return path.rstrip("/") if "://" in path else str(Path(path).absolute())
+
+
+class Storage:
+    """Files by their paths inside a table."""
+
+    def __init__(self, location: str) -> None:
+        self.is_local = "://" not in location
+        self._files: Any = fs.LocalFileSystem()
+        self._root = location
+        if not self.is_local:
+            self._files, self._root = fs.FileSystem.from_uri(location)
+
+    def open(self, path: str) -> Any:
+        """A stream into a new file."""
+        target = self._at(path)
+        if self.is_local:
+            self._files.create_dir(posixpath.dirname(target), recursive=True)
+        return self._files.open_output_stream(target)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small file."""
+        with self.open(path) as stream:
+            stream.write(content)
+
+    def read(self, path: str) -> bytes | None:
+        """A small file, if it is there."""
+        try:
+            with self._files.open_input_stream(self._at(path)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory; nothing if there is none."""
+        selector = fs.FileSelector(self._at(directory), allow_not_found=True)
+        return sorted(str(each.base_name) for each in self._files.get_file_info(selector))
+
+    def changed(self, path: str) -> int | None:
+        """When a file was written, in nanoseconds; None if there is none."""
+        (found,) = self._files.get_file_info([self._at(path)])
+        return None if found.type is fs.FileType.NotFound else int(found.mtime_ns or 0)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self._files.delete_file(self._at(path))
+
+    def flush(self, path: str) -> None:
+        """Put a file of a directory on disk, with the names that lead to it."""
+        if self.is_local:
+            at = Path(self._at(path))
+            for each in (at, *at.parents[: len(Path(path).parts)]):
+                _flush(each)
+
+    def _at(self, path: str) -> str:
+        return posixpath.join(self._root, path) if path else self._root
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

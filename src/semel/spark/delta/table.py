@@ -1,0 +1,202 @@
+"""A Delta table as the driver sees it: opened, made if there is none, and committed to.
+
+Only here is `deltalake` used. A process keeps its tables open, because to load a large one takes time; before
+each use it reads the commits that others have made since.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from semel.spark.delta.files import Added
+from semel.spark.delta.position import Note
+from semel.spark.delta.schema import new_columns
+from semel.spark.delta.storage import Storage
+from semel.spark.errors import OptionError, PipelineError
+
+LOG = "_delta_log"
+#: Tables that a process keeps open.
+TABLES_MAX = 8
+#: What a table may ask of its writers without being refused: nothing of it concerns files that are only
+#: added, or it is looked at in `_check_features`.
+FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+#: What a column may be told that only the writer can make true.
+COLUMN_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+_opened: dict[tuple[int, str], tuple[DeltaTable, int | None]] = {}
+
+
+class Table:
+    """A table at the version that it had when it was opened."""
+
+    def __init__(self, location: str, table: DeltaTable) -> None:
+        self.location = location
+        self.storage = Storage(location)
+        self._table = table
+
+    @property
+    def table_id(self) -> str:
+        """What stays the same as long as the table lives, wherever it is moved."""
+        return str(self._table.metadata().id)
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns by which it is partitioned."""
+        return tuple(self._table.metadata().partition_columns)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Its columns, in Delta's JSON."""
+        found: dict[str, Any] = json.loads(self._table.schema().to_json())
+        return found
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The version of a transaction identifier."""
+        return self._table.transaction_version(app_id)
+
+    def notes(self, limit: int) -> list[str]:
+        """The notes of the newest commits, those that have one."""
+        found = self._table.history(limit)
+        return [each["userMetadata"] for each in found if isinstance(each.get("userMetadata"), str)]
+
+    def commit(self, added: Iterable[Added], note: Note) -> None:
+        """Add files. If it raises CommitFailedError, somebody else has changed what this commit builds on."""
+        columns, now = self.partition_by, int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                each.path, each.size, dict(zip(columns, each.values, strict=True)), now, True, each.stats
+            )
+            for each in added
+        ]
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": note.to_text()},
+            app_transactions=[Transaction(name, version) for name, version in note.identifiers().items()],
+        )
+        before = self._table.version()
+        self._table.create_write_transaction(
+            actions, "append", self._table.schema(), list(columns), commit_properties=properties
+        )
+        self._table.update_incremental()
+        for version in range(before + 1, self._table.version() + 1):
+            self.storage.flush(_log_file(version))
+        _keep(self.location, self._table)
+
+
+def open_table(location: str) -> Table | None:
+    """The table as it is now; None if there is none."""
+    key = (os.getpid(), location)
+    with _explained(location):
+        try:
+            table, changed = _opened.pop(key, (None, None))
+            # A log that is not the one that was read belongs to another table in the same place.
+            if table is not None and changed == _changed(location, table):
+                table.update_incremental()
+            else:
+                table = DeltaTable(location)
+        except TableNotFoundError:
+            return None
+        _keep(location, table)
+        return Table(location, table)
+
+
+def _keep(location: str, table: DeltaTable) -> None:
+    if len(_opened) >= TABLES_MAX:
+        _opened.pop(next(iter(_opened)))
+    _opened[os.getpid(), location] = (table, _changed(location, table))
+
+
+def open_for(location: str, rows: dict[str, Any], partition_by: Sequence[str], *, merges: bool) -> Table:
+    """The table that takes these rows. It is made if there is none; OptionError if it does not take them."""
+    table = open_table(location) or _create(location, rows, partition_by)
+    if partition_by and table.partition_by != tuple(partition_by):
+        raise OptionError(
+            f"the table {location} is partitioned by {', '.join(table.partition_by) or 'nothing'}, and not "
+            f"by {', '.join(partition_by)}. Leave partitionBy out"
+        )
+    _check_features(table)
+    new = new_columns(rows, table.schema, table.partition_by)
+    if not new:
+        return table
+    names = ", ".join(repr(each["name"]) for each in new)
+    if not merges:
+        raise OptionError(
+            f"the table {location} has no column {names}. Leave it out, or say mergeSchema=true to add it"
+        )
+    with _explained(location):
+        table._table.alter.add_columns([Field.from_json(json.dumps(each)) for each in new])
+    _opened.pop((os.getpid(), location), None)
+    return open_for(location, rows, partition_by, merges=False)
+
+
+def _create(location: str, rows: dict[str, Any], partition_by: Sequence[str]) -> Table:
+    with _explained(location):
+        if found := Storage(location).names(""):
+            raise OptionError(
+                f"{location} is not a Delta table and not empty: it has {found[0]!r}. Give another path"
+            )
+        schema = Schema.from_json(json.dumps(rows))
+        # If another copy has made it a moment ago, that one is taken.
+        DeltaTable.create(location, schema, mode="ignore", partition_by=list(partition_by))
+    table = open_table(location)
+    if table is None:
+        raise PipelineError(f"the table {location} was made, and cannot be found")
+    return table
+
+
+def _check_features(table: Table) -> None:
+    """Refuse tables with rules that nobody would check for rows that are written here."""
+    protocol, settings = table._table.protocol(), table._table.metadata().configuration
+    asked = sorted(set(protocol.writer_features or ()) - FEATURES)
+    asked += [name for name in settings if name.startswith("delta.constraints.")]
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        asked.append("columnMapping")
+    for field in table.schema["fields"]:
+        asked += [f"{name} of {field['name']}" for name in COLUMN_RULES if name in field["metadata"]]
+    if asked:
+        raise OptionError(
+            f"the table {table.location} asks its writers for {', '.join(asked)}, which this sink cannot do"
+        )
+
+
+def _log_file(version: int) -> str:
+    return f"{LOG}/{version:020}.json"
+
+
+def _changed(location: str, table: DeltaTable) -> int | None:
+    """When the newest commit that is known was written."""
+    return Storage(location).changed(_log_file(table.version()))
+
+
+@contextmanager
+def _explained(location: str) -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError as error:
+        raise PipelineError(
+            f"the table {location} was changed at the same moment: {error} Start again"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise PipelineError(f"the table {location} cannot be reached: {error}") from error

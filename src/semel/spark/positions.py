@@ -1,0 +1,147 @@
+"""Where partitions begin and end, and which there are: what the driver asks the cluster.
+
+What fails for a moment is asked again, as often as `fetchOffset.numRetries` says; the list of partitions may
+be believed for a while (`partition.metadata.cache.ttl.ms`).
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from semel.client import EARLIEST, LATEST, Client, ClientError, KafkaError, Partition
+from semel.client.errors import is_retriable
+from semel.client.group_offsets import fetch_offsets, is_unstable
+from semel.client.offsets import list_offsets
+from semel.spark.clients import connect
+from semel.spark.decision import take_over
+from semel.spark.errors import OptionError
+from semel.spark.options import AtTime, SourceOptions, Where
+from semel.spark.vectors import Vector
+
+T = TypeVar("T")
+
+#: A decision takes milliseconds; one that takes longer than this has lost its driver.
+DECISION_S = 5.0
+#: What the protocol says where there is no record at or after a time.
+NO_OFFSET = -1
+
+
+class Positions:
+    """What the cluster knows about the partitions that are read."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._known: tuple[float, list[Partition]] | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client of this process. It is not kept: this object goes to other processes."""
+        return connect(self._options.address)
+
+    def partitions(self) -> list[Partition]:
+        """The partitions there are now, or were a moment ago if that is good enough."""
+        now = time.monotonic()
+        if self._known is not None and now - self._known[0] < self._options.partitions_age_s:
+            return list(self._known[1])
+        found = self._ask(self._partitions)
+        self._known = (now, found)
+        return list(found)
+
+    def ends(self, partitions: Sequence[Partition]) -> Vector:
+        """Where a reader has to stop now."""
+        return self._at(dict.fromkeys(partitions, LATEST))
+
+    def settle(self) -> None:
+        """Wait for a decision that the pipeline is making; if nobody makes it any more, take over.
+
+        A driver that died in the middle of one leaves offsets that nobody else can commit. The query that
+        begins here is its successor, so it may.
+        """
+        pipeline_id = self._options.pipeline_id or ""
+        try:
+            fetch_offsets(self.client, pipeline_id, stable_within_s=DECISION_S)
+        except KafkaError as error:
+            if not is_unstable(error):
+                raise
+            take_over(self.client, pipeline_id)
+
+    def resolve(self, where: Where | Vector | AtTime, partitions: Sequence[Partition], option: str) -> Vector:
+        """The offsets that an option means now."""
+        if isinstance(where, AtTime):
+            return self._at_time(where, partitions, option)
+        if isinstance(where, dict):
+            return self._at(_for_each(where, partitions, option))
+        if where is Where.COMMITTED:
+            pipeline_id = self._options.pipeline_id or ""
+            committed = self._ask(lambda: fetch_offsets(self.client, pipeline_id, partitions))
+            known = {key: each.offset for key, each in committed.items()}
+            # What a pipeline has not begun it reads from its beginning: every record counts.
+            return self._at({key: known.get(key, EARLIEST) for key in partitions})
+        return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
+
+    def _at_time(self, where: AtTime, partitions: Sequence[Partition], option: str) -> Vector:
+        if isinstance(where.at_ms, dict):
+            times = _for_each(where.at_ms, partitions, f"{option}ByTimestamp")
+        else:
+            times = dict.fromkeys(partitions, where.at_ms)
+        found = self._list(times)
+        late = [key for key, offset in found.items() if offset == NO_OFFSET]
+        if late and not where.or_latest:
+            topic, partition = late[0]
+            raise OptionError(
+                f"{topic}/{partition} has no record at or after timestamp {times[late[0]]}. Choose an "
+                "earlier one, or set startingOffsetsByTimestampStrategy=latest to begin with what comes next"
+            )
+        return found | self.ends(late)
+
+    def _at(self, wanted: Mapping[Partition, int]) -> Vector:
+        found = self._list({key: offset for key, offset in wanted.items() if offset < 0})
+        return {key: found.get(key, offset) for key, offset in wanted.items()}
+
+    def _list(self, wanted: Mapping[Partition, int]) -> Vector:
+        found = self._ask(lambda: list_offsets(self.client, wanted, isolation=self._options.isolation))
+        return {key: each.offset for key, each in found.items()}
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        retries = self._options.retries
+        for left in reversed(range(retries.number + 1)):
+            try:
+                return question()
+            except (KafkaError, ClientError) as error:
+                if not left or not is_retriable(error):
+                    raise
+                time.sleep(retries.pause_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _partitions(self) -> list[Partition]:
+        wanted = self._options.topics
+        if wanted.pattern is not None:
+            pattern = re.compile(wanted.pattern)
+            topics = [
+                topic
+                for topic in self.client.describe().topics
+                if not topic.is_internal and pattern.fullmatch(topic.name)
+            ]
+        else:
+            names = sorted({*wanted.names, *(topic for topic, _ in wanted.partitions)})
+            topics = list(self.client.describe(names).topics)
+            if missing := set(names) - {topic.name for topic in topics}:
+                raise OptionError(
+                    f"there is no topic {', '.join(sorted(missing))}. "
+                    "Check the name, or create it with 'semel topics create'"
+                )
+        found = [(topic.name, each.partition) for topic in topics for each in topic.partitions]
+        if not wanted.partitions:
+            return found
+        if absent := set(wanted.partitions) - set(found):
+            names = [f"{topic}/{partition}" for topic, partition in sorted(absent)]
+            raise OptionError(f"assign names partitions that there are not: {', '.join(names)}")
+        return list(wanted.partitions)
+
+
+def _for_each(given: Vector, partitions: Sequence[Partition], option: str) -> Vector:
+    if wrong := set(partitions) ^ given.keys():
+        names = [f"{topic}/{partition}" for topic, partition in sorted(wrong)]
+        raise OptionError(f"{option} gives one number for every partition; check {', '.join(names)}")
+    return given

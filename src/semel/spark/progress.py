@@ -1,0 +1,67 @@
+"""What Spark reports of a query's batches, in the few numbers that say how a pipeline is doing."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semel.spark.vectors import Vector, of_json
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One batch of one query."""
+
+    pipeline: str
+    batch: int
+    at: str  # when it began
+    rows: int
+    rows_per_second: float
+    duration_ms: int
+    lag: int  # offsets that were waiting behind it
+
+    @classmethod
+    def of(cls, pipeline: str, report: Mapping[str, Any]) -> "Progress":
+        """Read a report of Spark."""
+        ends: Vector = {}
+        latest: Vector = {}
+        for source in report["sources"]:
+            ends |= _vector(source.get("endOffset"))
+            latest |= _vector(source.get("latestOffset"))
+        return cls(
+            pipeline=pipeline,
+            batch=int(report["batchId"]),
+            at=str(report["timestamp"]),
+            rows=int(report["numInputRows"]),
+            rows_per_second=float(report.get("processedRowsPerSecond") or 0.0),
+            duration_ms=int(report["durationMs"].get("triggerExecution", 0)),
+            lag=sum(max(0, offset - ends.get(key, 0)) for key, offset in latest.items()),
+        )
+
+
+class News:
+    """The reports of one query, each of them once."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._last: tuple[int, str] | None = None
+
+    def of(self, query: StreamingQuery) -> Iterator[Progress]:
+        """What the query has reported since this was asked last."""
+        reports = [json.loads(each.json) for each in query.recentProgress]
+        keys = [(int(each["batchId"]), str(each["timestamp"])) for each in reports]
+        first = keys.index(self._last) + 1 if self._last in keys else 0
+        if keys:
+            self._last = keys[-1]
+        for report in reports[first:]:
+            yield Progress.of(self._pipeline, report)
+
+
+def _vector(found: Any) -> Vector:
+    """The offsets of a source of ours; those of others are nothing that could be counted here."""
+    try:
+        return of_json(json.loads(found) if isinstance(found, str) else found)
+    except (ValueError, AttributeError):
+        return {}

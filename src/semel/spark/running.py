@@ -1,0 +1,204 @@
+"""Running a declared pipeline: one streaming query for every sink, watched until it ends or is stopped.
+
+A query stops when the broker is away, and Spark does not start it again. Here that is done, because a new
+start is always safe: a batch that was decided is finished, and one that was not is written anew.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Sink, Source
+from semel.spark.errors import PipelineError
+from semel.spark.failures import explain, is_passing
+from semel.spark.progress import News, Progress
+
+TRIGGER = "1 second"
+PATIENCE_SECONDS = 300.0
+POLL_SECONDS = 0.2
+RESTART_PAUSE_SECONDS = 1.0
+#: How long a batch may take to its end after a stop was asked for. After that it is given up, and done again.
+STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pipeline runs, and how."""
+
+    bootstrap_servers: str
+    checkpoint: str  # the directory below which every query has its own
+    once: bool = False  # read what is there, and end
+    trigger: str = TRIGGER
+    client: Mapping[str, str] = field(default_factory=dict)  # other settings of the client, by Kafka's names
+
+    @property
+    def cluster(self) -> dict[str, str]:
+        """How the cluster is reached, as options of a source or a sink."""
+        settings = {"bootstrap.servers": self.bootstrap_servers, **self.client}
+        return {f"kafka.{name}": value for name, value in settings.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A query has stopped for a reason that may pass, and was started again."""
+
+    pipeline: str
+    why: str
+
+
+def start(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    bootstrap_servers: str,
+    checkpoint: str,
+    once: bool = False,
+    trigger: str = TRIGGER,
+    client: Mapping[str, str] | None = None,
+) -> dict[str, StreamingQuery]:
+    """Start the queries of a pipeline; they come back by their pipeline ids, which are those of its sinks.
+
+    Each has its checkpoint in a directory of its own below `checkpoint`. With `once` they read what is there
+    now, and end; else they begin a batch every `trigger`. `client` is how the cluster wants to be spoken to,
+    such as `{"security.protocol": "SSL"}`.
+    """
+    place = Place(bootstrap_servers, checkpoint, once, trigger, client or {})
+    started: dict[str, StreamingQuery] = {}
+    try:
+        for pipeline_id in pipeline.sinks:
+            started[pipeline_id] = start_query(spark, pipeline, pipeline_id, place)
+    except BaseException:
+        for query in started.values():
+            query.stop()
+        raise
+    return started
+
+
+def start_query(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place: Place) -> StreamingQuery:
+    """Start the query of one sink."""
+    sink = pipeline.sinks[pipeline_id]
+    cluster = {**place.cluster, "pipeline.id": pipeline_id}
+    frame = _result(spark, pipeline, pipeline_id, place)
+    when: dict[str, Any] = {"availableNow": True} if place.once else {"processingTime": place.trigger}
+    return (
+        frame.writeStream.format("semel-delta" if isinstance(sink, Delta) else "semel")
+        .options(**{**cluster, **_where(sink), **sink.options})
+        .option("checkpointLocation", _below(place.checkpoint, pipeline_id))
+        .trigger(**when)
+        .start()
+    )
+
+
+def _result(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place: Place) -> DataFrame:
+    """What goes to one sink. Every sink has readers of its own, since they go on where that sink is."""
+    sources = {name: _load(spark, source, place, pipeline_id) for name, source in pipeline.sources.items()}
+    frame = pipeline.results(sources)[pipeline_id]
+    if not isinstance(frame, DataFrame):
+        raise DeclarationError(
+            f"the function of {pipeline} returns a DataFrame for every sink; for {pipeline_id} it was "
+            f"{type(frame).__name__}"
+        )
+    if not frame.isStreaming:
+        raise DeclarationError(f"what {pipeline} returns for {pipeline_id} does not come from a stream")
+    return frame
+
+
+def _load(spark: SparkSession, source: Source, place: Place, pipeline_id: str) -> DataFrame:
+    options = {**place.cluster, "subscribe": source.name, **source.options}
+    if isinstance(source, Lookup):
+        return spark.read.format("semel").options(**options).load()
+    return spark.readStream.format("semel").options(**{"pipeline.id": pipeline_id, **options}).load()
+
+
+def _where(sink: Sink) -> dict[str, str]:
+    return {"path": sink.path} if isinstance(sink, Delta) else {"topic": sink.name}
+
+
+def _below(checkpoint: str, name: str) -> str:
+    if urlsplit(checkpoint).scheme:
+        return f"{checkpoint.rstrip('/')}/{name}"
+    return str(PurePosixPath(checkpoint, name))
+
+
+class Run:
+    """All queries of a pipeline, from their start to their end."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        place: Place,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._place = place
+        self._patience_seconds = patience_seconds
+        self._queries: dict[str, StreamingQuery] = {}
+        self._news: dict[str, News] = {}
+        self._failing_since: dict[str, float] = {}
+
+    def watch(self, is_stopping: Callable[[], bool]) -> Iterator[Progress | Restarted | None]:
+        """Start the queries and tell what becomes of them, until all have ended or a stop is asked for.
+
+        None comes where nothing is new. PipelineError if one of them fails for good. However it ends, no
+        query is left running; after a stop that was asked for, batches had the time to end.
+        """
+        try:
+            for name in self._pipeline.sinks:
+                self._start(name)
+            while self._is_any_active() and not is_stopping():
+                for name in self._pipeline.sinks:
+                    yield from self._look_at(name)
+                yield None
+                time.sleep(POLL_SECONDS)
+            yield from self._let_batches_end()
+        finally:
+            for query in self._queries.values():
+                query.stop()
+
+    def _start(self, name: str) -> None:
+        try:
+            self._queries[name] = start_query(self._spark, self._pipeline, name, self._place)
+        except PySparkException as error:
+            raise PipelineError(f"query {name} was not started: {explain(error)}") from error
+        self._news[name] = News(name)
+
+    def _is_any_active(self) -> bool:
+        return any(query.isActive or query.exception() for query in self._queries.values())
+
+    def _look_at(self, name: str) -> Iterator[Progress | Restarted]:
+        query = self._queries[name]
+        error = query.exception()
+        for each in self._news[name].of(query):
+            self._failing_since.pop(name, None)
+            yield each
+        if error is None:
+            return
+        since = self._failing_since.setdefault(name, time.monotonic())
+        if not is_passing(error) or time.monotonic() - since > self._patience_seconds:
+            raise PipelineError(f"query {name} has stopped: {explain(error)}") from error
+        yield Restarted(name, explain(error))
+        time.sleep(RESTART_PAUSE_SECONDS)
+        self._start(name)
+
+    def _let_batches_end(self) -> Iterator[Progress | None]:
+        deadline = time.monotonic() + STOP_SECONDS
+        waiting = dict(self._queries)
+        while waiting and time.monotonic() < deadline:
+            for name, query in list(waiting.items()):
+                if not (query.isActive and query.status["isTriggerActive"]):
+                    # Before it begins another.
+                    query.stop()
+                    del waiting[name]
+            yield None
+            time.sleep(POLL_SECONDS / 4)
+        for name, query in self._queries.items():
+            yield from self._news[name].of(query)

@@ -1,0 +1,99 @@
+"""`semel.spark.session`: a Spark that suits this package, on one machine or on a cluster."""
+
+import os
+import re
+import shlex
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from semel.spark import java
+
+#: What a session may say wherever it runs: a time means the same everywhere.
+SESSION_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
+#: What the one who starts Spark may say: Python and Java talk over Unix sockets.
+STARTER_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
+#: On one machine: nothing listens to the outside, and checkpoints are written by way of plain files, which
+#: takes half the time there.
+LOCAL_DEFAULTS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+LOCAL_MASTER = "local[*]"
+
+
+def session(app_name: str = "semel", *, master: str | None = None) -> SparkSession.Builder:
+    """A builder of a SparkSession with what suits Semel; end it with `.getOrCreate()`.
+
+        spark = semel.spark.session("billing").config("spark.driver.memory", "4g").getOrCreate()
+
+    A Java is found, or the one that comes with `semel[spark]` is used; Spark's Python processes run this
+    Python; without a master it runs on this machine, with all of its cores. What was set elsewhere stays as
+    it is: in spark-defaults.conf, by spark-submit, in PYSPARK_SUBMIT_ARGS, by the environment, or by a
+    session that is running already. What is set on the builder afterwards wins.
+    """
+    builder = SparkSession.builder
+    if SparkSession.getActiveSession() is not None:
+        return builder
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = _given()
+    defaults = {"spark.app.name": app_name, **SESSION_DEFAULTS}
+    if "spark.remote" not in given and "SPARK_REMOTE" not in os.environ:
+        java.prepare()
+        where = master or given.get("spark.master", LOCAL_MASTER)
+        builder.master(where)
+        defaults |= STARTER_DEFAULTS | (LOCAL_DEFAULTS if where.startswith("local") else {})
+    for name, value in defaults.items():
+        if name not in given:
+            builder.config(name, value)
+    return builder
+
+
+def _given() -> dict[str, str]:
+    """The settings that somebody has made before us, wherever that can be done."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit has started this program, so there is a Java already, which knows them all.
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    found = _from_files()
+    found |= _from_arguments(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    if "MASTER" in os.environ:
+        found["spark.master"] = os.environ["MASTER"]
+    return found
+
+
+def _from_files() -> dict[str, str]:
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    path = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    return _properties(path) if path.is_file() else {}
+
+
+def _from_arguments(arguments: list[str]) -> dict[str, str]:
+    """What spark-submit would be told."""
+    found: dict[str, str] = {}
+    names = {"--master": "spark.master", "--name": "spark.app.name", "--remote": "spark.remote"}
+    for option, value in pairwise(arguments):
+        if option in names:
+            found[names[option]] = value
+        elif option in ("--conf", "-c"):
+            name, _, text = value.partition("=")
+            found[name] = text
+        elif option == "--properties-file" and Path(value).is_file():
+            found = {**_properties(Path(value)), **found}
+    return found
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """Names and values as Spark's files have them: a space or a sign between, # before remarks."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    found = (re.fullmatch(r"([^\s=:#]+)[\s=:]*(.*)", line) for line in lines)
+    return {each[1]: each[2] for each in found if each}

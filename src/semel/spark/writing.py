@@ -1,0 +1,124 @@
+"""Writing Arrow batches as records; this runs in Spark's executors.
+
+Rows are packed by the columnar codec, a batch for each partition at a time, and a batch that is full goes to
+the producer at once, which sends it while the next rows are packed. No row becomes an object of Python.
+"""
+
+import random
+import sys
+import time
+from typing import Any, Protocol
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from semel.client import Client, ErrorCode
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S
+from semel.client.errors import check
+from semel.client.offsets import Partition
+from semel.spark.columns import binary_of, numbers_of
+from semel.spark.errors import OptionError
+from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
+from semel.wire.schema import Buffer
+
+#: Well below what topics take by default, with room for topics that take less.
+BATCH_BYTES = 512 << 10
+#: What may wait in batches that are not full, of all partitions together.
+WAITING_BYTES_MAX = 32 << 20
+
+
+class PackedProducer(Protocol):
+    """What takes batches: `Producer` and `TransactionalProducer`."""
+
+    def send_packed(self, topic: str, partition: int, packed: Packed) -> Any:
+        """Hand over a batch."""
+
+
+class RowWriter:
+    """Writes the rows of one task, to a given topic or to that of each row."""
+
+    def __init__(self, client: Client, producer: PackedProducer, topic: str | None) -> None:
+        self._client = client
+        self._producer = producer
+        self._topic = topic
+        self._packers: dict[str, _Topic] = {}
+        #: A partition that was written to; None before the first row.
+        self.where: Partition | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take in rows; what fills a batch is sent."""
+        if self._topic is not None:
+            self._write_to(self._topic, rows)
+        else:
+            topics = rows.column("topic")
+            if topics.null_count:
+                raise OptionError("a row has no topic: its column is null, and there is no option topic")
+            for topic in pc.unique(topics).to_pylist():
+                self._write_to(topic, rows.filter(pc.equal(topics, topic)))
+        if sum(each.packer.size_bytes for each in self._packers.values()) > WAITING_BYTES_MAX:
+            self.finish()
+
+    def finish(self) -> None:
+        """Send what is not full, too."""
+        for name, topic in self._packers.items():
+            for partition in range(topic.partitions):
+                self._send(name, partition, topic.packer.take(partition))
+
+    def _write_to(self, name: str, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        topic = self._packers.get(name)
+        if topic is None:
+            topic = self._packers[name] = _Topic(self._client, name)
+        columns = {column: rows.column(column) for column in rows.schema.names}
+        keys = binary_of(columns["key"]) if "key" in columns else None
+        values = binary_of(columns["value"])
+        headers = _packed_headers(columns["headers"]) if "headers" in columns else None
+        chosen = topic.choose(rows.num_rows, keys, columns.get("partition"))
+        if self.where is None:
+            self.where = (name, int.from_bytes(chosen[:4], sys.byteorder))
+        now, at = int(time.time() * 1000), 0
+        while at < rows.num_rows:
+            at = topic.packer.add(at, rows.num_rows, chosen, keys, values, headers, now)
+            if topic.packer.full is not None:
+                self._send(name, topic.packer.full, topic.packer.take(topic.packer.full))
+
+    def _send(self, name: str, partition: int, packed: Packed | None) -> None:
+        if packed is not None:
+            self._producer.send_packed(name, partition, packed)
+
+
+class _Topic:
+    """A topic that is written to: how many partitions it has, and what waits for each."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._name = name
+        found = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        self.partitions = len(found.partitions)
+        self.packer = Packer(self.partitions, BATCH_BYTES)
+
+    def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:
+        """The partition of each row: the given one, else that of its key, else any."""
+        if given is not None and given.null_count < rows:
+            bounds = pc.min_max(given).as_py()
+            wrong = bounds["min"] if bounds["min"] < 0 else bounds["max"]
+            if not 0 <= wrong < self.partitions:
+                message = f"topic {self._name!r} has no partition {wrong}, only 0 to {self.partitions - 1}"
+                check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        numbers = None if given is None else numbers_of(given)
+        # Rows without a key stay together, and those of the next Arrow batch go somewhere else.
+        return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
+
+
+def _packed_headers(column: pa.Array) -> list[bytes | None] | None:
+    if column.null_count == len(column):
+        return None
+    return [_packed(headers) if headers else None for headers in column.to_pylist()]
+
+
+def _packed(headers: list[Any]) -> bytes:
+    if any(header is None or header["key"] is None for header in headers):
+        raise OptionError(
+            "a row has a header without a key; every header has one, and only its value may be null"
+        )
+    return pack_headers((header["key"], header["value"]) for header in headers)

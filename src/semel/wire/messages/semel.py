@@ -1,0 +1,99 @@
+"""What Semel adds to Kafka's protocol: private APIs, for pipelines.
+
+Their keys are far above Kafka's, and above those that vendors of other brokers use for themselves. A broker
+that serves them says so in ApiVersions, in two ways: they are in the list of APIs, and the feature
+`semel.group.commit` says whose they are. Without both they are never sent. `docs/adr/0026` has the reasons.
+
+GroupCommit ends several transactions and commits the offsets of a group, all or nothing. BeginAttempt is what
+InitProducerId is for a transaction that belongs to a *run*: the pair of producer id and epoch that a driver
+got for its own transactional id.
+"""
+
+from semel.wire.schema import (
+    Request,
+    Response,
+    array,
+    int16,
+    int32,
+    int64,
+    request,
+    response,
+    string,
+    struct,
+)
+
+#: Keys from here on are Semel's own.
+FIRST_OWN_KEY = 20_000
+#: The feature that says whose these keys are.
+GROUP_COMMIT = "semel.group.commit"
+
+
+@struct
+class GroupCommitTransaction:
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+
+
+@struct
+class GroupCommitPartition:
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(default=-1)
+    committed_metadata: str | None = string(nullable=True)
+
+
+@struct
+class GroupCommitTopic:
+    name: str = string()
+    partitions: list[GroupCommitPartition] = array(GroupCommitPartition)
+
+
+@request(20_000, versions="0", flexible=0)
+class GroupCommitRequest(Request):
+    """The driver commits these transactions, and these offsets to the group, together."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    transactions: list[GroupCommitTransaction] = array(GroupCommitTransaction)
+    group_id: str = string()
+    topics: list[GroupCommitTopic] = array(GroupCommitTopic)
+
+
+@struct
+class GroupCommitRefusal:
+    transactional_id: str = string()
+    error_code: int = int16()
+
+
+@response(20_000, versions="0", flexible=0)
+class GroupCommitResponse(Response):
+    """Whether all of it is done. If not, nothing is, and what stood in the way is named."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True, default=None)
+    refused: list[GroupCommitRefusal] = array(GroupCommitRefusal)
+
+
+@request(20_001, versions="0", flexible=0)
+class BeginAttemptRequest(Request):
+    """A task attempt of a run asks for its pair, and its transaction is open from then on."""
+
+    transactional_id: str = string()
+    driver_transactional_id: str = string()
+    driver_producer_id: int = int64()
+    driver_producer_epoch: int = int16()
+    transaction_version: int = int16(default=2)
+
+
+@response(20_001, versions="0", flexible=0)
+class BeginAttemptResponse(Response):
+    """The pair to write with."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True, default=None)
+    producer_id: int = int64(default=-1)
+    producer_epoch: int = int16(default=-1)

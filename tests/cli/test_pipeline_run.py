@@ -1,0 +1,170 @@
+"""`semel pipeline run` and `semel spark-submit`, in processes of their own, as their users have them."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.sparking import committed, create, fill, values
+
+import semel
+from semel.cli.pipeline_screen import Lines, Screen
+from semel.spark.progress import Progress
+from semel.spark.running import Restarted
+
+FILE = """
+from semel.pipeline import Topic, pipeline
+
+@pipeline("copy", source=Topic("in"), sink=Topic("out"))
+def copy(rows):
+    return rows.select("key", "value")
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "copying.py"
+    path.write_text(FILE)
+    return path
+
+
+def started(broker: semel.Embedded, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "semel", *arguments],
+        env={**os.environ, "SEMEL_BOOTSTRAP": broker.bootstrap_servers},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def limited() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that do not outlive the test, nor wait for ever to be read from."""
+    processes: list[subprocess.Popen[str]] = []
+    timer = threading.Timer(250, lambda: [each.kill() for each in processes])
+    timer.start()
+    yield processes
+    timer.cancel()
+    for each in processes:
+        each.kill()
+        each.communicate()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path, limited) -> None:
+    create(broker.bootstrap_servers, ("in", 2), ("out", 1))
+    fill(broker.bootstrap_servers, "in", range(40))
+    run = ("pipeline", "run", str(file), "--master", "local[2]", "--checkpoint", "kept")
+    first = started(broker, *run, "--json", "--log", "logs/spark.log", cwd=file.parent)
+    limited.append(first)
+    assert first.stdout is not None
+    line = first.stdout.readline()
+    assert line, first.communicate()
+    event = json.loads(line)
+    assert (event["event"], event["pipeline"], event["batch"], event["rows"]) == ("batch", "copy", 0, 40)
+    first.send_signal(signal.SIGTERM)
+    _, said = first.communicate()
+    assert (first.returncode, said) == (
+        0,
+        "pipeline 'copy' has stopped. Start it again, and it goes on where it was.\n",
+    )
+    assert (file.parent / "logs/spark.log").stat().st_size > 0, "what Java says went there"
+    fill(broker.bootstrap_servers, "in", range(40, 60))
+    second = started(broker, *run, "--once", cwd=file.parent)
+    limited.append(second)
+    printed, said = second.communicate()
+    assert second.returncode == 0, said
+    assert printed.startswith("copy  batch 1: 20 rows in ")
+    assert committed(broker.bootstrap_servers, "out") == values(range(60))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_query_that_fails_ends_with_a_sentence(broker: semel.Embedded, tmp_path: Path, limited) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(FILE.replace('"in"', '"gone"'))
+    ran = started(broker, "pipeline", "run", str(path), "--once", "--master", "local[1]", cwd=tmp_path)
+    limited.append(ran)
+    _, said = ran.communicate()
+    assert ran.returncode == 1
+    assert said.splitlines()[-1] == (
+        "Error: Query copy has stopped: there is no topic gone. Check the name, or create it with "
+        "'semel topics create'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "declares no pipeline. Put @pipeline(...) of semel.pipeline before the function."),
+        ("import no_such_thing", "line 1: ModuleNotFoundError: No module named 'no_such_thing'."),
+        (FILE.replace("rows):", "rows, more):"), "so its function has one parameter, not 'rows', 'more'."),
+    ],
+)
+def test_a_file_that_is_wrong(cli, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(text)
+    ran = cli("pipeline", "run", str(path), code=2)
+    assert ran.err.startswith(f"Error: {path}")
+    assert ran.err.strip().endswith(message)
+
+
+def test_a_file_that_is_not_there(cli, tmp_path: Path) -> None:
+    assert "does not exist" in cli("pipeline", "run", str(tmp_path / "gone.py"), code=2).err
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark_submit_has_the_package(broker: semel.Embedded, tmp_path: Path, limited) -> None:
+    create(broker.bootstrap_servers, ("numbers", 1))
+    fill(broker.bootstrap_servers, "numbers", range(5))
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import sys\nimport semel.spark\n"
+        "spark = semel.spark.session('job').getOrCreate()\n"
+        "table = spark.read.format('semel').option('kafka.bootstrap.servers', sys.argv[1])\n"
+        "print(spark.sparkContext.master, table.option('subscribe', 'numbers').load().count())\n"
+    )
+    ran = started(
+        broker, "spark-submit", "--master", "local[1]", str(job), broker.bootstrap_servers, cwd=tmp_path
+    )
+    limited.append(ran)
+    printed, said = ran.communicate()
+    assert printed.splitlines()[-1:] == ["local[1] 5"], said
+
+
+BATCH = Progress("shop.invoices", 7, "2026-11-15T12:00:00Z", 1200, 3870.5, 310, 50)
+
+
+def test_what_a_terminal_shows() -> None:
+    screen = Screen("shop", ["shop.invoices", "shop.totals"])
+    screen.show(BATCH)
+    screen.show(BATCH)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(screen.table())
+    _, _, *rows = [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
+    invoices, totals = rows[-2:]
+    assert invoices[:7] == ["shop.invoices", "7", "2,400", "3,870", "50", "310", "ms"]
+    assert totals[0] == "shop.totals"
+    assert totals[-1] == "starting"
+
+
+def test_what_a_file_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(as_json=False)
+    for event in (BATCH, None, Restarted("shop.totals", "no broker answers")):
+        lines.show(event)
+    assert capsys.readouterr().out.splitlines() == [
+        "shop.invoices  batch 7: 1,200 rows in 310 ms, 3,870 rows/s, 50 behind",
+        "shop.totals  started again: no broker answers",
+    ]

@@ -1,0 +1,234 @@
+"""Declared pipelines: what is wrong with a declaration is said, and what is right runs."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.sparking import committed, create, fill, values
+
+from semel.client import Client, Producer
+from semel.embedded import Embedded
+from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Topic, pipeline
+from semel.spark import PipelineError, start
+from semel.spark.failures import explain, is_passing
+from semel.spark.pipeline_file import load
+from semel.spark.progress import Progress
+from semel.spark.running import Place, Restarted, Run
+
+HEAD = "from semel.pipeline import Delta, Lookup, Topic, pipeline\n"
+
+
+def written(directory: Path, text: str, name: str = "billing.py") -> Path:
+    path = directory / name
+    path.write_text(text)
+    return path
+
+
+def test_a_pipeline_is_data_and_still_a_function(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        HEAD + "@pipeline('billing', source=Topic('orders'), sink=Topic('invoices'))\n"
+        "def billing(orders):\n    return orders + 1\n",
+    )
+    found = load(path)
+    assert (found.id, found.sources, found.sinks) == (
+        "billing",
+        {"orders": Topic("orders")},
+        {"billing": Topic("invoices")},
+    )
+    assert found(41) == 42
+    assert found.results({"orders": 1}) == {"billing": 2}
+
+
+def test_sources_and_sinks_by_name() -> None:
+    @pipeline("p", source={"a": Topic("x"), "b": Lookup("y")}, sink={"c": Topic("z"), "d": Delta("t")})
+    def found(a: int, b: int) -> dict[str, int]:
+        return {"c": a, "d": b}
+
+    assert set(found.sinks) == {"p.c", "p.d"}
+    assert found.results({"a": 1, "b": 2}) == {"p.c": 1, "p.d": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "declares no pipeline"),
+        ("def billing(orders): pass", "declares no pipeline"),
+        ("import no_such_module", "line 1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("x = 1\ny = x / 0", "line 2: ZeroDivisionError"),
+        ("x = 1\ndef billing(:", "line 2: SyntaxError: invalid syntax"),
+        (
+            HEAD + "one = pipeline('one', source=Topic('a'), sink=Topic('b'))(lambda a: a)\n"
+            "two = pipeline('two', source=Topic('a'), sink=Topic('b'))(lambda a: a)",
+            "declares pipeline 'one', pipeline 'two'. Give each a file",
+        ),
+        (
+            HEAD + "pipeline('a/b', source=Topic('a'), sink=Topic('b'))(lambda a: a)",
+            "the id of a pipeline has 1 to 200 letters",
+        ),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message) as caught:
+        load(written(tmp_path, text))
+    assert str(tmp_path / "billing.py") in str(caught.value)
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match=r"its name has to end in \.py"):
+        load(written(tmp_path, "", "billing.txt"))
+
+
+def test_functions_that_do_not_fit() -> None:
+    topic = Topic("a")
+    with pytest.raises(DeclarationError, match="one parameter, not 'a', 'b'"):
+        Pipeline("p", lambda a, b: a, topic, topic)
+    with pytest.raises(DeclarationError, match="The sources are 'x'; the parameters are 'a'"):
+        Pipeline("p", lambda a: a, {"x": topic}, topic)
+    with pytest.raises(DeclarationError, match="reads no stream"):
+        Pipeline("p", lambda a: a, Lookup("a"), topic)
+    with pytest.raises(
+        DeclarationError, match="a source of pipeline 'p' is a Topic or Lookup; 'a' is 'orders'"
+    ):
+        Pipeline("p", lambda a: a, "orders", topic)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="has no sink"):
+        Pipeline("p", lambda a: a, topic, {})
+    named = Pipeline("p", lambda a: a, topic, {"x": topic})
+    with pytest.raises(DeclarationError, match="returns a dict with a DataFrame for each of them, not int"):
+        named.results({"a": 1})
+    with pytest.raises(DeclarationError, match="returned 'y'; its sinks are 'x'"):
+        named.results({"a": {"y": 1}})
+
+
+FILE = """
+from pyspark.sql.functions import broadcast, udf
+from beside import shout
+from semel.pipeline import Lookup, Topic, pipeline
+
+def again(text):
+    return shout(text) + "!"
+
+@pipeline(
+    "shouting",
+    source={"words": Topic("in"), "table": Lookup("table")},
+    sink={"loud": Topic("out"), "plain": Topic("plain")},
+)
+def shouting(words, table):
+    known = broadcast(table.selectExpr("key", "CAST(value AS STRING) AS extra"))
+    both = words.selectExpr("key", "CAST(value AS STRING) AS text").join(known, "key")
+    loud = both.select("key", udf(again)("text").alias("value"))
+    return {"loud": loud, "plain": both.selectExpr("key", "concat(text, ' ', extra) AS value")}
+"""
+
+
+@pytest.mark.spark
+def test_a_file_runs_with_what_is_beside_it(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    """Functions of the file and of its neighbours get to the tasks, which could not import them."""
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 2), ("out", 2), ("plain", 1), ("table", 1))
+    written(tmp_path, "def shout(text):\n    return text.upper()\n", "beside.py")
+    found = load(written(tmp_path, FILE, "copy.py"))  # a name that Python itself uses
+    fill(bootstrap, "in", range(20))
+    with Client(bootstrap) as client, Producer(client) as producer:
+        for number in range(20):
+            producer.send("table", b"more", key=b"key %d" % number)
+    for _ in range(2):
+        queries = start(spark, found, bootstrap_servers=bootstrap, checkpoint=str(tmp_path / "c"), once=True)
+        assert set(queries) == {"shouting.loud", "shouting.plain"}
+        for query in queries.values():
+            query.awaitTermination()
+    assert committed(bootstrap, "out") == Counter(b"VALUE %d!" % number for number in range(20))
+    assert committed(bootstrap, "plain") == Counter(b"value %d more" % number for number in range(20))
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"shouting.loud", "shouting.plain"}
+
+
+def copying(**options: str) -> Pipeline:
+    return Pipeline("copy", lambda rows: rows.select("key", "value"), Topic("in", options), Topic("out"))
+
+
+@pytest.mark.spark
+def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, tmp_path: Path) -> None:
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 1), ("out", 1))
+    fill(bootstrap, "in", range(50))
+    place = Place(bootstrap, str(tmp_path), once=True)
+    run = Run(spark, copying(maxOffsetsPerTrigger="20"), place)
+    reports = [each for each in run.watch(lambda: False) if each is not None]
+    rows = [(each.pipeline, each.batch, each.rows, each.lag) for each in reports if each.rows]
+    assert rows == [("copy", 0, 20, 30), ("copy", 1, 20, 10), ("copy", 2, 10, 0)]
+    assert committed(bootstrap, "out") == values(range(50))
+
+
+@pytest.mark.spark
+def test_a_broker_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    """The queries stop while it is away, and are started again until it is there."""
+    first = Embedded(tmp_path / "log").start()
+    bootstrap, port = first.bootstrap_servers, first.port
+    create(bootstrap, ("in", 1), ("out", 1))
+    fill(bootstrap, "in", range(10))
+    stop, restarts = threading.Event(), []
+    place = Place(bootstrap, str(tmp_path / "checkpoint"), trigger="100 milliseconds")
+    second = Embedded(tmp_path / "log", port=port)
+    for event in Run(spark, copying(**{"kafka.request.timeout.ms": "3000"}), place).watch(stop.is_set):
+        if isinstance(event, Restarted):
+            if not restarts:
+                second.start()
+                fill(bootstrap, "in", range(10, 20))
+            restarts.append(event)
+        elif isinstance(event, Progress) and event.rows:
+            if restarts:
+                stop.set()
+            else:
+                first.close()
+    assert restarts
+    assert committed(bootstrap, "out") == values(range(20))
+    second.close()
+
+
+@pytest.mark.spark
+def test_what_is_wrong_for_good_is_not_tried_again(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    place = Place(semel_broker.bootstrap_servers, str(tmp_path), once=True)
+    with pytest.raises(
+        PipelineError, match=r"^query copy has stopped: there is no topic gone\. Check the name"
+    ):
+        list(
+            Run(spark, Pipeline("copy", lambda a: a, Topic("gone"), Topic("out")), place).watch(lambda: False)
+        )
+    with pytest.raises(
+        PipelineError, match="was not started: there is no option 'maxoffset' here; did you mean"
+    ):
+        list(Run(spark, copying(maxOffset="1"), place).watch(lambda: False))
+    with pytest.raises(DeclarationError, match="for copy it was int"):
+        start(
+            spark,
+            Pipeline("copy", lambda a: 1, Topic("in"), Topic("out")),
+            bootstrap_servers=semel_broker.bootstrap_servers,
+            checkpoint=str(tmp_path),
+        )
+
+
+def test_explanations() -> None:
+    """What is at the bottom of the pages that Spark writes."""
+    frame = '  File "/x/y.py", line 7, in f\n    raise it\n'
+    pages = (
+        "[STREAM_FAILED] Query terminated: Traceback (most recent call last):\n"
+        f"{frame}semel.spark.errors.OptionError: there is no topic x. Check the name\n SQLSTATE: 38000\n"
+        "=== Streaming Query ===\nIdentifier: x"
+    )
+    assert explain(PySparkException(pages)) == "there is no topic x. Check the name"
+    deep = (
+        "Job aborted: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        f"{frame}ValueError: two\nlines\n\n\tat org.apache.spark.X\n\nDriver stacktrace:"
+    )
+    assert explain(PySparkException(deep)) == "ValueError: two\nlines"
+    plain = "[UNRESOLVED_COLUMN] There is no `vale`. SQLSTATE: 42703; line 1 pos 0;\n'Project ['vale]"
+    assert explain(PySparkException(plain)) == "[UNRESOLVED_COLUMN] There is no `vale`."
+    assert not is_passing(PySparkException(pages))
+    assert is_passing(PySparkException(f"{frame}semel.client.errors.BrokerUnreachable: no broker answers"))

@@ -1,0 +1,101 @@
+"""State across kills: what Spark keeps and what the sink has written never tell different stories.
+
+A batch that was decided is not written again, but it is done again, for its state. The driver that is killed
+is a process of its own; its successor, in the Spark that all tests share, finds the state on disk.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.proxy import Proxy
+from support.spark_driver import DriverProcess
+from support.spark_points import await_caught, catch, points
+from support.spark_state import ROCKS_DB, counted_in_windows, numbered, numbered_in_pandas
+from support.sparking import Pipeline, committed, open_transactions
+
+from semel.client import Client, Producer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+KEYS = ("a", "b", "c")
+
+
+@pytest.fixture
+def rocks_db(spark: SparkSession) -> Iterator[None]:
+    for name, value in ROCKS_DB.items():
+        spark.conf.set(name, value)
+    yield
+    for name in ROCKS_DB:
+        spark.conf.unset(name)
+
+
+def write(pipeline: Pipeline, rows: list[tuple[int, str]]) -> None:
+    """Rows are a time in milliseconds and a key; both partitions get the same number of them, in order."""
+    with Client(pipeline.bootstrap) as client, Producer(client) as producer:
+        for number, (time, key) in enumerate(rows):
+            producer.send(
+                pipeline.source_options["subscribe"],
+                b"",
+                key=key.encode(),
+                timestamp_ms=time,
+                partition=number % 2,
+            )
+
+
+def run_with_a_kill(pipeline: Pipeline, proxy: Proxy, protocol: str, settings: dict[str, str]) -> None:
+    """A driver is killed when its batch is decided, before Spark knows of it. Another one goes on."""
+    caught = catch(proxy, points(protocol)["after the ends"])
+    with DriverProcess(pipeline, settings=settings) as driver:
+        await_caught(caught, driver.check)
+        driver.kill()
+    pipeline.run()
+
+
+def check_numbered(pipeline: Pipeline, rows_each: int) -> None:
+    expected = Counter(f"{key} {number}".encode() for key in KEYS for number in range(1, rows_each + 1))
+    assert committed(pipeline.bootstrap, pipeline.sink_options["topic"]) == expected
+    assert open_transactions(pipeline.bootstrap, pipeline.name) == []
+
+
+@pytest.mark.parametrize("protocol", ["extended"])
+def test_rows_are_numbered(proxied: Pipeline, proxy: Proxy, protocol: str, rocks_db: None) -> None:
+    proxied.change = numbered
+    write(proxied, [(0, key) for key in KEYS * 20])
+    proxied.run()
+    write(proxied, [(0, key) for key in KEYS * 20])
+    run_with_a_kill(proxied, proxy, protocol, ROCKS_DB)
+    write(proxied, [(0, key) for key in KEYS * 20])
+    proxied.run()
+    check_numbered(proxied, 60)
+
+
+@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
+def test_rows_are_numbered_in_pandas(pipeline: Pipeline, place: str, rocks_db: None) -> None:
+    pipeline.change = numbered_in_pandas
+    write(pipeline, [(0, key) for key in KEYS * 20])
+    pipeline.run()
+    write(pipeline, [(0, key) for key in KEYS * 20])
+    pipeline.fault.write_text(place)
+    with pytest.raises(PySparkException):
+        pipeline.run()
+    pipeline.run()
+    check_numbered(pipeline, 40)
+
+
+@pytest.mark.parametrize("protocol", ["portable"])
+def test_windows_are_counted(proxied: Pipeline, proxy: Proxy, protocol: str) -> None:
+    """Ten records in every second, and at last one that is far behind all of them."""
+    proxied.change = counted_in_windows
+    proxied.source_options["maxOffsetsPerTrigger"] = 50
+    write(proxied, [(number * 100, "x") for number in range(100)])
+    proxied.run()
+    write(proxied, [(number * 100, "x") for number in range(100, 200)])
+    run_with_a_kill(proxied, proxy, protocol, {})
+    write(proxied, [(1_000_000, "x")] * 2)
+    proxied.run()
+    expected = Counter(f"{second} 10".encode() for second in range(20))
+    assert committed(proxied.bootstrap, proxied.sink_options["topic"]) == expected
+    assert open_transactions(proxied.bootstrap, proxied.name) == []

@@ -9,6 +9,8 @@ from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event
 from semel.core.types import TransactionState
 from semel.handlers import served
 from semel.wire.errors import ErrorCode
+from semel.wire.messages.semel import FIRST_OWN_KEY
+from semel.wire.spec import members
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -24,6 +26,18 @@ so later chunks hold all that an earlier ledger points at (pause retention meanw
 the directory as a whole. The ledger is some milliseconds behind the journal.
 
 Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` for a load balancer.
+
+## TLS
+
+`semel serve --listen ssl://0.0.0.0:9093 --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key` speaks TLS on that
+address; a listener without `ssl://` beside it does not. With `ssl.ca.location` only clients whose certificate comes from one of these
+issuers get in; beyond that, every client may do everything. Files are PEM, and read at the start.
+
+Commands reach such a broker with settings before the command: `semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list`, or
+`--command-config FILE` (also in the environment as `SEMEL_COMMAND_CONFIG`) with a `name=value` on each line. They are those of Kafka's clients: `security.protocol`
+(PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL); `ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location`, `ssl.key.password`,
+`ssl.endpoint.identification.algorithm`; `sasl.mechanism` (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512), `sasl.username`, `sasl.password` or
+`sasl.jaas.config`. `semel.client` takes the same: `Client(…, security=Security.of({{…}}))`. Semel itself asks for no SASL; other brokers do.
 
 ## Settings
 
@@ -47,6 +61,15 @@ advertised from version 0, because older clients would stop compressing otherwis
 as in Kafka. InitProducerId 6 (two-phase commit) is served and advertised with `transaction.two.phase.commit.enable`.
 
 {apis}
+
+## What is not Kafka's
+
+API keys from 20000 on are Semel's own. ApiVersions lists them, and its finalized feature `semel.group.commit` says whose they are; a client sends
+them only if it finds both. All other clients pass over them. `semel.extensions.enable=false` hides them, and all features that begin with `semel.`;
+then they are not served either. Requests and responses are flexible from version 0 on. [ADR 0026](adr/0026-group-commit.md) and
+[0027](adr/0027-attempts-belong-to-a-run.md) have the reasons.
+
+{own}
 """
 
 MARK = "<!-- generated from core/transactions/states.py by make docs -->"
@@ -77,7 +100,7 @@ def configs_table() -> str:
 def apis_table() -> str:
     """Every API that has a handler."""
     rows = ["| key | API | versions |", "| --- | --- | --- |"]
-    for api in sorted(served(), key=lambda each: each.key):
+    for api in sorted(served(extensions=False), key=lambda each: each.key):
         versions = (
             f"{api.min_version}–{api.advertised_max}"
             if api.min_version != api.advertised_max
@@ -85,6 +108,29 @@ def apis_table() -> str:
         )
         rows.append(f"| {api.key} | {api.name} | {versions} |")
     return "\n".join(rows)
+
+
+def own_tables() -> str:
+    """Our own APIs, field by field."""
+    parts = []
+    for api in served():
+        if api.key >= FIRST_OWN_KEY:
+            rows = [f"**{api.key} {api.name}** {api.min_version}", "", "| | fields |", "| --- | --- |"]
+            rows += [
+                f"| {kind} | {_fields(each)} |"
+                for kind, each in (("asks", api.request), ("answers", api.response))
+            ]
+            parts.append("\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _fields(struct: type) -> str:
+    """The fields of a struct in wire order, those of the structs in it in brackets."""
+    shown = []
+    for name, field in ((each.name, each.field) for each in members(struct)):
+        inner = f" of ({_fields(field.element)})" if isinstance(field.element, type) else ""
+        shown.append(f"`{name}` {field.kind}{inner}")
+    return ", ".join(shown)
 
 
 def state_diagram() -> str:
@@ -148,7 +194,7 @@ def generated() -> dict[Path, str]:
     """Every generated page with what it should say."""
     return {
         DOCS / "operating.md": OPERATING.format(settings=settings_table(), configs=configs_table()),
-        DOCS / "protocol.md": PROTOCOL.format(apis=apis_table()),
+        DOCS / "protocol.md": PROTOCOL.format(apis=apis_table(), own=own_tables()),
         DOCS / "transactions.md": transactions_page(),
     }
 

@@ -160,7 +160,7 @@ def end_to_end(on: Bench, batches: int, batch_rows: int) -> Row:
         if each["numInputRows"] >= batch_rows // 2
     ]
     return Row(
-        f"Spark: exactly-once from topic to topic, {batch_rows:,} rows of 100 B in a batch: million rows per second",
+        f"Spark: exactly-once from topic to topic, batches of {batch_rows:,} rows: million rows per second",
         spread(rates),
         statistics.median(rates),
         0.5,
@@ -185,7 +185,7 @@ def empty_batch(on: Bench, rounds: int, batches: int) -> Row:
         ours.append(time_ms)
     del ratios[0], ours[0]  # Java compiles, and Python starts
     return Row(
-        "Spark: a micro-batch without rows, exactly-once, over that of a Python source and sink that do nothing",
+        "Spark: an exactly-once batch without rows, over one of a Python source and sink that do nothing",
         f"ratio {spread(ratios)}; {statistics.median(ours):,.0f} ms",
         statistics.median(ratios),
         1.3,

@@ -24,7 +24,7 @@ from semel.client.transactions_admin import list_transactions
 
 KILLS = 6
 ORDERS_PER_SECOND = 400
-WAIT_SECONDS = 180.0
+WAIT_SECONDS = 300.0
 PAUSE_SECONDS = 0.01
 #: The driver may also stop by itself and be started again, as a supervisor would; not for ever.
 OWN_STOPS_MAX = 3

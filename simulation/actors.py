@@ -23,6 +23,9 @@ ABORTABLE = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_TOPIC_
 class Actor:
     """Somebody with a name, who can be paused and killed between any two steps."""
 
+    rest_seconds_max = 0.01
+    """Between two steps, when nothing goes wrong."""
+
     def __init__(self, world: World, history: Recording, name: str) -> None:
         self.world = world
         self.history = history
@@ -51,7 +54,7 @@ class Actor:
     async def step(self) -> None:
         """Between two steps: usually at once, sometimes much later, sometimes never."""
         world = self.world
-        await asyncio.sleep(world.random.uniform(0, 0.02))
+        await asyncio.sleep(world.random.uniform(0, self.rest_seconds_max))
         if world.faults.happens(world.random, "killed client"):
             raise Killed
         if world.faults.happens(world.random, "paused client"):
@@ -153,6 +156,8 @@ class TransactionalWriter(Actor):
 class IdempotentWriter(Actor):
     """Writes batches without transactions, each exactly once."""
 
+    rest_seconds_max = 0.05
+
     def __init__(
         self, world: World, history: Recording, name: str, places: Places, first_sequence: int = 0
     ) -> None:
@@ -193,6 +198,8 @@ class PlainWriter(IdempotentWriter):
 
 class Reader(Actor):
     """Reads partitions to their end, again and again."""
+
+    rest_seconds_max = 0.08
 
     def __init__(
         self, world: World, history: Recording, name: str, places: Places, isolation: Isolation

@@ -44,8 +44,8 @@ class Faults:
 _TYPICAL: Final = {
     "lost request": 0.02,
     "lost response": 0.03,
-    "held request": 0.03,
-    "repeated request": 0.03,
+    "held request": 0.05,
+    "repeated request": 0.05,
     "cut connection": 0.01,
     "paused client": 0.02,
     "killed client": 0.01,

@@ -41,6 +41,15 @@ class SimulatedLedger:
         self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, Place]]] = {}
         self._aborted: dict[PartitionKey, list[f.TransactionClosed]] = {}
 
+    def copy(self) -> "SimulatedLedger":
+        """The same as of now, whatever is folded later."""
+        other = SimulatedLedger()
+        other.values = dict(self.values)
+        other.batches = {key: list(batches) for key, batches in self.batches.items()}
+        other._staged = {key: list(staged) for key, staged in self._staged.items()}
+        other._aborted = {key: list(aborted) for key, aborted in self._aborted.items()}
+        return other
+
     # -- facts --------------------------------------------------------------------------------------------
 
     def fold(self, facts: Sequence[Fact], places: Sequence[Place]) -> None:

@@ -49,12 +49,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return ErrorCode.NONE",
     ),
     _core(
-        "a sequence is compared without its epoch",
-        "producer_state",
-        "        and producer.epoch == header.producer_epoch\n        and (batches",
-        "        and (batches",
-    ),
-    _core(
         "a repeated batch is answered with another offset",
         "partition",
         "        first = duplicate.last_offset - duplicate.offset_delta if",
@@ -108,12 +102,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "transactions.model",
         "    return connection != NO_CONNECTION and connection < speakers.get(",
         "    return False and connection < speakers.get(",
-    ),
-    _core(
-        "a batch need not belong to the transaction (KIP-890, part 1)",
-        "transactions.joining",
-        "    if must_be_in:",
-        "    if False:",
     ),
     _core(
         "a producer id is given away twice (KAFKA-15552)",
@@ -172,10 +160,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Groups.
     _core(
-        "a member of an older generation may commit offsets",
+        "somebody who is no member any more may commit offsets",
         "offsets",
-        "    if committer.generation != member.epoch:",
-        "    if False:",
+        "        return ErrorCode.UNKNOWN_MEMBER_ID\n    if not is_transactional and not knows",
+        "        return ErrorCode.NONE\n    if not is_transactional and not knows",
     ),
     _core(
         "a position is told while a transaction may move it",

@@ -57,7 +57,9 @@ class Connection:
         if faults.happens(random, "held request"):
             # It is on its way, and slower than its client is patient.
             asyncio.get_running_loop().call_later(
-                random.uniform(0.2, 8.0), self._sent.put_nowait, _Sent(request, version, None)
+                random.choice((0.3, 1.0, 8.0)) * random.random(),
+                self._sent.put_nowait,
+                _Sent(request, version, None),
             )
             raise self._cut()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -110,4 +112,4 @@ class Caller:
 
     async def pause(self) -> None:
         """A moment between two attempts."""
-        await asyncio.sleep(self.world.random.uniform(0.02, 0.3))
+        await asyncio.sleep(self.world.random.uniform(0.005, 0.15))

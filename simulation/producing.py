@@ -35,7 +35,7 @@ RETRIABLE = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-ATTEMPTS = 12
+ATTEMPTS = 25
 SEQUENCES = 2**31
 
 

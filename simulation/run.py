@@ -74,8 +74,8 @@ class _History:
             semel_entities_max=plan.entities_max,
             semel_durability="early" if plan.answers_early else "flush",
             transaction_abort_timed_out_transaction_cleanup_interval_ms=200,
-            group_consumer_session_timeout_ms=3_000,
-            group_consumer_heartbeat_interval_ms=500,
+            group_consumer_session_timeout_ms=1_000,
+            group_consumer_heartbeat_interval_ms=200,
         )
         topics = {
             name: {"partitions": str(PARTITIONS), "semel.visibility": visibility}

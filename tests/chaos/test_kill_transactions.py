@@ -86,12 +86,12 @@ def test_kill_under_transactional_load(
 def test_away_for_longer_than_a_client_waits(
     tmp_path: Path, visibility: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """librdkafka gives its messages up: they never count, and it goes on, if need be as another instance."""
+    """Clients give their records up: those never count, and they go on, if need be as another instance."""
     with BrokerProcess(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:
             source = make_topic(client, PARTITIONS, semel_visibility=visibility)
             target = make_topic(client, PARTITIONS)
-        with transactional_load(broker.bootstrap, source, target, message_timeout_ms=1_000) as load:
+        with transactional_load(broker.bootstrap, source, target, message_timeout_ms=2_000) as load:
             while not load.given_up:
                 load.wait_for_everyone()
                 broker.kill()

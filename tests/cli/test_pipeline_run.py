@@ -51,7 +51,7 @@ def started(broker: semel.Embedded, *arguments: str, cwd: Path) -> subprocess.Po
 def limited() -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that do not outlive the test, nor wait for ever to be read from."""
     processes: list[subprocess.Popen[str]] = []
-    timer = threading.Timer(250, lambda: [each.kill() for each in processes])
+    timer = threading.Timer(500, lambda: [each.kill() for each in processes])
     timer.start()
     yield processes
     timer.cancel()
@@ -61,7 +61,7 @@ def limited() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path, limited) -> None:
     create(broker.bootstrap_servers, ("in", 2), ("out", 1))
     fill(broker.bootstrap_servers, "in", range(40))
@@ -90,7 +90,7 @@ def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path,
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_query_that_fails_ends_with_a_sentence(broker: semel.Embedded, tmp_path: Path, limited) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(FILE.replace('"in"', '"gone"'))
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_there(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_spark_submit_has_the_package(broker: semel.Embedded, tmp_path: Path, limited) -> None:
     create(broker.bootstrap_servers, ("numbers", 1))
     fill(broker.bootstrap_servers, "numbers", range(5))

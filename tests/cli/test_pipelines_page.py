@@ -25,7 +25,7 @@ def like(text: str) -> list[list[str]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
     create(broker.bootstrap_servers, ("orders", 2), ("customers", 1), ("invoices", 2), ("large-orders", 1))
     with Client(broker.bootstrap_servers) as client, Producer(client) as producer:
@@ -53,7 +53,7 @@ def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
     )
     for command, printed in commands:
         ran = subprocess.run(
-            shlex.split(command), env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200
+            shlex.split(command), env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400
         )
         assert ran.returncode == 0, f"{command}: {ran.stderr}"
         if printed:

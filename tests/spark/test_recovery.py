@@ -100,7 +100,8 @@ def test_a_zombie_driver_stops_and_writes_nothing(pipeline: Pipeline, tmp_path: 
     successor.run()
     fill(pipeline.bootstrap, "in", range(60, 90))
     pipeline.fault.write_text("go on")
-    with pytest.raises(PySparkException, match="another copy of pipeline 'copy' has taken over"):
+    words = "another copy of pipeline 'copy' has taken over, so this one stops. It is query "
+    with pytest.raises(PySparkException, match=f"{words}{successor.query_id()}"):
         zombie.awaitTermination()
     successor.run()
     assert committed(pipeline.bootstrap, "out") == values(range(90))

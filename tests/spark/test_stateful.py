@@ -5,7 +5,7 @@ is a process of its own; its successor, in the Spark that all tests share, finds
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from pyspark.errors import PySparkException
@@ -16,7 +16,7 @@ from support.spark_points import await_caught, catch, points
 from support.spark_state import ROCKS_DB, counted_in_windows, numbered, numbered_in_pandas
 from support.sparking import Pipeline, committed, open_transactions
 
-from semel.client import Client, Producer
+from semel.client import Admin, Client, Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -32,17 +32,15 @@ def rocks_db(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(name)
 
 
-def write(pipeline: Pipeline, rows: list[tuple[int, str]]) -> None:
-    """Rows are a time in milliseconds and a key; both partitions get the same number of them, in order."""
+def write(pipeline: Pipeline, keys: Sequence[str], times: Sequence[int] | None = None) -> None:
+    """A record for each key, at these times if they are given; both partitions get as many, in order."""
+    topic: str = pipeline.source_options["subscribe"]
     with Client(pipeline.bootstrap) as client, Producer(client) as producer:
-        for number, (time, key) in enumerate(rows):
-            producer.send(
-                pipeline.source_options["subscribe"],
-                b"",
-                key=key.encode(),
-                timestamp_ms=time,
-                partition=number % 2,
-            )
+        # Nothing is too old to be kept.
+        Admin(client).configs.alter_topic(topic, values={"retention.ms": "-1"})
+        for number, key in enumerate(keys):
+            time = None if times is None else times[number]
+            producer.send(topic, b"", key=key.encode(), timestamp_ms=time, partition=number % 2)
 
 
 def run_with_a_kill(pipeline: Pipeline, proxy: Proxy, protocol: str, settings: dict[str, str]) -> None:
@@ -63,11 +61,11 @@ def check_numbered(pipeline: Pipeline, rows_each: int) -> None:
 @pytest.mark.parametrize("protocol", ["extended"])
 def test_rows_are_numbered(proxied: Pipeline, proxy: Proxy, protocol: str, rocks_db: None) -> None:
     proxied.change = numbered
-    write(proxied, [(0, key) for key in KEYS * 20])
+    write(proxied, KEYS * 20)
     proxied.run()
-    write(proxied, [(0, key) for key in KEYS * 20])
+    write(proxied, KEYS * 20)
     run_with_a_kill(proxied, proxy, protocol, ROCKS_DB)
-    write(proxied, [(0, key) for key in KEYS * 20])
+    write(proxied, KEYS * 20)
     proxied.run()
     check_numbered(proxied, 60)
 
@@ -75,9 +73,9 @@ def test_rows_are_numbered(proxied: Pipeline, proxy: Proxy, protocol: str, rocks
 @pytest.mark.parametrize("place", ["before_decision", "after_decision"])
 def test_rows_are_numbered_in_pandas(pipeline: Pipeline, place: str, rocks_db: None) -> None:
     pipeline.change = numbered_in_pandas
-    write(pipeline, [(0, key) for key in KEYS * 20])
+    write(pipeline, KEYS * 20)
     pipeline.run()
-    write(pipeline, [(0, key) for key in KEYS * 20])
+    write(pipeline, KEYS * 20)
     pipeline.fault.write_text(place)
     with pytest.raises(PySparkException):
         pipeline.run()
@@ -90,11 +88,11 @@ def test_windows_are_counted(proxied: Pipeline, proxy: Proxy, protocol: str) -> 
     """Ten records in every second, and at last one that is far behind all of them."""
     proxied.change = counted_in_windows
     proxied.source_options["maxOffsetsPerTrigger"] = 50
-    write(proxied, [(number * 100, "x") for number in range(100)])
+    write(proxied, "x" * 100, range(0, 10_000, 100))
     proxied.run()
-    write(proxied, [(number * 100, "x") for number in range(100, 200)])
+    write(proxied, "x" * 100, range(10_000, 20_000, 100))
     run_with_a_kill(proxied, proxy, protocol, {})
-    write(proxied, [(1_000_000, "x")] * 2)
+    write(proxied, "xx", [1_000_000] * 2)
     proxied.run()
     expected = Counter(f"{second} 10".encode() for second in range(20))
     assert committed(proxied.bootstrap, proxied.sink_options["topic"]) == expected

@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 #: Who is held must not lose its patience before it is let go.
 PATIENCE = {"kafka.request.timeout.ms": 240_000}
-WORDS = "another copy of pipeline"
 
 
 @pytest.fixture
@@ -65,7 +64,8 @@ def test_a_driver_that_another_copy_has_succeeded(
         successor.run()
         caught.release()
         assert driver.wait() != 0
-    assert f"{WORDS} '{numbers.pipeline.name}' has taken over" in driver.log.read_text()
+    words = f"another copy of pipeline '{successor.name}' has taken over, so this one stops. It is query "
+    assert f"{words}{successor.query_id()}" in driver.log.read_text()
     numbers.pipeline = successor
     numbers.go_on()
 

@@ -1,5 +1,6 @@
 """Spark as the tests use it: pipelines from topic to topic, and what came out as other clients read it."""
 
+import json
 import os
 import sys
 from collections import Counter
@@ -136,6 +137,11 @@ class Pipeline:
         other.source_options, other.sink_options = dict(self.source_options), dict(self.sink_options)
         other.change = self.change
         return other
+
+    def query_id(self) -> str:
+        """The id of the query, which is that of its checkpoint."""
+        found: str = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        return found
 
     def source(self) -> DataFrame:
         assert self.spark is not None

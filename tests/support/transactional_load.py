@@ -26,7 +26,7 @@ from support.transactional_workers import (
 from support.waiting import until
 
 MESSAGE_TIMEOUT_MS = 60_000
-"""After which librdkafka gives messages up: its default for a transactional producer."""
+"""After which clients give messages up; the default of librdkafka's transactional producer, and of ours."""
 
 
 class TransactionalLoad:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError as LibrdkafkaError
 
 from semel.client import Client, TransactionalProducer
-from semel.client.errors import OutcomeUnknown
+from semel.client.errors import ClientError, KafkaError, MustAbort, OutcomeUnknown, is_retriable
+from semel.wire.errors import ErrorCode
 from support.raw_transactions import RawProducer
 from support.stubborn import StubbornClient
 from support.waiting import until
@@ -167,36 +169,48 @@ class RawWriter2(RawWriter):
 
 
 class OwnWriter(Writer):
-    """By Semel's client."""
+    """By Semel's client. It gives records up in time too, and says that the transaction must abort."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
+        timeout_s = self.message_timeout_ms / 1000
         with (
             Client(self.bootstrap) as client,
-            TransactionalProducer(client, self.transactional_id, linger_s=0.001) as producer,
+            TransactionalProducer(
+                client, self.transactional_id, linger_s=0.001, timeout_s=timeout_s
+            ) as producer,
         ):
             self.producer = producer
             yield
 
     def begin(self) -> None:
+        self.must_abort = False
         self.producer.begin()
 
     def write(self, partition: int, values: list[bytes]) -> None:
-        for value in values:
-            self.producer.send(self.topic, value, partition=partition)
-        self.producer.flush()
+        if self.must_abort:
+            return
+        try:
+            for value in values:
+                self.producer.send(self.topic, value, partition=partition)
+            self.producer.flush()
+        except MustAbort as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+            self.must_abort = True
+            self.given_up += 1
 
     def end(self, *, is_commit: bool) -> bool:
-        if not is_commit:
-            self.producer.abort()
-            return True
+        is_committed = is_commit and not self.must_abort
+        call = self.producer.commit if is_committed else self.producer.abort
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                self.producer.commit()
-                return True
-            except OutcomeUnknown:
-                if time.monotonic() > deadline:
+                call()
+                return is_committed
+            except (KafkaError, ClientError) as error:
+                is_open = isinstance(error, OutcomeUnknown) if is_committed else is_retriable(error)
+                if not is_open or time.monotonic() > deadline:
                     raise
 
 
@@ -234,8 +248,8 @@ class LibrdkafkaProducer:
     def produce(self, topic: str, value: bytes | None, partition: int) -> None:
         self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:
+    def _delivered(self, error: LibrdkafkaError | None, message: Message) -> None:
+        if error is not None and error.code() == LibrdkafkaError._MSG_TIMED_OUT:
             self._messages_given_up += 1
 
     def poll(self) -> None:

@@ -163,7 +163,7 @@ class _Writers:
     def __init__(self) -> None:
         self.example: _Given | None = None
         self.last: _Given | None = None
-        """Of those that may have been given, the one that was so last; one that never ended, if there is any."""
+        """Of those that may have been given, the one that was so last, or one that has no end."""
         self.asked: int | None = None
         """When it was first asked for; None if that is not known."""
 

@@ -38,15 +38,16 @@ def _moment(step: Produce | Poll | Assign) -> tuple[int, str]:
 
 
 class Read(NamedTuple):
-    """Where a value was found, and in which poll."""
+    """A record that was handed out, and in which poll."""
 
     offset: int
+    value: Name
     poll: Poll
 
     @property
     def proof(self) -> Poll:
         """The poll, with only this record of it."""
-        return self.poll._replace(records=tuple(each for each in self.poll.records if each[0] == self.offset))
+        return self.poll._replace(records=((self.offset, self.value),))
 
 
 @dataclass(slots=True)
@@ -56,8 +57,30 @@ class Session:
     start: int | None
     assign: Assign | None
     polls: list[Poll] = field(default_factory=list)
-    end: int = -1
-    """Where the process stood afterwards: it was handed all it ever will be before this."""
+    marks: list[int] = field(default_factory=list)
+    """Where the process stood after each poll: it was handed all it ever will be before this."""
+
+    @property
+    def end(self) -> int:
+        """Where the process stood at last."""
+        return self.marks[-1] if self.marks else -1
+
+    def add(self, poll: Poll) -> None:
+        """The process polled."""
+        self.polls.append(poll)
+        mark = self.end
+        if poll.records:
+            self.start = poll.records[0][0] if self.start is None else self.start
+            mark = max(mark, poll.records[-1][0] + 1)
+        if poll.position is not None and self.start is not None:
+            mark = max(mark, poll.position)
+        self.marks.append(mark)
+
+    def went_past(self, offset: int) -> Poll:
+        """The poll after which the process was behind the offset, with its first record that is."""
+        poll = self.polls[bisect_right(self.marks, offset)]
+        index = bisect_right(poll.records, offset, key=lambda record: record[0])
+        return poll._replace(records=poll.records[index : index + 1])
 
 
 @dataclass
@@ -99,16 +122,23 @@ class View:
         index = bisect_right(starts, offset) - 1
         return index >= 0 and offset < ends[index]
 
+    @cached_property
+    def _furthest(self) -> tuple[list[int], list[Session]]:
+        """Starts of sessions in order, and of all that start there or before, the one that went furthest."""
+        starts: list[int] = []
+        best: list[Session] = []
+        begun = [(each.start, number) for number, each in enumerate(self.sessions) if each.start is not None]
+        for start, number in sorted(begun):
+            session = self.sessions[number]
+            starts.append(start)
+            best.append(session if not best or session.end > best[-1].end else best[-1])
+        return starts, best
+
     def witness(self, offset: int) -> Poll | None:
-        """A poll that went past the offset, with its first record behind it."""
-        for session in self.sessions:
-            if session.start is None or not session.start <= offset < session.end:
-                continue
-            for poll in session.polls:
-                behind = [each for each in poll.records if each[0] > offset]
-                if behind or (poll.position or 0) > offset:
-                    return poll._replace(records=tuple(behind[:1]))
-        return None
+        """A poll that went past the offset."""
+        starts, best = self._furthest
+        index = bisect_right(starts, offset) - 1
+        return best[index].went_past(offset) if index >= 0 and best[index].end > offset else None
 
 
 class PartitionHistory:
@@ -205,7 +235,7 @@ class PartitionHistory:
             for offset, value in poll.records:
                 view.places.setdefault(offset, value)
                 if value not in view.found:
-                    view.found[value] = Read(offset, poll)
+                    view.found[value] = Read(offset, value, poll)
         self._add_sessions(views)
         return views
 
@@ -235,9 +265,4 @@ class PartitionHistory:
             if had is None:
                 views[kind].sessions.append(session)
             current[step.process] = (session, kind)
-            session.polls.append(step)
-            if step.records:
-                session.start = step.records[0][0] if session.start is None else session.start
-                session.end = max(session.end, step.records[-1][0] + 1)
-            if step.position is not None and session.start is not None:
-                session.end = max(session.end, step.position)
+            session.add(step)

@@ -10,24 +10,28 @@ from semel.check.partitions import PartitionHistory, Read
 
 def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
     """Two records at one offset, by what two readers were handed or two producers were told."""
-    first: dict[int, tuple[Name, Operation]] = {}
+    first: dict[int, Read] = {}
     told: set[int] = set()
     for poll in partition.polls:
         for offset, value in poll.records:
-            known = first.setdefault(offset, (value, poll))
-            if known[0] != value and offset not in told:
+            known = first.get(offset)
+            if known is None:
+                first[offset] = Read(offset, value, poll)
+            elif known.value != value and offset not in told:
                 told.add(offset)
-                assert not isinstance(known[1], Produce)
-                says = f"offset {offset} is {known[0]!r} for one reader and {value!r} for another"
-                before = Read(offset, known[1]).proof  # type: ignore[arg-type]
-                yield anomaly("inconsistent-offset", partition.where, says, before, Read(offset, poll).proof)
+                says = f"offset {offset} is {known.value!r} for one reader and {value!r} for another"
+                both = (known.proof, Read(offset, value, poll).proof)
+                yield anomaly("inconsistent-offset", partition.where, says, *both)
+    acknowledged: dict[int, tuple[Name, Produce]] = {}
     for produce in partition.acknowledged:
         assert produce.offset is not None
         for offset, value in enumerate(produce.values, produce.offset):
-            known = first.setdefault(offset, (value, produce))
-            if known[0] != value and isinstance(known[1], Produce):
-                says = f"{known[0]!r} and {value!r} were both acknowledged with offset {offset}"
-                yield anomaly("inconsistent-offset", partition.where, says, known[1], produce)
+            if offset in first:
+                continue  # Whoever was told a wrong offset is another anomaly.
+            before = acknowledged.setdefault(offset, (value, produce))
+            if before[0] != value:
+                says = f"{before[0]!r} and {value!r} were both acknowledged with offset {offset}"
+                yield anomaly("inconsistent-offset", partition.where, says, before[1], produce)
 
 
 def duplicates(partition: PartitionHistory) -> Iterator[Anomaly]:
@@ -36,7 +40,10 @@ def duplicates(partition: PartitionHistory) -> Iterator[Anomaly]:
     told: set[Name] = set()
     for poll in partition.polls:
         for offset, value in poll.records:
-            known = first.setdefault(value, Read(offset, poll))
+            known = first.get(value)
+            if known is None:
+                first[value] = Read(offset, value, poll)
+                continue
             if known.offset == offset or value in told:
                 continue
             writer = partition.writers.get(value)
@@ -44,7 +51,8 @@ def duplicates(partition: PartitionHistory) -> Iterator[Anomaly]:
                 continue
             told.add(value)
             says = f"{value!r} is at offsets {known.offset} and {offset}"
-            yield anomaly("duplicate", partition.where, says, writer, known.proof, Read(offset, poll).proof)
+            both = (known.proof, Read(offset, value, poll).proof)
+            yield anomaly("duplicate", partition.where, says, writer, *both)
 
 
 def wrong_acknowledgements(partition: PartitionHistory) -> Iterator[Anomaly]:

@@ -17,24 +17,23 @@ def nonmonotonic_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
 def _going_back(partition: PartitionHistory, session: Session) -> Iterator[Anomaly]:
     last: Read | None = None
     for poll in session.polls:
-        for offset, _ in poll.records:
+        for offset, value in poll.records:
+            read = Read(offset, value, poll)
             if last is not None and offset <= last.offset:
                 says = f"process {poll.process} was handed offset {offset} after {last.offset}"
-                yield anomaly("nonmonotonic-poll", partition.where, says, *_both(last, Read(offset, poll)))
+                yield anomaly("nonmonotonic-poll", partition.where, says, *_both(last, read))
             elif last is None and session.start is not None and offset < session.start:
                 says = f"process {poll.process} was handed offset {offset}, but reads from {session.start} on"
-                yield anomaly(
-                    "nonmonotonic-poll", partition.where, says, session.assign, Read(offset, poll).proof
-                )
-            last = Read(offset, poll)
+                yield anomaly("nonmonotonic-poll", partition.where, says, session.assign, read.proof)
+            last = read
 
 
 def _both(first: Read, second: Read) -> tuple[Poll, ...]:
     """The proof of two reads; of one poll, if they are of one."""
     if first.poll is not second.poll:
         return (first.proof, second.proof)
-    wanted = (first.offset, second.offset)
-    return (first.poll._replace(records=tuple(each for each in first.poll.records if each[0] in wanted)),)
+    records = ((first.offset, first.value), (second.offset, second.value))
+    return (first.poll._replace(records=records),)
 
 
 def skipped_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
@@ -49,11 +48,12 @@ def skipped_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
 def _going_past(partition: PartitionHistory, view: View, session: Session) -> Iterator[Anomaly]:
     expected, before = session.start, None
     for poll in session.polls:
-        for offset, _ in poll.records:
+        for offset, value in poll.records:
+            read = Read(offset, value, poll)
             if expected is not None and offset > expected:
-                yield from _missed(partition, view, session, before, (expected, offset, poll))
+                yield from _missed(partition, view, session, before, (expected, offset, read))
             if expected is None or offset >= expected:
-                expected, before = offset + 1, Read(offset, poll)
+                expected, before = offset + 1, read
         if poll.position is not None and expected is not None and poll.position > expected:
             # A gap needs a record behind it: a position alone may be ahead of what is there.
             yield from _missed(partition, view, session, before, (expected, poll.position, None))
@@ -65,18 +65,20 @@ def _missed(
     view: View,
     session: Session,
     before: Read | None,
-    step: tuple[int, int, Poll | None],
+    step: tuple[int, int, Read | None],
 ) -> Iterator[Anomaly]:
-    expected, offset, poll = step
+    expected, offset, read = step
     first = max(expected, partition.trimmed)
-    process = session.polls[0].process
-    begin = before.proof if before else session.assign
-    after = Read(offset, poll).proof if poll else None
     missed = view.between(first, offset)
+    is_gap = missed is None and partition.is_journal and read is not None and offset > first
+    if missed is None and not is_gap:
+        return
+    process = session.polls[0].process
+    begin, after = before.proof if before else session.assign, read.proof if read else None
     if missed is not None:
         value = view.places[missed]
         says = f"process {process} went from {expected} to {offset}, past {value!r} at {missed}"
         yield anomaly("skipped-poll", partition.where, says, begin, after, view.found[value].proof)
-    elif partition.is_journal and poll is not None and offset > first:
+    else:
         says = f"process {process} was handed offset {offset} where {first} was to follow"
         yield anomaly("gap", partition.where, says, begin, after)

@@ -47,7 +47,9 @@ def precommitted_reads(partition: PartitionHistory) -> Iterator[Anomaly]:
             writer = partition.writers.get(value)
             if writer is not None and writer.transaction == poll.transaction:
                 says = f"transaction {poll.transaction} was handed its own {value!r} at offset {offset}"
-                yield anomaly("precommitted-read", partition.where, says, writer, Read(offset, poll).proof)
+                yield anomaly(
+                    "precommitted-read", partition.where, says, writer, Read(offset, value, poll).proof
+                )
 
 
 def phantoms(partition: PartitionHistory) -> Iterator[Anomaly]:
@@ -72,4 +74,4 @@ def reads_past_stable(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def _first_behind(poll: Poll, bound: int) -> Read | None:
-    return next((Read(offset, poll) for offset, _ in poll.records if offset >= bound), None)
+    return next((Read(*record, poll) for record in poll.records if record[0] >= bound), None)

@@ -69,14 +69,15 @@ class Verdict(NamedTuple):
         outcomes: Counter[str] = Counter()
         for counts in self.operations.values():
             outcomes.update(counts)
-        yield f"{outcomes.total():,} operations: {_counted(outcomes, ('ok', 'fail', 'info'))}"
+        yield f"{_many(outcomes.total(), 'operation')}: {_counted(outcomes, ('ok', 'fail', 'info'))}"
         fates = Counter(self.transactions)
-        yield f"{fates.total():,} transactions: {_counted(fates, ('committed', 'aborted', 'unknown'))}"
+        told = _counted(fates, ("committed", "aborted", "unknown"))
+        yield f"{_many(fates.total(), 'transaction')}: {told}"
         if self.is_clean:
             yield "No anomalies."
             return
         total = sum(self.anomalies.values())
-        yield f"{total:,} anomalies." if total != 1 else "1 anomaly."
+        yield "1 anomaly." if total == 1 else f"{total:,} anomalies."
         for name, count in self.anomalies.items():
             yield ""
             yield (
@@ -88,6 +89,10 @@ class Verdict(NamedTuple):
                 if example.name == name:
                     yield f"  {example.where}: {example.says}"
                     yield from (f"    {describe(each)}" for each in example.proof)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _counted(counts: Mapping[str, int], names: tuple[str, ...]) -> str:

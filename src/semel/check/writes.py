@@ -13,7 +13,7 @@ from typing import NamedTuple
 from semel.check.catalogue import Anomaly, anomaly
 from semel.check.history import OK, Name, Operation, Produce
 from semel.check.partitions import PartitionHistory, View
-from semel.check.transactions import Trace
+from semel.check.transactions import ABORTED, Trace
 
 #: For `Trace.missing_since`: whenever it was committed.
 ALWAYS = 2**63 - 1
@@ -89,7 +89,8 @@ def _missing(partition: PartitionHistory, blocks: dict[Name, _Block]) -> Iterato
         return
     reached = {view.is_committed: _reached(partition, view) for view in partition.views}
     for value, produce in partition.writers.items():
-        if produce.outcome != OK:
+        fate = partition.fate(produce)
+        if produce.outcome != OK or (fate is not None and fate.outcome == ABORTED):
             continue
         found = [
             _by_view(partition, view, value, produce, reached[view.is_committed]) for view in partition.views

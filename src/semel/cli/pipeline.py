@@ -31,6 +31,16 @@ Log = Annotated[
     typer.Option("--log", metavar="FILE", help="Where Spark's own log goes. [default: standard error]"),
 ]
 
+Outputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="TOPIC",
+        help="A topic that it writes to; may be repeated. Not needed if it writes to a table.",
+    ),
+]
+
 
 @app.command()
 def run(
@@ -113,15 +123,7 @@ def lag(pipeline: PipelineId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json:
 @app.command()
 def verify(
     pipeline: PipelineId,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="TOPIC",
-            help="A topic that it writes to; may be repeated. Not needed if it writes to a table.",
-        ),
-    ] = None,
+    output: Outputs = None,
     identity: Annotated[
         str, typer.Option("--identity", metavar="SQL", help="What a record is known by, on both sides.")
     ] = "key",

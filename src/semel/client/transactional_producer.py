@@ -330,10 +330,12 @@ class TransactionalProducer:
             raise OutcomeUnknown.of(error, unknown, str(error))
         assert isinstance(error, KafkaError), "only refusals are not retriable here"
         was_ended = error.code is ErrorCode.INVALID_TXN_STATE
+        # After a lost answer a fence says nothing: the commit may have come before it.
+        in_doubt = self._coordinator.commit_in_doubt
         if was_ended and self._version >= 2:
             # The answer to an abort is the pair to go on with, also when the broker has aborted already.
             self._identity = self._coordinator.end(self._identity, self._version, commit=False)
-        elif not was_ended and not (error.code in FENCED and self._recovered()):
+        elif not was_ended and not (error.code in FENCED and not in_doubt and self._recovered()):
             self._die(error)
         self._state = State.READY
         what = f"the broker has aborted {name}; its timeout is {self._timeout_ms} ms. Begin another one"

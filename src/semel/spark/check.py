@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +42,7 @@ from semel.check.transactions import Fate, Trace
 from semel.check.verdict import Verdict
 
 ROWS_MAX = 1_000
+PART_BYTES = 32 << 20
 SCHEMA = "key string, rank long, payload binary"
 _ARROW = pa.schema([("key", pa.string()), ("rank", pa.int64()), ("payload", pa.binary())])
 
@@ -66,41 +68,42 @@ class About(NamedTuple):
 
 def check_files(spark: SparkSession, paths: Sequence[str | Path]) -> Verdict:
     """Look for every anomaly of the catalogue in the files of a history."""
-    rows = _read(spark, [str(each) for each in paths]).persist()
+    kept = [_read(spark, [str(each) for each in paths]).persist()]
     try:
-        _refuse_bad(rows)
-        return _judge(rows)
-    finally:
-        rows.unpersist()
-
-
-def _judge(rows: DataFrame) -> Verdict:
-    first = _about(rows)
-    topics, written = first.topics, first.written
-    kept: list[DataFrame] = []
-
-    def step(kind: str, judge: Judge, *given: DataFrame) -> DataFrame:
-        frame = _step(kind, judge, given).persist()
-        kept.append(frame)
-        return frame
-
-    try:
-        fates = step(TRANSACTION, _transaction, rows)
-        seen = step(PARTITION, _Partitions(topics, written), rows, fates)
-        whole = step(TRANSACTION, _whole, fates, seen)
-        owners = step(OWNER, _owners, rows, whole)
-        groups = step(GROUP, _groups, seen, whole)
-        order = step(ORDER, _order, seen)
-        about = [_about(each) for each in (fates, seen, whole, owners, groups)]
-        tally, ended = Tally(), Counter[str]()
-        for each in about:
-            tally.merge(each.tally)
-            ended.update(each.fates)
-        tally.add(cycles(payload for _, payload in _collect(order, CIRCLE)))
-        return Verdict.of(first.counts, ended, tally)
+        found = _collect(kept[:1], ABOUT, BAD)
+        _refuse_bad(found[BAD])
+        about = _sum(found[ABOUT])
+        kept += _steps(kept[0], about, _parts(paths))
+        found = _collect(kept[1:], ABOUT, CIRCLE)
+        end = _sum(found[ABOUT])
+        end.tally.add(cycles(found[CIRCLE]))
+        return Verdict.of(about.counts, end.fates, end.tally)
     finally:
         for frame in kept:
             frame.unpersist()
+
+
+def _steps(rows: DataFrame, about: About, parts: int | None) -> list[DataFrame]:
+    """What every step comes to."""
+
+    def step(kind: str, judge: Judge, *given: DataFrame) -> DataFrame:
+        return _step(kind, judge, given, parts).persist()
+
+    fates = step(TRANSACTION, _transaction, rows)
+    seen = step(PARTITION, _Partitions(about.topics, about.written), rows, fates)
+    whole = step(TRANSACTION, _whole, fates, seen)
+    owners = step(OWNER, _owners, rows, whole)
+    groups = step(GROUP, _groups, seen, whole)
+    order = step(ORDER, _order, seen)
+    return [fates, seen, whole, owners, groups, order]
+
+
+def _parts(paths: Sequence[str | Path]) -> int | None:
+    """In how many parts the rows of a step are judged: by the size of the files, if they can be seen here."""
+    local = [Path(each) for each in paths]
+    if not all(each.exists() for each in local):
+        return None
+    return max(2, sum(each.stat().st_size for each in local) // PART_BYTES)
 
 
 # ---- rows
@@ -125,6 +128,7 @@ def _route(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _routed(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     about = About(Counter(), [], set(), Counter(), Tally())
+    bad: set[str] = set()
     for batch in batches:
         for line, rank, file in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if not line or line.isspace():
@@ -132,7 +136,9 @@ def _routed(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             try:
                 operation = from_line(line)
             except HistoryError as error:
-                yield (_key(BAD), rank, (file, str(error)))
+                if file not in bad:
+                    bad.add(file)
+                    yield (_key(BAD), rank, (file, str(error)))
                 continue
             if isinstance(operation, Topic):
                 about.topics.append(operation)
@@ -152,14 +158,25 @@ def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(*each) for each in columns], schema=_ARROW)
 
 
-def _collect(frame: DataFrame, kind: str) -> Iterator[tuple[str, Any]]:
-    for row in frame.where(col("key") == _key(kind)).toLocalIterator():
-        yield row["key"], pickle.loads(bytes(row["payload"]))
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    together = frames[0]
+    for each in frames[1:]:
+        together = together.unionAll(each)
+    return together
 
 
-def _about(frame: DataFrame) -> About:
+def _collect(frames: Sequence[DataFrame], *kinds: str) -> dict[str, list[Any]]:
+    """What rows of these kinds hold, in one job."""
+    names = {_key(kind): kind for kind in kinds}
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    for row in _union([each.where(col("key").isin(*names)) for each in frames]).collect():
+        found[names[row["key"]]].append(pickle.loads(bytes(row["payload"])))
+    return found
+
+
+def _sum(parts: Iterable[About]) -> About:
     total = About(Counter(), [], set(), Counter(), Tally())
-    for _, each in _collect(frame, ABOUT):
+    for each in parts:
         total.counts.update(each.counts)
         total.topics.extend(each.topics)
         total.written.update(each.written)
@@ -168,10 +185,10 @@ def _about(frame: DataFrame) -> About:
     return total
 
 
-def _refuse_bad(rows: DataFrame) -> None:
+def _refuse_bad(lines: Iterable[tuple[str, str]]) -> None:
     """Say what is wrong with lines that are no operations; half of a last line is nothing bad."""
-    for _, (file, error) in _collect(rows, BAD):
-        path = Path(file.removeprefix("file://"))
+    for file, error in lines:
+        path = Path(unquote(file.removeprefix("file://")))
         if not path.exists():
             raise HistoryError(f"{file}: {error}")
         for _ in read_history([path]):
@@ -181,17 +198,15 @@ def _refuse_bad(rows: DataFrame) -> None:
 # ---- steps
 
 
-def _step(kind: str, judge: Judge, given: Sequence[DataFrame]) -> DataFrame:
+def _step(kind: str, judge: Judge, given: Sequence[DataFrame], parts: int | None) -> DataFrame:
     """Rows of one kind, together by key, through a function that judges all of a key."""
-    frames = [each.where(col("key").startswith(f'["{kind}", ')) for each in given]
-    together = frames[0]
-    for each in frames[1:]:
-        together = together.unionAll(each)
+    rows = _union([each.where(col("key").startswith(f'["{kind}", ')) for each in given])
+    together = rows.repartition("key") if parts is None else rows.repartition(parts, "key")
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _batches(_judged(batches, judge))
 
-    return together.repartition("key").sortWithinPartitions("key", "rank").mapInArrow(run, SCHEMA)
+    return together.sortWithinPartitions("key", "rank").mapInArrow(run, SCHEMA)
 
 
 def _judged(batches: Iterable[pa.RecordBatch], judge: Judge) -> Iterator[Row]:

@@ -144,7 +144,7 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
             run = decisions.take_over(client, pipeline_id)
     except KafkaError as error:
         if error.code in _FENCED:
-            raise PipelineFenced(_fenced_text(pipeline_id)) from error
+            raise PipelineFenced(_fenced_text(client, pipeline_id, mine)) from error
         raise
     _runs.pop((pipeline_id, query_id), None)
     if len(_runs) >= RUNS_MAX:
@@ -200,7 +200,7 @@ def begin_attempt(
         attempt.begin()
     except KafkaError as error:
         if error.code in _FENCED:
-            raise PipelineFenced(_fenced_text(plan.pipeline_id)) from error
+            raise PipelineFenced(_fenced_text(client, plan.pipeline_id, plan.run)) from error
         raise
     return attempt
 
@@ -224,7 +224,7 @@ def decide(
     try:
         decisions.make(client, plan.pipeline_id, vector, made)
     except KafkaError as error:
-        _explain(error, plan)
+        _explain(client, error, plan)
         raise
     finish(client, winners)
     losers = open_now - {each.transactional_id for each in winners}
@@ -240,14 +240,14 @@ def _decide_together(client: Client, plan: Plan, offsets: Vector, made: Decision
             return  # It was made before: an answer was lost, and what came after it was refused.
         if isinstance(error, GroupCommitRefused):
             raise PipelineError(_lost_text(plan, error.lost)) from error
-        _explain(error, plan)
+        _explain(client, error, plan)
         raise
 
 
-def _explain(error: KafkaError, plan: Plan) -> None:
+def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
     """Raise what the refusal of a decision means, if it means more than it says."""
     if error.code in _FENCED:
-        raise PipelineFenced(_fenced_text(plan.pipeline_id)) from error
+        raise PipelineFenced(_fenced_text(client, plan.pipeline_id, plan.run)) from error
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise PipelineError(
             f"{error} The offsets of the input are committed where the output is written, so source "
@@ -264,10 +264,18 @@ def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
     )
 
 
-def _fenced_text(pipeline_id: str) -> str:
+def _fenced_text(client: Client, pipeline_id: str, run: Identity | None) -> str:
+    """What a copy says that has to stop. It names the other one, as soon as that has decided anything."""
+    other = "It has decided nothing yet"
+    with suppress(KafkaError, ClientError, PipelineError):
+        last = decisions.read_committed(client, pipeline_id, require_stable=False).decision
+        if last is not None and run is not None and last.run > run:
+            other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
+            if last.query_id == NO_QUERY:
+                other = "It is another batch write"
     return (
-        f"another copy of pipeline {pipeline_id!r} has taken over, so this one stops. What it wrote in this "
-        "batch does not count; the other one writes it"
+        f"another copy of pipeline {pipeline_id!r} has taken over, so this one stops. {other}. What this one "
+        "wrote in this batch does not count; the other one writes it"
     )
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from semel.client import EARLIEST, LATEST, Client, ClientError, KafkaError, Partition
+from semel.client import EARLIEST, LATEST, Client, ClientError, Isolation, KafkaError, Partition
 from semel.client.errors import is_retriable
 from semel.client.group_offsets import fetch_offsets, is_unstable
 from semel.client.offsets import list_offsets
@@ -25,6 +25,7 @@ T = TypeVar("T")
 DECISION_S = 5.0
 #: What the protocol says where there is no record at or after a time.
 NO_OFFSET = -1
+STARTING = "startingOffsets"
 
 
 class Positions:
@@ -71,7 +72,10 @@ class Positions:
         if isinstance(where, AtTime):
             return self._at_time(where, partitions, option)
         if isinstance(where, dict):
-            return self._at(_for_each(where, partitions, option))
+            found = self._at(_for_each(where, partitions, option))
+            if option == STARTING:
+                self._check_begin(found)
+            return found
         if where is Where.COMMITTED:
             pipeline_id = self._options.pipeline_id or ""
             committed = self._ask(lambda: fetch_offsets(self.client, pipeline_id, partitions))
@@ -79,6 +83,16 @@ class Positions:
             # What a pipeline has not begun it reads from its beginning: every record counts.
             return self._at({key: known.get(key, EARLIEST) for key in partitions})
         return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
+
+    def _check_begin(self, begin: Vector) -> None:
+        """Refuse a beginning behind the end: what comes next would not be read, and nobody would notice."""
+        ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
+        for (topic, partition), offset in sorted(begin.items()):
+            if offset > ends[topic, partition]:
+                raise OptionError(
+                    f"{STARTING} begins at {offset} of {topic}/{partition}, which ends at "
+                    f"{ends[topic, partition]}. Choose an offset up to there, or -1 for the end"
+                )
 
     def _at_time(self, where: AtTime, partitions: Sequence[Partition], option: str) -> Vector:
         if isinstance(where.at_ms, dict):
@@ -99,8 +113,9 @@ class Positions:
         found = self._list({key: offset for key, offset in wanted.items() if offset < 0})
         return {key: found.get(key, offset) for key, offset in wanted.items()}
 
-    def _list(self, wanted: Mapping[Partition, int]) -> Vector:
-        found = self._ask(lambda: list_offsets(self.client, wanted, isolation=self._options.isolation))
+    def _list(self, wanted: Mapping[Partition, int], isolation: Isolation | None = None) -> Vector:
+        chosen = self._options.isolation if isolation is None else isolation
+        found = self._ask(lambda: list_offsets(self.client, wanted, isolation=chosen))
         return {key: each.offset for key, each in found.items()}
 
     def _ask(self, question: Callable[[], T]) -> T:

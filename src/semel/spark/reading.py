@@ -22,9 +22,9 @@ from semel.wire.columns import ColumnReader
 from semel.wire.messages import PartitionData
 
 #: From how many rows or bytes on an Arrow batch is handed over, and how many rows it has at most.
-ROWS_WANTED = 10_000
+ROWS_WANTED = 50_000
 BYTES_WANTED = 8 << 20
-ROWS_MAX = 50_000
+ROWS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,10 @@ class Files:
             path.mkdir(parents=True)
             self.flush_directory(path.parent)
 
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
     def free_bytes(self, path: Path) -> int:
         """How much may still be written to the disk that holds this."""
         status = os.statvfs(path)

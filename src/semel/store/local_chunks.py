@@ -362,7 +362,7 @@ class LocalChunks:
 
     def _unlink(self, chunk_id: int) -> None:
         path = self._path(chunk_id)
-        path.unlink(missing_ok=True)
+        self._files.remove(path)
         self._open_files.forget(path)
         self._released.forget(chunk_id)
 

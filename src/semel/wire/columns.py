@@ -24,13 +24,9 @@ from semel.wire.records import DECOMPRESSED_LIMIT_BYTES
 from semel.wire.schema import Buffer
 
 try:
-    from semel.wire._columns import Packer, Reader, choose
-
-    IS_COMPILED = True
+    from semel.wire import _columns as half
 except ImportError:
-    from semel.wire._columns_py import Packer, Reader, choose  # type: ignore[assignment]
-
-    IS_COMPILED = False
+    from semel.wire import _columns_py as half  # type: ignore[no-redef]
 
 __all__ = [
     "IS_COMPILED",
@@ -44,6 +40,9 @@ __all__ = [
     "pack_headers",
     "seal_packed",
 ]
+
+IS_COMPILED = half.__name__ == "semel.wire._columns"
+Packer, choose = half.Packer, half.choose
 
 _MAX_INT64 = (1 << 63) - 1
 
@@ -59,7 +58,7 @@ class ColumnReader:
         headers: bool = False,
         limit_bytes: int = DECOMPRESSED_LIMIT_BYTES,
     ) -> None:
-        self._reader = Reader(keys, values, headers)
+        self._reader = half.Reader(keys, values, headers)
         self._limit_bytes = limit_bytes
 
     @property

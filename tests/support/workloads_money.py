@@ -1,0 +1,149 @@
+"""Money moves between accounts inside transactions: whatever happens, no money is made and none is lost.
+
+An account is a partition. A transfer takes an amount from one and gives it to another, in one transaction,
+so the sum over all accounts is zero at every moment at which one looks at all of them at once. An auditor
+does, all the time: the ends that one ListOffsets tells are those of one commit, and below them is the whole
+of a transaction or nothing (docs/adr/0025).
+"""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from semel.client import Isolation, Partition
+from semel.wire.errors import ErrorCode
+from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from semel.wire.records import decode_batch, iter_batches, read_marker
+from support.raw import RawClient
+from support.raw_log import READ_UNCOMMITTED, Log
+from support.stubborn import StubbornClient
+from support.workloads import Place, Reader, Worker, Workload, Writer
+from support.workloads_clients import Sent
+
+ACCOUNTS = 4
+BANKS = 2
+"""Topics, so that accounts are spread over several."""
+
+
+class Money(Workload):
+    """Several producers transfer, an auditor looks, readers of both isolations read."""
+
+    def __init__(
+        self, place: Place, name: str, kinds: Sequence[str], chance: random.Random, visibility: str = "marker"
+    ) -> None:
+        super().__init__(place, {f"{name}-bank-{index}": ACCOUNTS for index in range(BANKS)}, visibility)
+        self._numbers = itertools.count()
+        self._ids = [f"{name}-teller-{index}" for index in range(len(kinds))]
+        self.tellers = [
+            Writer(place, kind, each, self._transfer, chance.randrange(2**32))
+            for kind, each in zip(kinds, self._ids, strict=True)
+        ]
+        self.auditor = Auditor(place, self.partitions, visibility)
+        self.workers = [
+            *self.tellers,
+            self.auditor,
+            Reader(place, self.partitions, Isolation.READ_COMMITTED),
+            Reader(place, self.partitions, Isolation.READ_UNCOMMITTED),
+        ]
+
+    @property
+    def writers(self) -> list[Worker]:
+        return [*self.tellers]
+
+    @property
+    def transactional_ids(self) -> list[str]:
+        return self._ids
+
+    def _transfer(self, chance: random.Random) -> list[Sent]:
+        """One transfer, or a few at once."""
+        sent: list[Sent] = []
+        for _ in range(chance.choice([1, 1, 1, 3])):
+            payer, payee = chance.sample(self.partitions, 2)
+            amount, number = chance.randrange(1, 100), next(self._numbers)
+            sent += [Sent(*payer, f"{number}:{-amount}"), Sent(*payee, f"{number}:{amount}")]
+        return sent
+
+    def problems(self) -> list[str]:
+        with RawClient(self.place.bootstrap) as client:
+            values = [value for key in self.partitions for value in Log(client, *key).values()]
+        total = sum(map(amount_of, values))
+        problems = [f"at the end the sum of all accounts is {total}"] if total else []
+        if not values:
+            problems.append("no money was moved")
+        if not self.auditor.audits:
+            problems.append("nobody looked at all accounts at once")
+        return problems + self.auditor.wrong
+
+
+def amount_of(value: bytes) -> int:
+    return int(value.rpartition(b":")[2])
+
+
+class Auditor(Worker):
+    """Adds up all accounts as they are after one commit, again and again."""
+
+    def __init__(self, place: Place, partitions: Sequence[Partition], visibility: str) -> None:
+        super().__init__("auditor", place)
+        self.partitions = partitions
+        self.is_journal = visibility == "journal"
+        self.audits = 0
+        self.wrong: list[str] = []
+        self._balance = 0
+        self._held: dict[tuple[Partition, int], int] = {}
+        """By partition and producer: what is not ended."""
+        self._positions = dict.fromkeys(partitions, 0)
+
+    def work(self) -> None:
+        process = self.place.recorder.process("auditor")
+        with StubbornClient(self.place.bootstrap) as client:
+            while not self.stopping.wait(0.05):
+                started = self.place.recorder.clock()
+                cut = ends_together(client, self.partitions)
+                for key, end in cut.items():
+                    process.ends(started, key, high_watermark=end)
+                for key, end in cut.items():
+                    self._read(Log(client, *key), key, end)
+                self.audits += 1
+                self.steps += 1
+                if self._balance:
+                    self.wrong.append(f"the sum of all accounts is {self._balance} at {cut}")
+                    return
+
+    def _read(self, log: Log, key: Partition, end: int) -> None:
+        while self._positions[key] < end:
+            part = log.fetch(self._positions[key], isolation=READ_UNCOMMITTED)
+            assert part.error_code == ErrorCode.NONE, part
+            data = bytes(part.records or b"")
+            assert data, f"{key} ends at {end}, and there is nothing at {self._positions[key]}"
+            for at, header in iter_batches(data):
+                if header.base_offset >= end:
+                    break
+                self._positions[key] = header.last_offset + 1
+                self._take(data, at, key, header.producer_id, is_control=header.is_control)
+
+    def _take(self, data: bytes, at: int, key: Partition, producer_id: int, *, is_control: bool) -> None:
+        if is_control:
+            marker = read_marker(data, at)
+            held = self._held.pop((key, producer_id), 0)
+            self._balance += held if marker is not None and marker.commit else 0
+            return
+        total = sum(amount_of(record.value or b"") for record in decode_batch(data, at))
+        if self.is_journal:
+            self._balance += total
+        else:
+            self._held[key, producer_id] = self._held.get((key, producer_id), 0) + total
+
+
+def ends_together(client: RawClient, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    """Where partitions end, in one answer."""
+    topics: dict[str, ListOffsetsTopic] = {}
+    for name, index in partitions:
+        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
+        topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=-1))
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=list(topics.values()))
+    answer = client.ask(request, 7)
+    return {
+        (topic.name, each.partition_index): each.offset
+        for topic in answer.topics
+        for each in topic.partitions
+    }

@@ -1,0 +1,272 @@
+"""Chaos with real processes, real clients and real files, whose histories go to the checker.
+
+Each function makes a number of faults, in several runs one after the other, and says what came of them. A run
+that is not clean keeps its history and names its seed. All of them end in time: what they did not get to is
+missing from `episodes`.
+
+The workloads are money that moves between accounts, one writer with one reader, and a group that subscribes
+and copies, by confluent-kafka, aiokafka and Semel's client (`tests/support/workloads*.py`). There is none for
+compacted topics: the broker does not compact yet.
+"""
+
+import errno
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.chaos_broker import RUNNING, STARTING, ChaosBroker
+from support.chaos_run import Outcome, Run, run_of
+from support.process import BrokerProcess
+from support.workloads_copy import Copy
+from support.workloads_ends import Ends
+from support.workloads_money import Money
+from support.workloads_pauses import Pause, Pauses
+from support.workloads_single import Single
+
+from semel.server.run import EXIT_BROKEN
+
+Chaos = Outcome
+OPTIONS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "group.consumer.heartbeat.interval.ms=300")
+# A chunk is taken in one step, so small chunks feel a full disk soon.
+SMALL = ("--set", "semel.chunk.bytes.max=65536")
+KILLS_PER_RUN = 25
+FAULTS_PER_RUN = 1_000
+PAUSES_PER_RUN = 20
+DISK_FAULTS_PER_RUN = 20
+EVERYONE_EVERY = 5
+"""Kills, of which one waits until each writer has ended a transaction: some clients pause for long."""
+WRITERS = ("own", "own-1", "librdkafka", "aiokafka")
+
+
+def kills(
+    count: int, *, seed: int | None = None, seconds: float = 3_600, per_run: int = KILLS_PER_RUN
+) -> Chaos:
+    """kill -9 at random moments and at named points, also while it recovers from the one before."""
+    return _runs("kill -9", count, per_run, seed, seconds, _killed)
+
+
+def _runs(
+    name: str,
+    count: int,
+    per_run: int,
+    seed: int | None,
+    seconds: float,
+    go: Callable[[Run, int, float], None],
+) -> Outcome:
+    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    deadline = time.monotonic() + seconds
+    total = Outcome(name)
+    while total.episodes < count and time.monotonic() < deadline:
+        with run_of(name, seed) as run:
+            go(run, min(per_run, count - total.episodes), deadline)
+            total.add(run.outcome)
+        seed += 1
+    return total
+
+
+def _workloads(run: Run, bootstrap: str, kinds: Sequence[str] = WRITERS, **options: int | bool) -> None:
+    """One of each, with clients and visibilities by chance."""
+    place = run.place(bootstrap, **options)
+    chance = run.chance
+    visibility = chance.choice(["marker", "journal"])
+    run.create(Money(place, "money", chance.sample(kinds, min(3, len(kinds))), chance, visibility))
+    run.create(Single(place, "single", chance.choice(kinds), chance, chance.choice(["marker", "journal"])))
+    members = chance.choice([["own", "own"], ["own", "librdkafka"], ["classic", "classic"]])
+    feeder = chance.choice(kinds)
+    run.create(Copy(place, "copy", members, chance, visibility, feeder))
+
+
+def _killed(run: Run, count: int, deadline: float) -> None:
+    chance = run.chance
+    with ChaosBroker(run.directory / "data", *OPTIONS) as broker:
+        _workloads(run, broker.bootstrap)
+        with run.running():
+            for number in range(count):
+                run.progress(chance.randrange(1, 30), of_everyone=number % EVERYONE_EVERY == 0)
+                _kill(broker, chance)
+                run.outcome.episodes += 1
+                if chance.random() < 0.3:
+                    broker.arm(chance.choice(STARTING), chance.choice([1, 1, 2, 3]))
+                run.outcome.episodes += broker.revive()
+                broker.repair()
+                run.look_for_hangs(broker.bootstrap)
+                if time.monotonic() > deadline:
+                    break
+            run.progress(10, of_everyone=True)
+        # And what is on the disk is what was said.
+        broker.kill()
+        broker.start()
+        run.judge(broker.bootstrap)
+
+
+def _kill(broker: ChaosBroker, chance: random.Random) -> None:
+    """At once, or where it is told to."""
+    if chance.random() < 0.5:
+        broker.arm(chance.choice(RUNNING), chance.randrange(1, 20))
+        # A point that it does not come to is as good as any other moment.
+        until_ended(broker, 3.0)
+    if not broker.has_ended():
+        broker.kill()
+    broker.repair()
+
+
+def until_ended(broker: ChaosBroker, seconds: float) -> bool:
+    """Whether the process has ended by itself in this time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not broker.has_ended():
+        time.sleep(0.01)
+    return broker.has_ended()
+
+
+# ---- the ends of transactions
+
+
+def end_faults(count: int, *, seed: int | None = None, seconds: float = 3_600) -> Chaos:
+    """EndTxn that comes late, twice or never, in both generations of the protocol."""
+    return _runs("EndTxn faults", count, FAULTS_PER_RUN, seed, seconds, _disturbed)
+
+
+def _disturbed(run: Run, count: int, deadline: float) -> None:
+    with BrokerProcess(run.directory / "data") as broker:
+        visibility = run.chance.choice(["marker", "journal"])
+        ends = Ends(run.place(broker.bootstrap), "ends", run.chance, visibility)
+        run.create(ends)
+        with run.running():
+            while ends.faults < count and time.monotonic() < deadline:
+                ends.lives()
+                run.look_for_hangs(broker.bootstrap)
+        run.outcome.episodes += ends.faults
+        run.judge(broker.bootstrap)
+
+
+# ---- pauses
+
+
+def pauses(count: int, *, seed: int | None = None, seconds: float = 3_600) -> Chaos:
+    """SIGSTOP of the broker under load, and of producers inside their transactions."""
+    return _runs("pauses", count, PAUSES_PER_RUN, seed, seconds, _paused)
+
+
+def _paused(run: Run, count: int, deadline: float) -> None:
+    chance = run.chance
+    with BrokerProcess(run.directory / "data", *OPTIONS) as broker:
+        place = run.place(broker.bootstrap)
+        visibility = chance.choice(["marker", "journal"])
+        stopped = Pauses(place, "pauses", chance, visibility)
+        run.create(stopped)
+        run.create(Money(place, "money", chance.sample(WRITERS, 2), chance, visibility))
+        with run.running():
+            for number in range(count):
+                if number % 3 == 0:
+                    _stop(broker, chance.uniform(0.1, 2.0))
+                else:
+                    stopped.pause(chance.choice(list(Pause)), run.history)
+                run.outcome.episodes += 1
+                run.progress(1)
+                if time.monotonic() > deadline:
+                    break
+        run.judge(broker.bootstrap)
+
+
+def _stop(broker: BrokerProcess, seconds: float) -> None:
+    """The broker stands still, as on a machine that sleeps."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+# ---- disks and other limits
+
+
+def disk_faults(episodes: int, *, seed: int | None = None, seconds: float = 3_600) -> Chaos:
+    """Disks that fail, are slow or full, and processes without descriptors or memory."""
+    return _runs("disk faults", episodes, DISK_FAULTS_PER_RUN, seed, seconds, _on_a_bad_disk)
+
+
+def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
+    chance = run.chance
+    with ChaosBroker(run.directory / "data", *OPTIONS, *SMALL) as broker:
+        # What was open when a disk fails is fenced by a new term: that is its reason.
+        _workloads(run, broker.bootstrap, tells_timeouts=False)
+        run.mend = lambda: _start_again(broker)
+        with run.running():
+            for _ in range(count):
+                run.progress(chance.randrange(1, 20))
+                DISK_FAULTS[chance.choice(list(DISK_FAULTS))](broker, chance)
+                broker.repair()
+                run.progress(1)
+                run.outcome.episodes += 1
+                run.look_for_hangs(broker.bootstrap)
+                if time.monotonic() > deadline:
+                    break
+            run.progress(10, of_everyone=True)
+        broker.kill()
+        broker.start()
+        run.judge(broker.bootstrap)
+
+
+def _start_again(broker: ChaosBroker) -> None:
+    """A broker that has ended by itself has said why by its code."""
+    if broker.has_ended():
+        if broker.process is not None:
+            code = broker.wait()
+            assert code == EXIT_BROKEN, f"the broker ended with {code}: {broker.log.read_text()[-2000:]}"
+        broker.start()
+
+
+def _fails(broker: ChaosBroker, chance: random.Random) -> None:
+    """The next write or flush fails: the process ends by itself, and says nothing more to anyone."""
+    broker.fail(chance.choice(["write", "flush"]), chance.choice([errno.EIO, errno.ENOSPC]))
+    code = broker.wait()
+    assert code == EXIT_BROKEN, f"the broker ended with {code}: {broker.log.read_text()[-2000:]}"
+
+
+def _is_slow(broker: ChaosBroker, chance: random.Random) -> None:
+    broker.slow_down(chance.randrange(50, 1_000))
+    time.sleep(chance.uniform(0.5, 2.0))
+
+
+def _is_full(broker: ChaosBroker, chance: random.Random) -> None:
+    broker.fill()
+    time.sleep(chance.uniform(0.5, 2.0))
+    assert not broker.has_ended(), f"a full disk ended the broker: {broker.log.read_text()[-2000:]}"
+
+
+def _has_no_descriptors(broker: ChaosBroker, chance: random.Random) -> None:
+    """No more than it has, or a few."""
+    used = max(int(each.name) for each in Path(f"/proc/{broker.pid}/fd").iterdir())
+    _limit(broker, resource.RLIMIT_NOFILE, used + chance.randrange(1, 4), chance.uniform(0.5, 1.5))
+
+
+def _has_no_memory(broker: ChaosBroker, chance: random.Random) -> None:
+    """No more than it has, or some megabytes."""
+    pages = int(Path(f"/proc/{broker.pid}/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + chance.randrange(8) * 1024 * 1024
+    _limit(broker, resource.RLIMIT_AS, limit, chance.uniform(0.5, 1.5))
+
+
+def _limit(broker: ChaosBroker, what: int, limit: int, seconds: float) -> None:
+    """Whether the process lives through it is its own affair; what it has acknowledged is not."""
+    before = resource.prlimit(broker.pid, what)
+    resource.prlimit(broker.pid, what, (limit, before[1]))
+    if not until_ended(broker, seconds):
+        resource.prlimit(broker.pid, what, before)
+
+
+DISK_FAULTS: dict[str, Callable[[ChaosBroker, random.Random], None]] = {
+    "fails": _fails,
+    "fails again": _fails,
+    "is slow": _is_slow,
+    "is full": _is_full,
+    "no descriptors": _has_no_descriptors,
+    "no memory": _has_no_memory,
+}

@@ -1,0 +1,279 @@
+"""Power loss: a store is recorded, and the disk is rebuilt as a power cut could have left it, many times.
+
+One seed is one recording: a few lives of one store, each with a random workload, ended by a clean stop, the
+end of the process, a flush that fails, or the end of the power (``store_life``). From the events of each life
+states are rebuilt at random moments (``recorded_disk``), and the real store is opened in each. It must be
+exactly as it was after some commit, no earlier than the last one that was answered for good; and what was
+answered early may be missing only if the term is over. Now and then the power goes again while the store
+recovers.
+
+Nothing depends on time (``turns``), so a seed that fails fails again.
+"""
+
+import asyncio
+import contextlib
+import copy
+import random
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from semel.config import Settings
+from semel.core.facts import ProducerIdAllocated
+from semel.core.types import Cluster, ClusterKey
+from semel.store import embedded
+from semel.store.embedded import LOST, EmbeddedStore
+from verification.recorded_disk import MODES, Event, Platter, Recorder, lay_out
+from verification.store_life import History, Life, Told, Torn
+from verification.turns import by_turns, replaced, small_store
+
+STATES_PER_SEED: Final = 120
+LIVES: Final = 3
+STEPS: Final = 28
+SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
+
+
+@dataclass
+class PowerLoss:
+    """What became of the states."""
+
+    states: int = 0
+    lost: int = 0
+    """States in which something was missing that had been answered."""
+    torn: int = 0
+    """States in which the store was as it never had been, or could not be opened."""
+    seeds: list[int] = field(default_factory=list)
+    """The recordings in which that was."""
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, seed: int, problem: str, *, is_lost: bool = False) -> None:
+        """Something is wrong with a state."""
+        self.lost += is_lost
+        self.torn += not is_lost
+        self.problems.append(f"seed {seed}: {problem}")
+        if seed not in self.seeds:
+            self.seeds.append(seed)
+
+
+def run(states: int, first_seed: int = 0) -> PowerLoss:
+    """Rebuild and recover so many states."""
+    found = PowerLoss()
+    seed = first_seed
+    while found.states < states:
+        one(seed, found, min(STATES_PER_SEED, states - found.states))
+        seed += 1
+    return found
+
+
+def one(seed: int, found: PowerLoss, states: int = STATES_PER_SEED) -> None:
+    """The states of one recording."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory:
+        recording = _Recording(seed, found, Path(directory))
+        with small_store(recording.boot_id, seed):
+            asyncio.run(recording.go(states))
+
+
+class _Lost(Exception):
+    """Something is missing that was answered."""
+
+
+def _judge(count: int, term: int, told: Told, *, is_killed: bool = False) -> None:
+    """Whether a store may be at this commit, in this term, after this was told. _Lost, Torn."""
+    if count < told.durable:
+        raise _Lost(f"{told.durable} commits were answered as durable, {count} are there")
+    if count > told.asked:
+        raise Torn(f"{told.asked} commits were asked for, {count} are there")
+    if term < told.term:
+        raise Torn(f"the term goes back from {told.term} to {term}")
+    if count < told.answered and (term == told.term or is_killed):
+        raise _Lost(f"{told.answered} commits were answered in term {term}, {count} are there")
+
+
+class _Recording:
+    """One seed."""
+
+    def __init__(self, seed: int, found: PowerLoss, directory: Path) -> None:
+        self._seed = seed
+        self._chance = random.Random(seed)
+        self._found = found
+        self._directory = directory
+        self._history = History()
+        self._boot = 0
+        self._made = 0
+
+    def boot_id(self) -> str:
+        """The start of the operating system in which this is."""
+        return f"boot {self._boot}"
+
+    async def go(self, states: int) -> None:
+        """Live, and see what is left of each life."""
+        platter, is_killed = Platter(), False
+        platter.told = Told()
+        for number in range(LIVES):
+            share = states // LIVES + (states % LIVES if number == 0 else 0)
+            events = await self._life(platter, is_killed=is_killed)
+            if events is None:
+                self._found.states += share
+                return
+            boot = self._boot
+            await self._look_at(events, copy.deepcopy(platter), share)
+            self._boot = boot
+            cut = self._chance.choice((len(events), self._chance.randint(0, len(events))))
+            for event in events[:cut]:
+                platter.take(event)
+            is_killed = self._chance.random() < 0.4
+            if not is_killed:
+                files = platter.lost(self._chance.choice(MODES), self._chance)
+                told, platter = platter.told, Platter(files)
+                platter.told = told
+                self._boot = 1_000_000 + number
+
+    # -- lives --------------------------------------------------------------------------------------------
+
+    async def _life(self, platter: Platter, *, is_killed: bool) -> list[Event] | None:
+        """A store that begins with what is on the platter; what happened, or None if something is wrong."""
+        recorder = Recorder(self._new_directory())
+        lay_out(platter.killed(), recorder.directory)
+        life = Life(
+            self._history,
+            self._chance,
+            lambda: self._open(recorder),
+            lambda told: recorder.note("told", told=told),
+        )
+        try:
+            with by_turns(self._chance):
+                await self._live(life, recorder, platter.told, is_killed=is_killed)
+        except _Lost as error:
+            self._found.add(self._seed, f"at a start: {error}", is_lost=True)
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+            if isinstance(error, Torn) or not recorder.has_failed:
+                self._found.add(self._seed, f"in a life: {error!r}")
+                return None
+        finally:
+            recorder.stop()
+            with contextlib.suppress(Exception):
+                await life.close()
+            recorder.unregister()
+        if (recorder.directory / LOST).exists():
+            recorder.events.append(Event("create", LOST))
+        shutil.rmtree(recorder.directory)
+        return recorder.events
+
+    async def _live(self, life: Life, recorder: Recorder, told: Told, *, is_killed: bool) -> None:
+        store = await self._open(recorder)
+        life.use(store)
+        count = await self._history.check(store)
+        _judge(count, store.term, told, is_killed=is_killed)
+        self._history.cut(count)
+        # Who starts shows it to everybody, so it is there for good.
+        life.know(Told(count, count, count, store.term))
+        if self._chance.random() < 0.2:
+            recorder.fails = lambda name: self._chance.random() < 0.02
+        await life.go(STEPS)
+        if self._chance.random() < 0.2:
+            await store.close()
+
+    async def _open(self, recorder: Recorder | None, directory: Path | None = None) -> EmbeddedStore:
+        if recorder is None:
+            assert directory is not None
+            return await embedded.open_store(directory, SETTINGS)
+        opened = vars(embedded.SqliteLedger)["open"].__func__
+
+        async def on_the_recorder(cls: Any, *args: Any, **options: Any) -> Any:
+            return await opened(cls, *args, **options, vfs=recorder.vfs)
+
+        with replaced([(embedded.SqliteLedger, "open", classmethod(on_the_recorder))]):
+            return await embedded.open_store(recorder.directory, SETTINGS, files=recorder.files)
+
+    def _new_directory(self) -> Path:
+        self._made += 1
+        return self._directory / f"data-{self._made}"
+
+    # -- states -------------------------------------------------------------------------------------------
+
+    async def _look_at(self, events: list[Event], platter: Platter, states: int) -> None:
+        """So many states of one life."""
+        at, left = 0, states
+        for cut in self._cuts(events, states):
+            if not left:
+                return
+            for event in events[at:cut]:
+                platter.take(event)
+            at = cut
+            left -= await self._state(platter, is_again=left > 1 and self._chance.random() < 0.1)
+
+    def _cuts(self, events: list[Event], count: int) -> list[int]:
+        """Moments in a life: every kind of event is as likely as every other, before it and after it."""
+        kinds: dict[tuple[str, str], list[int]] = {}
+        for at, event in enumerate(events):
+            kinds.setdefault((event.kind, Path(event.name).suffix or event.name), []).append(at)
+        indexes = list(kinds.values())
+        choice, either = self._chance.choice, (0, 1)
+        return sorted(choice(choice(indexes)) + choice(either) for _ in range(count))
+
+    async def _state(self, platter: Platter, *, is_again: bool) -> int:
+        """The power goes here, and perhaps once more while the store recovers; how many states that is."""
+        mode = self._chance.choice(MODES)
+        files = platter.lost(mode, self._chance)
+        if not is_again:
+            await self._recover(files, platter.told, mode)
+            return 1
+        events: list[Event] = []
+        count_and_term = await self._recover(files, platter.told, mode, events)
+        if count_and_term is None:
+            return 1
+        count, term = count_and_term
+        cut = self._chance.randint(0, len(events))
+        after = Platter(files)
+        for event in events[:cut]:
+            after.take(event)
+        told = platter.told if cut < len(events) else Told(count, count, count, term)
+        mode = self._chance.choice(MODES)
+        await self._recover(after.lost(mode, self._chance), told, f"{mode}, in a recovery")
+        return 2
+
+    async def _recover(
+        self, files: Any, told: Told, mode: str, events: list[Event] | None = None
+    ) -> tuple[int, int] | None:
+        """Open the store in a state; at which commit and in which term it is, None if something is wrong."""
+        self._boot += 1
+        self._found.states += 1
+        directory = self._new_directory()
+        lay_out(files, directory)
+        recorder = Recorder(directory) if events is not None else None
+        try:
+            store = await self._open(recorder, directory)
+            try:
+                if recorder is not None and events is not None:
+                    events += recorder.events
+                    recorder.stop()
+                count = await self._history.check(store)
+                _judge(count, store.term, told)
+                if self._chance.random() < 0.2:
+                    await _goes_on(store)
+                return count, store.term
+            finally:
+                await store.close()
+        except _Lost as error:
+            self._found.add(self._seed, f"{mode}: {error}", is_lost=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+            self._found.add(self._seed, f"{mode}: {error!r}")
+        finally:
+            if recorder is not None:
+                recorder.unregister()
+            shutil.rmtree(directory)
+        return None
+
+
+async def _goes_on(store: EmbeddedStore) -> None:
+    """A store that was recovered takes commits. Torn."""
+    (cluster,) = await store.ledger.load([ClusterKey()])
+    next_id = (cluster or Cluster()).next_producer_id
+    await store.commit([ProducerIdAllocated(next_id)], [])
+    (cluster,) = await store.ledger.load([ClusterKey()])
+    if cluster is None or cluster.next_producer_id != next_id + 1:
+        raise Torn(f"the store does not go on: {cluster} after producer id {next_id} was given away")

@@ -1,0 +1,75 @@
+"""What was measured, as one list in one file, and the page that people read."""
+
+import json
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FILE = ROOT / "results" / "verification.json"
+PAGE = ROOT / "docs" / "verification.md"
+
+_HEAD = """# Verification
+
+Written by `make verify`; do not edit. What each row means is in [the checker's page](checker.md) and below.
+
+| what | found | target | met | seeds | seconds |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+_FOOT = """
+## What the rows mean
+
+- **simulated histories**: the real rules, commit loop, reads and handlers under virtual time, with a disk that loses
+  what was not flushed, a network that loses, holds and repeats, clients that pause and die. One seed is one history;
+  `python -m simulation --seed N` shows it again. The checker looks for every anomaly of its catalogue.
+- **defects found**: one line of the real code made wrong, from the catalogue of real bugs. The simulation must find each.
+- **state machine rules**: steps of hypothesis beside an obvious model.
+- **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it is opened.
+- **fuzz inputs**: damaged bytes for every decoder and for recovery. Only the typed errors may come out.
+- **kill -9, pauses, EndTxn faults, disk faults**: real processes, real clients, real files.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One row: what was found, and what should have been."""
+
+    name: str
+    value: int
+    target: int
+    met: bool
+    seeds: str
+    duration: float
+    commit: str
+
+
+def commit_now() -> str:
+    """The commit that is measured."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def write(results: Iterable[Result]) -> None:
+    """Keep them: the file for programs, the page for people."""
+    rows = list(results)
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+    PAGE.write_text(page(rows), encoding="utf-8")
+
+
+def page(rows: Iterable[Result]) -> str:
+    """The rows as a page."""
+    lines = [
+        f"| {row.name} | {row.value:,} | {row.target:,} | {'yes' if row.met else '**no**'} "
+        f"| {row.seeds or '–'} | {row.duration:,.0f} |"
+        for row in rows
+    ]
+    commits = sorted({row.commit for row in rows})
+    return _HEAD + "\n".join(lines) + f"\n\nMeasured at commit {', '.join(commits)}.\n" + _FOOT
+
+
+def read() -> list[Result]:
+    """What was kept."""
+    return [Result(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]

@@ -1,0 +1,370 @@
+"""The life of a store under a random workload, and a telling of what must be there after each commit.
+
+The real rules decide (``semel.core``), so that the facts are those that a broker would commit: plain batches,
+small and too large for the journal, transactions of both visibilities with offsets, log starts, topics that
+come and go. Around them the store is swept, synchronised, read, closed and opened.
+
+``History`` is the second telling: what the facts come to after each commit, by ``simulation.ledger``, which
+shares no code with SQLite. Every commit gives a producer id away, so a store says by the next one up to which
+commit it is.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from semel.core import transactions
+from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ProducerIdAllocated
+from semel.core.groups import ClassicGroup
+from semel.core.offsets import CommitOffsets, Committer
+from semel.core.partition import AllocateProducerId, Append, DeleteRecords, Membership
+from semel.core.state import BrokerState
+from semel.core.topics import CreateTopic, DeleteTopic
+from semel.core.types import (
+    Buffer,
+    Cluster,
+    ClusterKey,
+    Command,
+    CommittedOffset,
+    Fact,
+    GroupKey,
+    Key,
+    OffsetKey,
+    PartitionKey,
+    PendingKey,
+    ProducerKey,
+    TopicKey,
+    TransactionKey,
+)
+from semel.store.embedded import EmbeddedStore
+from semel.store.interface import Place
+from semel.wire.records import Record, encode_batch, read_header
+from simulation.ledger import SimulatedLedger
+
+SIZES: Final = (10, 10, 300, 700, 1_500)
+LARGE: Final = 4_000
+"""Bytes of a record that is too large for the journal."""
+MANY: Final = 400
+"""Facts that are too many for it."""
+TOPICS: Final = {"orders": 2, "payments": 1, "staged": 2}
+IDS: Final = ("x", "y")
+EVERYTHING: Final = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
+COMMITS: Final = ("append", "append", "append", "write", "write", "write", "write", "pend", "end", "end")
+RARE: Final = ("large", "large", "write large", "many", "trim", "trim", "topic", "init", "group", "offsets")
+AROUND: Final = ("read", "synchronise", "flush", "sweep", "sweep beside", "restart")
+
+
+class Torn(Exception):
+    """What a store says is not what was committed up to any moment."""
+
+
+class Told(NamedTuple):
+    """What whoever asked knows."""
+
+    asked: int = 0
+    """So many commits were asked for."""
+    answered: int = 0
+    """So many were answered, the last of them perhaps early."""
+    durable: int = 0
+    """So many were answered for good."""
+    term: int = 0
+
+
+class History:
+    """What must be there after each commit."""
+
+    def __init__(self) -> None:
+        self.models = [SimulatedLedger()]
+        self.batches: list[bytes] = []
+        """All bytes; in a model the number of a chunk says which."""
+        self._by_next_id = {Cluster().next_producer_id: 0}
+        self._keys: dict[Key, None] = {ClusterKey(): None}
+
+    def add(self, facts: list[Fact], batches: list[Buffer]) -> int:
+        """Something is committed; how many were now."""
+        model = self.models[-1].copy()
+        first = len(self.batches)
+        self.batches += map(bytes, batches)
+        model.fold(facts, [Place(first + at, 0, len(batch)) for at, batch in enumerate(batches)])
+        self._keys.update((key, None) for _, key in model.values)
+        self.models.append(model)
+        self._by_next_id[model.values[ClusterKey, ClusterKey()].next_producer_id] = len(self.models) - 1
+        return len(self.models) - 1
+
+    def cut(self, count: int) -> None:
+        """What came after so many commits never happened."""
+        del self.models[count + 1 :]
+        self._by_next_id = {next_id: at for next_id, at in self._by_next_id.items() if at <= count}
+
+    async def check(self, store: EmbeddedStore) -> int:
+        """Up to which commit the store is, exactly. Torn."""
+        (cluster,) = await store.ledger.load([ClusterKey()])
+        count = self._by_next_id.get((cluster or Cluster()).next_producer_id)
+        if count is None:
+            raise Torn(f"the store says {cluster}, which was never so")
+        model = self.models[count]
+        keys = list(self._keys)
+        for key, value in zip(keys, await store.ledger.load(keys), strict=True):
+            expected = model.values.get((type(key), key))
+            if expected != value and not (key == ClusterKey() and count == 0):
+                raise Torn(f"after commit {count} {key} is {value}, not {expected}")
+        if await store.ledger.topics() != await model.topics():
+            raise Torn(f"after commit {count} there are other topics")
+        for partition in model.batches:
+            await self._check_log(store, model, partition)
+        return count
+
+    async def _check_log(
+        self, store: EmbeddedStore, model: SimulatedLedger, partition: PartitionKey
+    ) -> None:
+        found = await store.ledger.find_batches(partition, 0, **EVERYTHING)
+        expected = model.batches[partition]
+        if [each[:3] for each in found] != [each[:3] for each in expected]:
+            raise Torn(f"{partition} has the batches {found}, not {expected}")
+        try:
+            data = await store.chunks.read([each.place for each in found])
+        except LookupError as error:
+            raise Torn(f"{partition} has lost bytes: {error}") from error
+        for each, batch in zip(expected, data, strict=True):
+            if batch != self.batches[each.place.chunk_id]:
+                raise Torn(f"{partition} has other bytes at offset {each.base_offset}")
+        # What lies below the start of the log may be swept, or not yet.
+        first = model.values[PartitionKey, partition].log_start_offset
+        if await store.ledger.aborted(partition, first, 2**62) != await model.aborted(partition, first, 2**62):
+            raise Torn(f"{partition} tells readers of other aborted transactions")
+
+
+class Life:
+    """One store, and what is done with it."""
+
+    def __init__(
+        self,
+        history: History,
+        chance: random.Random,
+        reopen: Callable[[], Awaitable[EmbeddedStore]],
+        tell: Callable[[Told], None],
+    ) -> None:
+        self.told = Told()
+        self._history = history
+        self._chance = chance
+        self._reopen = reopen
+        self._tell = tell
+        self._now = 1_000
+        self._sequences: dict[tuple[Any, ...], int] = {}
+
+    def use(self, store: EmbeddedStore) -> None:
+        """Go on with a store that was opened."""
+        self._store = store
+        self._state = BrokerState(store.term)
+        self._sequences.clear()
+
+    def know(self, told: Told) -> None:
+        """Whoever asked knows this."""
+        self.told = told
+        self._tell(told)
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        await self._store.close()
+
+    async def go(self, steps: int) -> None:
+        """Do this and that."""
+        await self._step("init")
+        for name in TOPICS:
+            await self._tick([self._create(name)])
+        for _ in range(steps):
+            kinds = self._chance.choices((COMMITS, RARE, AROUND), weights=(5, 3, 2))[0]
+            await self._step(self._chance.choice(kinds))
+
+    async def _step(self, what: str) -> None:
+        if what in AROUND:
+            await self._around(what)
+        elif what == "many":
+            await self._commit_many()
+        elif what == "group":
+            group = ClassicGroup("g", generation=self._now)
+            fact = GroupChanged(group) if self._chance.random() < 0.8 else GroupDeleted("g")
+            await self._load([GroupKey("g"), PendingKey("g")])
+            await self._load(OffsetKey("g", name, index) for name in TOPICS for index in range(2))
+            await self._tick([], [fact])
+        else:
+            await self._tick([await self._command(what) for _ in range(self._chance.choice((1, 1, 2, 3)))])
+
+    async def _around(self, what: str) -> None:
+        if what == "read":
+            await self._store.ledger.topics()
+        elif what == "flush":
+            await self._commit([], [], is_early=False)
+        elif what == "sweep":
+            await self._sweep()
+        elif what == "sweep beside":
+            await asyncio.gather(self._sweep(), self._some_commits())
+        elif what == "synchronise":
+            await self._store.synchronise()
+        else:
+            await self._store.close()
+            self.use(await self._reopen())
+            await self._step("init")
+        if not self._store.has_early:
+            self.know(self.told._replace(durable=self.told.answered))
+
+    async def _some_commits(self) -> None:
+        for _ in range(self._chance.randint(1, 4)):
+            await self._step(self._chance.choice(COMMITS))
+
+    async def _sweep(self) -> None:
+        """As housekeeping does it."""
+        store = self._store
+        while True:
+            released = await store.ledger.leftovers(limit=5)
+            await store.synchronise()
+            await store.chunks.release(released)
+            swept = await store.ledger.sweep(limit=5)
+            if missed := sorted(set(swept) - set(released)):
+                await store.synchronise()
+                await store.chunks.release(missed)
+            if not swept:
+                break
+        await store.sweep_orphans()
+
+    # -- commits ------------------------------------------------------------------------------------------
+
+    async def _tick(self, commands: list[Command | None], more: list[Fact] | None = None) -> None:
+        """Decide these, and commit what follows."""
+        facts: list[Fact] = list(more or ())
+        batches: list[Buffer] = []
+        is_early = not more
+        asked = [command for command in commands if command is not None]
+        await self._load([ClusterKey()])
+        # Everything before anything is decided: what this tick decides is not in the ledger yet.
+        for command in asked:
+            await self._load(command.keys())
+            if hasattr(command, "more_keys"):
+                await self._load(command.more_keys(self._state))
+        for fact in facts:
+            self._state.apply(fact)
+        for command in asked:
+            decision = self._state.decide(command, self._now)
+            self._remember_sequence(command, decision.answer)
+            is_early = is_early and (decision.is_early or not decision.facts)
+            batches += decision.batches
+            for fact in decision.facts:
+                self._state.apply(fact)
+                facts.append(fact)
+        (fact,) = self._state.decide(AllocateProducerId(), self._now).facts
+        self._state.apply(fact)
+        self._now += 1
+        durable = [each for each in (*facts, fact) if type(each) in DURABLE]
+        await self._commit(durable, batches, is_early=is_early)
+
+    async def _commit_many(self) -> None:
+        await self._load([ClusterKey()])
+        cluster = self._state.cluster[ClusterKey()] or Cluster()
+        first = cluster.next_producer_id
+        facts: list[Fact] = [ProducerIdAllocated(first + at) for at in range(MANY)]
+        for fact in facts:
+            self._state.apply(fact)
+        await self._commit(facts, [], is_early=False)
+
+    async def _commit(self, facts: list[Fact], batches: list[Buffer], *, is_early: bool) -> None:
+        if facts:
+            self.know(self.told._replace(asked=self._history.add(facts, batches)))
+        asked = self.told.asked
+        await self._store.commit(facts, batches, is_early=is_early)
+        durable = self.told.durable if self._store.has_early else asked
+        self.know(self.told._replace(answered=asked, durable=durable))
+
+    async def _load(self, keys: Any) -> None:
+        missing = self._state.missing(keys)
+        if not missing:
+            return
+        if self._store.has_early:
+            # The ledger does not know of it yet.
+            await self._commit([], [], is_early=False)
+        for key, value in zip(missing, await self._store.ledger.load(missing), strict=True):
+            self._state.put(key, value)
+
+    # -- what is asked for --------------------------------------------------------------------------------
+
+    async def _command(self, what: str) -> Command | None:
+        chance = self._chance
+        if what in ("append", "large"):
+            size = LARGE if what == "large" else chance.choice(SIZES)
+            batch = encode_batch(self._records(size))
+            key = await self._partition(chance.choice(["orders", "payments"]))
+            return None if key is None else Append(key, read_header(batch), batch)
+        if what == "trim":
+            return await self._trim()
+        if what == "topic":
+            name = chance.choice([*TOPICS])
+            await self._load([TopicKey(name)])
+            return DeleteTopic(name) if self._state.topics[TopicKey(name)] else self._create(name)
+        if what == "offsets":
+            key = OffsetKey("g", chance.choice([*TOPICS]), 0)
+            return CommitOffsets("g", Committer(), ((key, CommittedOffset(self._now)),))
+        return await self._transactional(what, chance.choice(IDS))
+
+    async def _transactional(self, what: str, name: str) -> Command | None:
+        await self._load([TransactionKey(name), ClusterKey()])
+        await self._load(transactions.commands.keys_of(self._state, name))
+        known = self._state.transactions[TransactionKey(name)]
+        if what == "init" or known is None:
+            return transactions.commands.InitProducer(name, 60_000)
+        pair = (known.producer_id, known.epoch)
+        if what == "end":
+            return transactions.commands.EndTransaction(name, *pair, self._chance.random() < 0.6, 2)
+        if what == "pend":
+            offset = (OffsetKey("g", self._chance.choice([*TOPICS]), 0), CommittedOffset(self._now))
+            return transactions.commands.CommitPending(
+                name, *pair, "g", Committer(), (offset,), 2, must_be_added=False
+            )
+        topic = self._chance.choice(["orders", "staged", "staged"])
+        key = await self._partition(topic)
+        if key is None:
+            return None
+        await self._load([ProducerKey(*key, known.producer_id)])
+        size = LARGE if what == "write large" else self._chance.choice(SIZES)
+        batch = encode_batch(
+            self._records(size),
+            producer_id=known.producer_id,
+            producer_epoch=known.epoch,
+            base_sequence=self._sequences.get((*key, *pair), 0),
+            transactional=True,
+        )
+        membership = Membership(name, 2, must_be_added=False)
+        return Append(
+            key, read_header(batch), batch, membership=membership, is_journal=topic == "staged"
+        )
+
+    def _records(self, size: int) -> list[Record]:
+        count = self._chance.choice((1, 1, 2))
+        return [Record(at, self._now, None, self._chance.randbytes(size // count)) for at in range(count)]
+
+    def _remember_sequence(self, command: Command, answer: Any) -> None:
+        if isinstance(command, Append) and command.header.producer_id >= 0 and not answer.error:
+            sent = command.header
+            owner = (*command.partition, sent.producer_id, sent.producer_epoch)
+            self._sequences[owner] = sent.base_sequence + sent.last_offset_delta + 1
+
+    async def _partition(self, name: str) -> PartitionKey | None:
+        await self._load([TopicKey(name)])
+        topic = self._state.topics[TopicKey(name)]
+        return None if topic is None else PartitionKey(topic.topic_id, self._chance.randrange(topic.partitions))
+
+    async def _trim(self) -> Command | None:
+        key = await self._partition(self._chance.choice([*TOPICS]))
+        if key is None:
+            return None
+        if self._store.has_early:
+            await self._commit([], [], is_early=False)
+        await self._load([key])
+        partition = self._state.partitions[key]
+        end = partition.high_watermark if partition else 0
+        offset = end * self._chance.randint(1, 8) // 8
+        return DeleteRecords(key, offset, *await self._store.ledger.size_below(key, offset))
+
+    def _create(self, name: str) -> Command:
+        configs = {"semel.visibility": "journal"} if name == "staged" else {}
+        return CreateTopic(name, self._chance.randbytes(16), TOPICS[name], configs)
+

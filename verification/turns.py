@@ -1,0 +1,124 @@
+"""A store without threads and of small size: nothing in it depends on time, and everything happens soon."""
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from semel.store import embedded, following, journal, ledger_writer, local_chunks, sqlite_ledger
+from semel.store.interface import StoreBroken
+
+SMALL: Final[tuple[tuple[Any, str, Any], ...]] = (
+    (journal, "FILE_BYTES", 8 * 1024),
+    (journal, "ZEROED_BYTES", 1024),
+    (embedded, "FRAME_BYTES_MAX", 3 * 1024),
+    (embedded, "JOURNALED_BYTES_MAX", 3 * 1024),
+    (following, "DELAY_SECONDS", 3_600),
+    (ledger_writer, "LOG_FRAMES_MAX", 60),
+    (ledger_writer, "LOOK_EVERY", 16),
+)
+"""Everything that has a size is small, so that switching, moving and sealing come soon."""
+
+_Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+
+
+class Turns:
+    """Takes the place of a ``Worker``: its jobs are run by the event loop, in order, at once or a bit later."""
+
+    def __init__(self, chance: random.Random | None) -> None:
+        """``chance`` decides when it is a job's turn; without it that is at once."""
+        self.rest: Any = None
+        self._chance = chance
+        self._jobs: deque[_Job] = deque()
+        self._is_stopped = False
+
+    async def run(self, job: Callable[..., Any], *args: Any) -> Any:
+        """Do the job and give what it returns or raises."""
+        return await self.begin(job, *args)
+
+    def begin(self, job: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
+        """The same for whoever has something else to do meanwhile."""
+        if self._is_stopped:
+            raise StoreBroken("the store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._jobs.append((future, job, args))
+        if self._chance is None:
+            self._do()
+        else:
+            loop.call_soon(self._turn)
+        return future
+
+    def stop(self) -> None:
+        """Finish what was given."""
+        self._is_stopped = True
+        while self._jobs:
+            self._do()
+
+    def _turn(self) -> None:
+        assert self._chance is not None
+        if self._jobs and self._chance.random() < 0.5:
+            asyncio.get_running_loop().call_soon(self._turn)
+        elif self._jobs:
+            self._do()
+
+    def _do(self) -> None:
+        future, job, args = self._jobs.popleft()
+        try:
+            result = job(*args)
+        except Exception as error:  # noqa: BLE001 - handed to the one who waits, whatever it is
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            if not future.cancelled():
+                future.set_result(result)
+        if self.rest is not None:
+            self.rest(quiet=self._chance is not None and not self._jobs and self._chance.random() < 0.3)
+
+
+@contextlib.contextmanager
+def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    """These attributes have these values."""
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def small_store(boot_id: Callable[[], str], seed: int) -> Iterator[None]:
+    """Stores that are opened in here are small, have no threads, and no clock decides which way they go."""
+
+    def worker(name: str, *, threads: int = 1) -> Turns:
+        return Turns(None)
+
+    changes: list[tuple[Any, str, Any]] = [
+        *SMALL,
+        *((module, "Worker", worker) for module in (embedded, sqlite_ledger, local_chunks)),
+        (embedded, "_boot_id", boot_id),
+        (ledger_writer, "LOG_FRAMES_BUSY", 40 if seed % 4 else 200),
+        (ledger_writer, "LOG_FRAMES_QUIET", 20 if seed % 4 else 100),
+        (journal, "QUICK_SECONDS", 1e9 if seed % 3 == 0 else 0),
+    ]
+    if seed % 2:
+        # Then whoever needs the other file of the journal has to wait for what is in it.
+        changes.append((following.Following, "begin_to_synchronise", lambda following: None))
+    with replaced(changes):
+        yield
+
+
+@contextlib.contextmanager
+def by_turns(chance: random.Random) -> Iterator[None]:
+    """Stores that are opened in here do their jobs in an order that is drawn."""
+
+    def worker(name: str, *, threads: int = 1) -> Turns:
+        return Turns(chance)
+
+    with replaced([(module, "Worker", worker) for module in (embedded, sqlite_ledger, local_chunks)]):
+        yield

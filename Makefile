@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos verify docs demo run bench peers ci clean
+.PHONY: help setup check fmt test chaos verify verify-long docs demo run bench peers ci clean
 
 help: ## list the words
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make .venv with everything for development
 
@@ -34,8 +34,13 @@ chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py
 	SEMEL_KILLS=200 $(BIN)/python -m pytest tests/chaos/test_kill_transactions.py
 
-verify: setup ## 100 random kills of broker, driver, JVM and Python workers over one pipeline: 0 lost, 0 doubled
+verify: setup ## simulation, defects, power loss, fuzzing, chaos and 100 kills of a pipeline (about an hour)
+	$(BIN)/python -m verification verify
 	SEMEL_KILLS=100 $(BIN)/python -m pytest -s tests/chaos/test_kill_pipeline.py
+
+verify-long: setup ## the same, ten times as much, unattended
+	$(BIN)/python -m verification long
+	SEMEL_KILLS=500 $(BIN)/python -m pytest -s tests/chaos/test_kill_pipeline.py --timeout 36000
 
 run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data
 	$(BIN)/semel serve --data semel-data --listen 127.0.0.1:9092

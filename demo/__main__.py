@@ -6,6 +6,7 @@ the pipeline are open.
 
 import argparse
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -170,6 +171,8 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=ORDERS_PER_SECOND, help="orders in a second")
     given = parser.parse_args()
     report = Report()
+    # Who stops the demonstration does not want to keep what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="semel-demo-") as name:
         try:
             return 0 if Demo(Path(name), report, given.rate).run(given.kills) else 1

@@ -33,7 +33,7 @@ class Program:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._settings},
-                start_new_session=True,  # so that all of it can be killed at once
+                start_new_session=True,  # so that it and its Java can be killed at once
             )
 
     @property
@@ -42,7 +42,7 @@ class Program:
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL for it and everything that it started, at once."""
+        """SIGKILL for it, and for Java if it started one. Spark's workers notice that, and end."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:

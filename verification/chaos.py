@@ -9,12 +9,14 @@ and copies, by confluent-kafka, aiokafka and Semel's client (`tests/support/work
 compacted topics: the broker does not compact yet.
 """
 
+import contextlib
 import errno
 import os
 import random
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.chaos_broker import RUNNING, STARTING, ChaosBroker
 from support.chaos_run import Outcome, Run, run_of
 from support.process import BrokerProcess
+from support.raw import RawClient
 from support.workloads_copy import Copy
 from support.workloads_ends import Ends
 from support.workloads_money import Money
@@ -36,6 +39,7 @@ Chaos = Outcome
 OPTIONS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "group.consumer.heartbeat.interval.ms=300")
 # A chunk is taken in one step, so small chunks feel a full disk soon.
 SMALL = ("--set", "semel.chunk.bytes.max=65536")
+MIB = 1024 * 1024
 KILLS_PER_RUN = 25
 FAULTS_PER_RUN = 1_000
 PAUSES_PER_RUN = 20
@@ -100,9 +104,7 @@ def _killed(run: Run, count: int, deadline: float) -> None:
                 if time.monotonic() > deadline:
                     break
             run.progress(10, of_everyone=True)
-        # And what is on the disk is what was said.
-        broker.kill()
-        broker.start()
+        _restart(broker)
         run.judge(broker.bootstrap)
 
 
@@ -115,6 +117,14 @@ def _kill(broker: ChaosBroker, chance: random.Random) -> None:
     if not broker.has_ended():
         broker.kill()
     broker.repair()
+
+
+def _restart(broker: ChaosBroker) -> None:
+    """What is judged is what is on the disk."""
+    broker.repair()
+    if not broker.has_ended():
+        broker.kill()
+    broker.revive()
 
 
 def until_ended(broker: ChaosBroker, seconds: float) -> bool:
@@ -209,8 +219,7 @@ def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
                 if time.monotonic() > deadline:
                     break
             run.progress(10, of_everyone=True)
-        broker.kill()
-        broker.start()
+        _restart(broker)
         run.judge(broker.bootstrap)
 
 
@@ -244,22 +253,30 @@ def _is_full(broker: ChaosBroker, chance: random.Random) -> None:
 def _has_no_descriptors(broker: ChaosBroker, chance: random.Random) -> None:
     """No more than it has, or a few."""
     used = max(int(each.name) for each in Path(f"/proc/{broker.pid}/fd").iterdir())
-    _limit(broker, resource.RLIMIT_NOFILE, used + chance.randrange(1, 4), chance.uniform(0.5, 1.5))
+    before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + chance.randrange(1, 4), before[1]))
+    # Whether it lives through this is its own affair; what it has acknowledged is not.
+    if not until_ended(broker, chance.uniform(0.5, 1.5)):
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
 
 
 def _has_no_memory(broker: ChaosBroker, chance: random.Random) -> None:
-    """No more than it has, or some megabytes."""
+    """No more than it has, or some megabytes; and somebody sends it a frame of many."""
     pages = int(Path(f"/proc/{broker.pid}/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + chance.randrange(8) * 1024 * 1024
-    _limit(broker, resource.RLIMIT_AS, limit, chance.uniform(0.5, 1.5))
+    limit = pages * resource.getpagesize() + chance.randrange(8) * MIB
+    sending = threading.Thread(target=_send_much, args=(broker.bootstrap, 16 * MIB))
+    before = resource.prlimit(broker.pid, resource.RLIMIT_AS)
+    resource.prlimit(broker.pid, resource.RLIMIT_AS, (limit, before[1]))
+    sending.start()
+    if not until_ended(broker, chance.uniform(0.5, 1.5)):
+        resource.prlimit(broker.pid, resource.RLIMIT_AS, before)
+    sending.join()
 
 
-def _limit(broker: ChaosBroker, what: int, limit: int, seconds: float) -> None:
-    """Whether the process lives through it is its own affair; what it has acknowledged is not."""
-    before = resource.prlimit(broker.pid, what)
-    resource.prlimit(broker.pid, what, (limit, before[1]))
-    if not until_ended(broker, seconds):
-        resource.prlimit(broker.pid, what, before)
+def _send_much(bootstrap: str, length: int) -> None:
+    with contextlib.suppress(OSError, AssertionError), RawClient(bootstrap, timeout_seconds=5) as client:
+        client.send_frame(bytes(length))
+        client.receive_frame()
 
 
 DISK_FAULTS: dict[str, Callable[[ChaosBroker, random.Random], None]] = {

@@ -44,17 +44,16 @@ class PowerLoss:
     """States in which something was missing that had been answered."""
     torn: int = 0
     """States in which the store was as it never had been, or could not be opened."""
-    seeds: list[int] = field(default_factory=list)
-    """The recordings in which that was."""
+    seeds: range = range(0)
+    """The recordings that were used."""
     problems: list[str] = field(default_factory=list)
+    """What was wrong, and in which recording."""
 
     def add(self, seed: int, problem: str, *, is_lost: bool = False) -> None:
         """Something is wrong with a state."""
         self.lost += is_lost
         self.torn += not is_lost
         self.problems.append(f"seed {seed}: {problem}")
-        if seed not in self.seeds:
-            self.seeds.append(seed)
 
 
 def run(states: int, first_seed: int = 0) -> PowerLoss:
@@ -64,6 +63,7 @@ def run(states: int, first_seed: int = 0) -> PowerLoss:
     while found.states < states:
         one(seed, found, min(STATES_PER_SEED, states - found.states))
         seed += 1
+    found.seeds = range(first_seed, seed)
     return found
 
 
@@ -207,13 +207,15 @@ class _Recording:
             left -= await self._state(platter, is_again=left > 1 and self._chance.random() < 0.1)
 
     def _cuts(self, events: list[Event], count: int) -> list[int]:
-        """Moments in a life: every kind of event is as likely as every other, before it and after it."""
-        kinds: dict[tuple[str, str], list[int]] = {}
+        """Moments in a life: each kind of event behind each kind of event is as likely as every other."""
+        kinds: dict[Any, list[int]] = {}
+        before = None
         for at, event in enumerate(events):
-            kinds.setdefault((event.kind, Path(event.name).suffix or event.name), []).append(at)
-        indexes = list(kinds.values())
-        choice, either = self._chance.choice, (0, 1)
-        return sorted(choice(choice(indexes)) + choice(either) for _ in range(count))
+            kind = (event.kind, Path(event.name).suffix or event.name)
+            kinds.setdefault((before, kind), []).append(at)
+            before = kind
+        choice, moments = self._chance.choice, list(kinds.values())
+        return sorted(choice(choice(moments)) for _ in range(count - 1)) + [len(events)]
 
     async def _state(self, platter: Platter, *, is_again: bool) -> int:
         """The power goes here, and perhaps once more while the store recovers; how many states that is."""

@@ -21,12 +21,13 @@ Written by `make verify`; do not edit. What each row means is in [the checker's 
 _FOOT = """
 ## What the rows mean
 
-- **simulated histories**: the real rules, commit loop, reads and handlers under virtual time, with a disk that loses
-  what was not flushed, a network that loses, holds and repeats, clients that pause and die. One seed is one history;
-  `python -m simulation --seed N` shows it again. The checker looks for every anomaly of its catalogue.
-- **defects found**: one line of the real code made wrong, from the catalogue of real bugs. The simulation must find each.
+- **simulated histories**: the real rules, commit loop, reads and handlers under virtual time, with a disk that
+  loses what was not flushed, a network that loses, holds and repeats, clients that pause and die. One seed is one
+  history; `python -m simulation --seed N` shows it again. The checker looks for every anomaly of its catalogue.
+- **defects found**: one line of the real code made wrong, from the catalogue of real bugs. Each must be found.
 - **state machine rules**: steps of hypothesis beside an obvious model.
-- **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it is opened.
+- **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it
+  is opened.
 - **fuzz inputs**: damaged bytes for every decoder and for recovery. Only the typed errors may come out.
 - **kill -9, pauses, EndTxn faults, disk faults**: real processes, real clients, real files.
 """
@@ -51,12 +52,13 @@ def commit_now() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def write(results: Iterable[Result]) -> None:
-    """Keep them: the file for programs, the page for people."""
-    rows = list(results)
+def merge(measured: Iterable[Result]) -> None:
+    """Keep these, and of what was kept before the rows that were not measured anew."""
+    rows = {row.name: row for row in (read() if FILE.exists() else [])}
+    rows.update((row.name, row) for row in measured)
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
-    PAGE.write_text(page(rows), encoding="utf-8")
+    FILE.write_text(json.dumps([asdict(row) for row in rows.values()], indent=2) + "\n", encoding="utf-8")
+    PAGE.write_text(page(rows.values()), encoding="utf-8")
 
 
 def page(rows: Iterable[Result]) -> str:

@@ -51,8 +51,8 @@ TOPICS: Final = {"orders": 2, "payments": 1, "staged": 2}
 IDS: Final = ("x", "y")
 EVERYTHING: Final = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 COMMITS: Final = ("append", "append", "append", "write", "write", "write", "write", "pend", "end", "end")
-RARE: Final = ("large", "large", "write large", "many", "trim", "trim", "topic", "init", "group", "offsets")
-AROUND: Final = ("read", "synchronise", "flush", "sweep", "sweep beside", "restart")
+RARE: Final = ("large",) * 4 + ("write large", "many", "trim", "trim", "topic", "init", "group", "offsets")
+AROUND: Final = ("read", "synchronise", "flush", "sweep", "sweep beside", "sweep rows", "restart")
 
 
 class Torn(Exception):
@@ -198,6 +198,9 @@ class Life:
             await self._commit([], [], is_early=False)
         elif what == "sweep":
             await self._sweep()
+        elif what == "sweep rows":
+            await self._store.ledger.sweep(limit=50)
+            await self._store.sweep_orphans()
         elif what == "sweep beside":
             await asyncio.gather(self._sweep(), self._some_commits())
         elif what == "synchronise":

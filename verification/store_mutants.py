@@ -73,12 +73,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if end > len(data):",
     ),
     _store(
-        "frames of an older row are read",
-        "journal",
-        "        if row >= 0 and (its_row != row or number != expected):",
-        "        if False:",
-    ),
-    _store(
         "batches are not taken over from the journal",
         "recovery",
         "        _write_again(chunks, frame)",
@@ -101,12 +95,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "recovery",
         "    chunks.flush_now()",
         "    pass",
-    ),
-    _store(
-        "a number that was seen is given again",
-        "recovery",
-        "            number = frames[-1].number\n            break",
-        "            break",
     ),
     _store(
         "a start that was not clean is taken for one",

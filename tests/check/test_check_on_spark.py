@@ -15,6 +15,8 @@ from semel.spark.check import check_files
 
 FILES = 3
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
 
 def apart(history: list[Operation], mark: str) -> list[Operation]:
     """The history with names that no other one has, so that many can be one."""
@@ -41,7 +43,6 @@ def write_files(history: list[Operation], directory: Path) -> list[Path]:
     return paths
 
 
-@pytest.mark.spark
 def test_all_anomalies_at_once(spark: SparkSession, tmp_path: Path) -> None:
     history: list[Operation] = []
     for number, (_, shows, neighbour) in enumerate(CASES):
@@ -57,7 +58,6 @@ def test_all_anomalies_at_once(spark: SparkSession, tmp_path: Path) -> None:
     assert str(verdict) == str(expected)
 
 
-@pytest.mark.spark
 def test_correct_histories(spark: SparkSession, tmp_path: Path) -> None:
     history = [each for seed in range(20) for each in apart(correct_history(seed, 900), str(seed))]
     paths = write_files(history, tmp_path)
@@ -66,7 +66,6 @@ def test_correct_histories(spark: SparkSession, tmp_path: Path) -> None:
     assert verdict == check(read_history(paths))
 
 
-@pytest.mark.spark
 def test_a_bad_line_is_told_and_half_of_one_is_not(spark: SparkSession, tmp_path: Path) -> None:
     (path, *_) = write_files(correct_history(3), tmp_path)
     good = path.read_text()

@@ -105,14 +105,15 @@ class Cluster:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._stack.callback(_end, psutil.Process(process.pid))
+        self._stack.callback(_end, process)
 
 
-def _end(process: psutil.Process) -> None:
-    if process.is_running():
-        for each in [process, *process.children(recursive=True)]:
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        for each in psutil.Process(process.pid).children(recursive=True):
             each.kill()
-        process.wait()
+        process.kill()
+    process.wait()
 
 
 @pytest.fixture

@@ -345,8 +345,13 @@ CASES = [
     ),
     (
         "lost-offset",
-        S().set_position(2).claim("T", 2, 4).commit("T").fetch_position(2),
-        S().set_position(2).claim("T", 2, 4).commit("T", "info").fetch_position(2),
+        S().claim("S", 0, 2).commit("S").claim("T", 2, 4).commit("T").fetch_position(2),
+        S().claim("S", 0, 2).commit("S").claim("T", 2, 4).commit("T", "info").fetch_position(2),
+    ),
+    (
+        "lost-offset",
+        S().set_position(2, is_only=True).set_position(4).fetch_position(2),
+        S().set_position(2).set_position(4).fetch_position(2),
     ),
     (
         "unstable-offset",

@@ -130,6 +130,10 @@ class Outcome:
         return "\n  ".join([*lines, *self.problems, *self.failures, *self.kept])
 
 
+class Stalled(Exception):
+    """Somebody cannot go on, or nobody does."""
+
+
 class Run:
     """A directory, a history, and what was found; made by `run_of`."""
 
@@ -157,7 +161,10 @@ class Run:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All workloads work until the end of the block. What they copy is copied to the end."""
+        """All workloads work until the end of the block. What they copy is copied to the end.
+
+        Who stalls ends the block, and the history is judged all the same: it may tell why.
+        """
         for workload in self.workloads:
             workload.start()
         try:
@@ -165,18 +172,23 @@ class Run:
             for workload in self.workloads:
                 if isinstance(workload, Copy):
                     workload.drain()
+        except Stalled as error:
+            self.outcome.failures.append(str(error))
         finally:
             for workload in self.workloads:
                 workload.stop()
 
     def progress(self, steps: int, *, of_everyone: bool = False) -> None:
-        """So many transactions more have ended; of everyone: one of each writer at least."""
+        """So many transactions more have ended; of everyone: one at least of each who always has work."""
         writers = [worker for workload in self.workloads for worker in workload.writers]
         before = {each: each.steps for each in writers}
 
+        def waiting() -> list[str]:
+            return [each.name for each in writers if each.has_always_work and each.steps == before[each]]
+
         def is_enough() -> bool:
-            done = [each.steps - before[each] for each in writers]
-            return sum(done) >= steps and (not of_everyone or min(done) > 0)
+            done = sum(each.steps - before[each] for each in writers)
+            return done >= steps and not (of_everyone and waiting())
 
         def is_over() -> bool:
             self.mend()
@@ -184,10 +196,10 @@ class Run:
 
         with suppress(AssertionError):
             until(is_over, PATIENCE_SECONDS)
-        failures = self.failures()
-        assert not failures, "\n".join(failures)
-        waiting = [each.name for each in writers if each.steps == before[each]]
-        assert is_enough(), f"no progress; these did nothing: {waiting}"
+        if self.failures():
+            raise Stalled("somebody failed")
+        if not is_enough():
+            raise Stalled(f"in {PATIENCE_SECONDS} seconds these did nothing: {waiting()}")
 
     def failures(self) -> list[str]:
         return [each for workload in self.workloads for each in workload.failures()]

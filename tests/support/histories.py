@@ -102,8 +102,9 @@ class Steps:
     ) -> "Steps":
         return self._add(Poll(by, *self._times(at, to), "ok", topic, 0, records, **rest))
 
-    def set_position(self, position: int, outcome: Any = "ok", topic: str = TOPIC) -> "Steps":
-        return self._add(OffsetCommit("a", *self._times(None, None), outcome, "g", topic, 0, position))
+    def set_position(self, position: int, outcome: Any = "ok", is_only: bool = False) -> "Steps":
+        times = self._times(None, None)
+        return self._add(OffsetCommit("a", *times, outcome, "g", TOPIC, 0, position, is_only_attempt=is_only))
 
     def fetch_position(self, position: int | None, topic: str = TOPIC, **rest: Any) -> "Steps":
         return self._add(OffsetFetch("a", *self._times(None, None), "ok", "g", topic, 0, position, **rest))

@@ -300,6 +300,8 @@ class World:
         operation = made._replace(started=started, ended=self.now, outcome=outcome, error=error)
         if isinstance(operation, Produce) and outcome == OK:
             operation = operation._replace(offset=answer)
+        if isinstance(operation, OffsetCommit):
+            operation = operation._replace(is_only_attempt=is_only)
         self.add(operation)
         return outcome, answer
 

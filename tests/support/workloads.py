@@ -31,10 +31,15 @@ class Place(NamedTuple):
     tells_timeouts: bool = True
     """Whether whoever is fenced before its timeout was fenced without a reason. Not after a broken disk,
     where a new term fences all that was open."""
+    tells_offsets: bool = True
+    """Whether what a library says of offsets is worth writing down. A record of an open transaction has none
+    in a journal topic. The broker says -1 then, and libraries count on from there for the rest of a batch."""
 
 
 class Worker(threading.Thread):
     """A thread whose failure is kept, and which tells of its progress."""
+
+    has_always_work = True
 
     def __init__(self, name: str, place: Place) -> None:
         super().__init__(name=name, daemon=True)
@@ -137,7 +142,7 @@ class Producing:
                 for each in records
             ]
             for each, offset in zip(told, self.client.write(records), strict=True):
-                each.offset = offset
+                each.offset = offset if self.place.tells_offsets else None
 
     def _send_offsets(self, name: str, group: str, metadata: Any, claims: Sequence[Claim]) -> None:
         positions = {(each.topic, each.partition): each.until for each in claims}
@@ -249,7 +254,7 @@ class Workload:
     """Some workers on some topics, and what must be true of them when all is over beside the history."""
 
     def __init__(self, place: Place, topics: dict[str, int], visibility: str) -> None:
-        self.place = place
+        self.place = place._replace(tells_offsets=visibility == "marker")
         self.topics = topics
         """Partitions by name."""
         self.visibility = visibility

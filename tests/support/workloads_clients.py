@@ -32,10 +32,8 @@ from support.raw_transactions import RawProducer
 from support.stubborn import StubbornClient
 
 T = TypeVar("T")
-# Libraries tell of every connection that they lose, and here they lose many.
+# It tells of every connection that it loses, and here it loses many.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-QUIET = logging.getLogger("librdkafka")
-QUIET.setLevel(logging.CRITICAL + 1)
 CALL_SECONDS = 20.0
 """How long one call may take; then another instance takes over."""
 
@@ -157,8 +155,9 @@ class Librdkafka:
                 # With the default librdkafka 2.16 may never return when its only broker went away.
                 "metadata.recovery.strategy": "none",
                 "log_level": 0,
-            },
-            logger=QUIET,
+                # Without it a fatal error is raised inside of `flush`, where another callback may be at work.
+                "error_cb": lambda error: None,
+            }
         )
 
     def open(self) -> tuple[int, int]:

@@ -30,7 +30,7 @@ class Ends(Workload):
         self._ids: list[str] = []
         self._groups: list[str] = []
         self._late: list[Rule] = []
-        self.workers = [Reader(place, self.partitions, Isolation.READ_COMMITTED)]
+        self.workers = [Reader(self.place, self.partitions, Isolation.READ_COMMITTED)]
 
     @property
     def faults(self) -> int:

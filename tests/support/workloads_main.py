@@ -26,7 +26,12 @@ def stop() -> None:
 
 def main(told: dict[str, object]) -> None:
     with Recorder(str(told["history"])) as recorder:
-        place = Place(str(told["bootstrap"]), recorder, timeout_ms=int(str(told["timeout_ms"])))
+        place = Place(
+            str(told["bootstrap"]),
+            recorder,
+            timeout_ms=int(str(told["timeout_ms"])),
+            tells_offsets=bool(told["tells_offsets"]),
+        )
         name = str(told["transactional_id"])
         producing = Producing(place, str(told["kind"]), name)
         acknowledged = []

@@ -35,15 +35,15 @@ class Money(Workload):
         self._numbers = itertools.count()
         self._ids = [f"{name}-teller-{index}" for index in range(len(kinds))]
         self.tellers = [
-            Writer(place, kind, each, self._transfer, chance.randrange(2**32))
+            Writer(self.place, kind, each, self._transfer, chance.randrange(2**32))
             for kind, each in zip(kinds, self._ids, strict=True)
         ]
-        self.auditor = Auditor(place, self.partitions, visibility)
+        self.auditor = Auditor(self.place, self.partitions, visibility)
         self.workers = [
             *self.tellers,
             self.auditor,
-            Reader(place, self.partitions, Isolation.READ_COMMITTED),
-            Reader(place, self.partitions, Isolation.READ_UNCOMMITTED),
+            Reader(self.place, self.partitions, Isolation.READ_COMMITTED),
+            Reader(self.place, self.partitions, Isolation.READ_UNCOMMITTED),
         ]
 
     @property

@@ -39,7 +39,7 @@ class Pauses(Workload):
         self._chance = chance
         self._ids: list[str] = []
         self._wrong: list[str] = []
-        self.workers = [Reader(place, self.partitions, Isolation.READ_COMMITTED)]
+        self.workers = [Reader(self.place, self.partitions, Isolation.READ_COMMITTED)]
 
     @property
     def transactional_ids(self) -> list[str]:
@@ -60,6 +60,7 @@ class Pauses(Workload):
             "transactional_id": name,
             "kind": kind,
             "topic": self.topic,
+            "tells_offsets": self.place.tells_offsets,
             "goes_on": pause is not Pause.REPLACED,
         }
         command = [sys.executable, str(Path(__file__).with_name("workloads_main.py")), json.dumps(told)]

@@ -17,8 +17,8 @@ class Single(Workload):
         super().__init__(place, {f"{name}-single": 1}, visibility)
         self._numbers = itertools.count()
         self._id = f"{name}-single"
-        self.writer = Writer(place, kind, self._id, self._plan, chance.randrange(2**32))
-        self.workers = [self.writer, Reader(place, self.partitions, Isolation.READ_COMMITTED)]
+        self.writer = Writer(self.place, kind, self._id, self._plan, chance.randrange(2**32))
+        self.workers = [self.writer, Reader(self.place, self.partitions, Isolation.READ_COMMITTED)]
 
     @property
     def writers(self) -> list[Worker]:

@@ -12,6 +12,12 @@ from semel.check.transactions import ABORTED, COMMITTED, Fate, settled
 GroupOperation: TypeAlias = SendOffsets | OffsetCommit | OffsetFetch
 
 
+def last_moment(commit: OffsetCommit) -> float:
+    """When a commit outside of transactions may have set the position last."""
+    is_over = commit.outcome == OK and commit.ended is not None and commit.is_only_attempt
+    return commit.ended if is_over and commit.ended is not None else math.inf
+
+
 class Claimed(NamedTuple):
     """A claim of a transaction, with what became of it."""
 
@@ -64,7 +70,7 @@ class GroupHistory:
     @cached_property
     def last_reset(self) -> float:
         """When that was done last."""
-        return max((math.inf if each.ended is None else each.ended for each in self.resets), default=-1)
+        return max(map(last_moment, self.resets), default=-1)
 
 
 def double_claims(group: GroupHistory) -> Iterator[Anomaly]:
@@ -94,10 +100,7 @@ def double_claims(group: GroupHistory) -> Iterator[Anomaly]:
 
 def _was_set_back(group: GroupHistory, one: Claimed, other: Claimed) -> bool:
     since = min(one.operation.started, other.operation.started)
-    return any(
-        reset.position <= other.first and (reset.ended is None or reset.ended >= since)
-        for reset in group.resets
-    )
+    return any(reset.position <= other.first and last_moment(reset) >= since for reset in group.resets)
 
 
 def skipped_inputs(group: GroupHistory) -> Iterator[Anomaly]:
@@ -129,8 +132,9 @@ class _Given(NamedTuple):
     position: int
     started: int
     ended: int | None
-    is_known: bool
-    """It was certainly given."""
+    """When it was certainly given; None if it may not have been."""
+    last: float
+    """It was not given after this moment."""
     is_void: bool
     """It was certainly not given."""
     asked: int | None
@@ -140,10 +144,10 @@ class _Given(NamedTuple):
 
 def _given(group: GroupHistory) -> Iterator[_Given]:
     for commit in group.commits:
-        is_void, ended = commit.outcome == FAIL, commit.ended if commit.outcome == OK else None
-        yield _Given(
-            commit.position, commit.started, ended, commit.outcome == OK, is_void, commit.started, commit
-        )
+        ended = commit.ended if commit.outcome == OK else None
+        last = last_moment(commit)
+        is_void = commit.outcome == FAIL
+        yield _Given(commit.position, commit.started, ended, last, is_void, commit.started, commit)
     for claimed in group.claims:
         fate, operation = claimed.fate, claimed.operation
         is_void = operation.outcome == FAIL or fate.outcome == ABORTED
@@ -154,7 +158,8 @@ def _given(group: GroupHistory) -> Iterator[_Given]:
             and fate.answered is not None
         )
         ended = fate.answered if is_known else None
-        yield _Given(claimed.claim.until, operation.started, ended, is_known, is_void, fate.asked, operation)
+        last = math.inf if ended is None else ended
+        yield _Given(claimed.claim.until, operation.started, ended, last, is_void, fate.asked, operation)
 
 
 class _Writers:
@@ -163,7 +168,7 @@ class _Writers:
     def __init__(self) -> None:
         self.example: _Given | None = None
         self.last: _Given | None = None
-        """Of those that may have been given, the one that was so last, or one that has no end."""
+        """Of those that may have been given, the one that may have been so last."""
         self.asked: int | None = None
         """When it was first asked for; None if that is not known."""
 
@@ -173,12 +178,8 @@ class _Writers:
             return
         asked = -1 if given.asked is None else given.asked
         self.asked = asked if self.last is None or self.asked is None else min(self.asked, asked)
-        if self.last is None or _end(given) >= _end(self.last):
+        if self.last is None or given.last >= self.last.last:
             self.last = given
-
-
-def _end(given: _Given) -> float:
-    return math.inf if given.ended is None else given.ended
 
 
 def fetched_positions(group: GroupHistory) -> Iterator[Anomaly]:
@@ -189,12 +190,13 @@ def fetched_positions(group: GroupHistory) -> Iterator[Anomaly]:
     by_position: dict[int, _Writers] = {}
     for each in given:
         by_position.setdefault(each.position, _Writers()).add(each)
-    known = sorted((each for each in given if each.is_known), key=_end)
+    known = [(each.ended, number) for number, each in enumerate(given) if each.ended is not None]
+    known.sort()
     index, newest = 0, None
     for fetch in sorted(group.fetches, key=lambda each: each.started):
-        while index < len(known) and _end(known[index]) < fetch.started:
-            if newest is None or known[index].started > newest.started:
-                newest = known[index]
+        while index < len(known) and known[index][0] < fetch.started:
+            done = given[known[index][1]]
+            newest = done if newest is None or done.started > newest.started else newest
             index += 1
         if found := _judge(group, fetch, by_position, newest):
             yield found
@@ -219,7 +221,7 @@ def _judge(
     if writers.asked is not None and writers.asked > moment:
         says = f"its position was {position} before anyone asked to commit it"
         return anomaly("early-offset", group.where, says, writers.last.operation, fetch)
-    if newest is not None and _end(writers.last) < newest.started:
+    if newest is not None and writers.last.last < newest.started:
         says = f"its position is {position}, after {newest.position} was acknowledged"
         return anomaly("lost-offset", group.where, says, writers.last.operation, newest.operation, fetch)
     return None

@@ -183,6 +183,8 @@ class OffsetCommit(NamedTuple):
     partition: int
     position: int
     error: str | None = None
+    is_only_attempt: bool = False
+    """It was sent once. Else an attempt that was delayed may set the position again, at any later time."""
 
 
 class OffsetFetch(NamedTuple):

@@ -197,6 +197,7 @@ _READER: dict[str, Callable[[Any], Any]] = {
     "isolation": _one_of(ISOLATIONS),
     "last_stable": _whole_or_none,
     "is_stable": _truth,
+    "is_only_attempt": _truth,
     "log_start": _whole_or_none,
     "high_watermark": _whole_or_none,
     "is_settled": _truth,

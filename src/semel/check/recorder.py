@@ -228,7 +228,9 @@ class Process:
         self, group: str, partition: Partition, position: int, *, is_only_attempt: bool = False
     ) -> Block:
         """A group's position is set outside of a transaction in this block."""
-        start = OffsetCommit(self.name, self._now(), None, INFO, group, *partition, position)
+        start = OffsetCommit(
+            self.name, self._now(), None, INFO, group, *partition, position, is_only_attempt=is_only_attempt
+        )
         return self._block(start, is_only_attempt)
 
     def offset_fetch(

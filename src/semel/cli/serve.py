@@ -142,6 +142,7 @@ def _serve(
     level: LogLevel,
     layout: LogFormat,
 ) -> int:
+    from semel.server import descriptors
     from semel.server.allocator import keep_memory
     from semel.server.logs import configure
     from semel.server.run import run, serve
@@ -156,6 +157,7 @@ def _serve(
 
     configure(level.value, layout.value)
     keep_memory()
+    descriptors.take_all()
     # The thread that commits must not wait long for a busy event loop: everyone waits for it.
     sys.setswitchinterval(SWITCH_SECONDS)
     return run(serve(settings, listeners, directory, page, ready, failed))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from semel.broker.broker import Broker
 from semel.handlers.context import RequestContext
+from semel.server import descriptors
 from semel.server.budget import RequestBudget, ResponseBudget
 from semel.server.dispatch import Dispatch
 from semel.server.logs import RateLimit, event
@@ -44,13 +45,17 @@ class Edge:
 
     def admit(self, connection: "Connection") -> int:
         """The number of a new connection, or -1 if there is no room for it."""
-        if self.is_closing or len(self.connections) >= self.settings.max_connections:
+        if self.is_closing or len(self.connections) >= self._connections_max():
             return -1
         connection_id = self.connections[connection] = next(self._connection_ids)
         self.emptied.clear()
         self.metrics.connections = len(self.connections)
         self.metrics.connections_accepted += 1
         return connection_id
+
+    def _connections_max(self) -> int:
+        wanted, possible = self.settings.max_connections, descriptors.for_connections()
+        return wanted if possible is None else min(wanted, possible)
 
     def dismiss(self, connection: "Connection") -> None:
         """A connection is gone; the broker is told, unless we ended it to stop."""

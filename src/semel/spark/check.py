@@ -211,7 +211,8 @@ def _step(kind: str, judge: Judge, given: Sequence[DataFrame], parts: int | None
 
 def _judged(batches: Iterable[pa.RecordBatch], judge: Judge) -> Iterator[Row]:
     about = About(Counter(), [], set(), Counter(), Tally())
-    rows = ((row["key"], row["payload"]) for batch in batches for row in batch.to_pylist())
+    columns = ((batch.column("key"), batch.column("payload")) for batch in batches)
+    rows = (row for keys, values in columns for row in zip(keys.to_pylist(), values.to_pylist(), strict=True))
     for key, group in groupby(rows, key=lambda row: row[0]):
         name = json.loads(key)[1:]
         for found in judge(name, [pickle.loads(payload) for _, payload in group]):

@@ -13,7 +13,7 @@ nothing left to do for anybody, and the note names none.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -123,26 +123,37 @@ def _notes(
 
 
 def _assemble(pipeline_id: str, found: Mapping[Partition, CommittedOffset]) -> Decision | None:
-    decisions: dict[int, dict[int, str]] = {}
-    counts: dict[int, int] = {}
-    for each in found.values():
-        if each.metadata.startswith(f"{MARK} "):
-            _, number, index, count, piece = each.metadata.split(" ", 4)
-            decisions.setdefault(int(number), {})[int(index)] = piece
-            counts[int(number)] = int(count)
-    if not decisions:
+    notes = [each.metadata for each in found.values() if each.metadata.startswith(f"{MARK} ")]
+    if not notes:
         return None
-    newest = max(decisions)
     try:
-        text = "".join(decisions[newest][index] for index in range(counts[newest]))
-    except KeyError:
+        return _read(pipeline_id, notes)
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
         raise PipelineError(
             f"the last decision of pipeline {pipeline_id!r} is not whole: somebody else has changed "
             "offsets of the group of that name. Choose a new pipeline.id, and begin where the output ends"
         ) from None
-    content = json.loads(text)
+
+
+def _read(pipeline_id: str, notes: Sequence[str]) -> Decision:
+    """The newest decision in these notes. Whatever is raised, they do not hold a whole one."""
+    decisions: dict[int, dict[int, str]] = {}
+    counts: dict[int, int] = {}
+    for note in notes:
+        _, number, index, count, piece = note.split(" ", 4)
+        decisions.setdefault(int(number), {})[int(index)] = piece
+        counts[int(number)] = int(count)
+    newest = max(decisions)
+    content = json.loads("".join(decisions[newest][index] for index in range(counts[newest])))
     winners = tuple(_winner(pipeline_id, each) for each in content["winners"])
-    return Decision(newest, Identity(*content["run"]), content["query"], content["batch"], winners)
+    producer_id, epoch, batch_id = map(_whole, (*content["run"], content["batch"]))
+    return Decision(newest, Identity(producer_id, epoch), str(content["query"]), batch_id, winners)
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
 
 
 def _winner(pipeline_id: str, text: str) -> PreparedTransaction:

@@ -68,9 +68,12 @@ def pack_facts(facts: Sequence[Fact], places: Sequence[Place]) -> bytes:
 
 
 def unpack_facts(data: bytes) -> tuple[list[Fact], list[Place]]:
-    """The facts and places in these bytes."""
-    facts, places = marshal.loads(data)
-    return [_shaped(fact) for fact in facts], [Place._make(place) for place in places]
+    """The facts and places in these bytes. ValueError if they are something else."""
+    try:
+        facts, places = marshal.loads(data)
+        return [_shaped(fact) for fact in facts], [Place._make(place) for place in places]
+    except (EOFError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"these are no facts: {error!r}") from error
 
 
 def _flat(value: Any) -> Any:

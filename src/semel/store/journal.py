@@ -196,7 +196,10 @@ def _frames(path: Path, after: int) -> Iterator[Frame]:
                 raise StoreBroken(
                     f"{path} is of another version of Semel, which did not stop cleanly: start that once"
                 )
-            facts, places = unpack_facts(data[begin : begin + facts_length])
+            try:
+                facts, places = unpack_facts(data[begin : begin + facts_length])
+            except ValueError as error:
+                raise StoreBroken(f"commit {number} in {path} cannot be read: {error}") from error
             batches = _cut(memoryview(data)[begin + facts_length : end], places) if has_batches else None
             yield Frame(number, facts, places, batches)
         position, row, expected = end, its_row, number + 1

@@ -1,0 +1,166 @@
+"""Files of a store as the input of a fuzzer: a journal, and a whole directory.
+
+A directory is one input: its files with their names, compressed. The small store of ``turns`` makes it, by
+the workload of ``store_life``; then some of its files are damaged, cut, exchanged or lost, and it is opened.
+"""
+
+import asyncio
+import json
+import random
+import struct
+import tempfile
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from semel.config import Settings
+from semel.core.facts import ProducerIdAllocated
+from semel.core.types import Cluster, ClusterKey, PartitionKey
+from semel.store import embedded
+from semel.store import journal as journal_module
+from semel.store.interface import StoreBroken, StoreFull
+from verification.mutations import damaged
+from verification.recorded_disk import lay_out
+from verification.store_life import EVERYTHING, History, Life, Told
+from verification.turns import small_store
+
+SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
+ERRORS: Final = (StoreBroken, StoreFull, LookupError)
+"""LookupError: bytes of a batch are gone, which readers answer as such."""
+IMAGES: Final = 4
+_HEADER: Final = struct.Struct(">IQqIIB")
+
+
+def shared_memory() -> str | None:
+    """Where files cost nothing, if there is such a place."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+# -- images -----------------------------------------------------------------------------------------------
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    """A directory as one input."""
+    sizes = json.dumps({name: len(data) for name, data in files.items()}).encode()
+    return zlib.compress(sizes + b"\n" + b"".join(files.values()))
+
+
+def unpacked(data: bytes) -> dict[str, bytes]:
+    """The directory of an input."""
+    sizes, _, rest = zlib.decompress(data).partition(b"\n")
+    files, at = {}, 0
+    for name, size in json.loads(sizes).items():
+        files[name] = rest[at : at + size]
+        at += size
+    return files
+
+
+@cache
+def images() -> list[bytes]:
+    """Directories of stores that were killed, or stopped cleanly."""
+    with tempfile.TemporaryDirectory(dir=shared_memory()) as directory, small_store(lambda: "boot", 0):
+        return [asyncio.run(_lived(Path(directory) / str(seed), seed)) for seed in range(IMAGES)]
+
+
+async def _lived(directory: Path, seed: int) -> bytes:
+    async def opened() -> embedded.EmbeddedStore:
+        return await embedded.open_store(directory, SETTINGS)
+
+    life = Life(History(), random.Random(seed), opened, lambda told: None)
+    life.use(await opened())
+    life.know(Told())
+    await life.go(15)
+    killed = _files_in(directory)
+    await life.close()
+    return packed(killed if seed % IMAGES else _files_in(directory))
+
+
+def _files_in(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.name.endswith("-shm") and path.name != "lock"
+    }
+
+
+def image(chance: random.Random) -> bytes:
+    """One of them."""
+    return chance.choice(images())
+
+
+def spoilt(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """Some files of a directory are not what they were."""
+    files = unpacked(data)
+    for _ in range(chance.choice((1, 1, 2))):
+        name = chance.choice(list(files))
+        what = chance.random()
+        if what < 0.1:
+            del files[name]
+        elif what < 0.2:
+            files[name] = files[chance.choice(list(files))]
+        elif what < 0.3:
+            files[name] = chance.randbytes(chance.choice((0, 1, 100, 5_000)))
+        else:
+            files[name] = damaged(files[name], chance, list(files.values()))
+        if not files:
+            break
+    return packed(files)
+
+
+def read_image(data: bytes) -> None:
+    """Open the directory, read all of it, write to it."""
+    with tempfile.TemporaryDirectory(dir=shared_memory()) as directory, small_store(lambda: "boot", 0):
+        lay_out(unpacked(data), Path(directory) / "data")
+        asyncio.run(_read_all(Path(directory) / "data"))
+
+
+async def _read_all(directory: Path) -> None:
+    store = await embedded.open_store(directory, SETTINGS)
+    try:
+        ledger = store.ledger
+        for topic in await ledger.topics():
+            for index in range(min(topic.partitions, 4)):
+                key = PartitionKey(topic.topic_id, index)
+                await ledger.load([key])
+                await ledger.producers(key)
+                await ledger.aborted(key, 0, 2**62)
+                found = await ledger.find_batches(key, 0, **EVERYTHING)
+                await store.chunks.read([each.place for each in found])
+        for group in await ledger.groups():
+            await ledger.group_offsets(group.group_id)
+        await ledger.transactions()
+        (cluster,) = await ledger.load([ClusterKey()])
+        await store.commit([ProducerIdAllocated((cluster or Cluster()).next_producer_id)], [])
+        released = await ledger.leftovers(limit=5)
+        await store.synchronise()
+        await store.chunks.release(released)
+        await ledger.sweep(limit=5)
+        await store.sweep_orphans()
+    finally:
+        await store.close()
+
+
+# -- the journal ------------------------------------------------------------------------------------------
+
+
+def journal(chance: random.Random) -> bytes:
+    """Both files of a journal, one behind the other."""
+    files = unpacked(image(chance))
+    return files["journal-0"][:3_000].ljust(3_000, b"\0") + files["journal-1"][:3_000].ljust(3_000, b"\0")
+
+
+def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    """The facts of its first frame are damaged, and the checksum is right."""
+    _, row, number, facts, batches, has_batches = _HEADER.unpack_from(data)
+    begin = _HEADER.size + 4
+    changed = damaged(data[begin : begin + facts], chance, others)
+    rest = data[begin + facts : begin + facts + batches]
+    header = _HEADER.pack(journal_module.FORMAT, row, max(number, 1), len(changed), len(rest), has_batches)
+    checksum = crc32c(rest, crc32c(changed, crc32c(header)))
+    frame = header + struct.pack(">I", checksum) + changed + rest
+    size = max(len(data) // 2, len(frame))
+    return frame.ljust(size, b"\0") + bytes(size)

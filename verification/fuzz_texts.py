@@ -1,0 +1,24 @@
+"""Texts that decoders of text begin from: a history, the notes of a pipeline, a file of settings."""
+
+from typing import Final
+
+HISTORY: Final = (
+    b'{"op":"topic","topic":"orders","visibility":"journal"}\n'
+    b'{"op":"init","process":1,"started":1,"ended":2,"outcome":"ok","transactional_id":"t","epoch":3}\n'
+    b'{"op":"begin","process":1,"started":3,"ended":3,"outcome":"ok","transaction":"t/1","transactional_id":"t"}\n',
+    b'{"op":"produce","process":1,"started":4,"ended":5,"outcome":"ok","topic":"orders","partition":0,'
+    b'"values":["a",2],"transaction":"t/1","offset":7}\n'
+    b'{"op":"commit","process":1,"started":6,"ended":null,"outcome":"info","transaction":"t/1"}\n',
+    b'{"op":"poll","process":2,"started":7,"ended":9,"outcome":"ok","topic":"orders","partition":0,'
+    b'"position":0,"records":[[7,"a"],[8,2]],"isolation":"read_committed","last_stable":9}\n',
+)
+NOTES: Final = (
+    b'semel 3 0 1 {"run":[5,1],"query":"q","batch":2,"winners":["7:0:task/0","8:1:task/1"]}\nsemel 3 1 1 ',
+    b'semel 4 0 2 {"run":[5,1],"query":"q",\nsemel 4 1 2 "batch":2,"winners":[]}\nsemel 3 2 1 {}',
+)
+TOML: Final = (
+    b'listen = ["127.0.0.1:9092"]\ndata = "semel-data"\nlog-level = "info"\n'
+    b"[settings]\nnum.partitions = 3\nmax.connections = 10\n",
+    b'advertise = "host:1"\nlog-format = "json"\n[settings]\n"semel.durability" = "flush"\n'
+    b"auto.create.topics.enable = false\n",
+)

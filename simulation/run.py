@@ -54,7 +54,11 @@ class Outcome:
 def run(plan: Plan) -> Outcome:
     """Let it happen."""
     with _epochs_end_at(plan.epoch_max):
-        return virtual_time.run(_History(plan).happen())
+        history = _History(plan)
+        try:
+            return virtual_time.run(history.happen())
+        except virtual_time.Standstill as still:
+            return Outcome(plan, [*history.errors(), str(still)])
 
 
 @contextmanager
@@ -115,6 +119,10 @@ class _History:
                 return Administrator(world, history, name)
         raise ValueError(f"nobody is called {kind!r}")
 
+    def errors(self) -> list[str]:
+        """What ended a life and should not have."""
+        return [f"a life ended by {error!r}" for error in self._world.errors]
+
     async def happen(self) -> Outcome:
         """From beginning to end."""
         outcome = Outcome(self._plan)
@@ -129,7 +137,7 @@ class _History:
         world.faults.is_over = True
         await chaos
         outcome.problems += await self._heal(tasks)
-        outcome.problems += [f"a life ended by {error!r}" for error in world.errors]
+        outcome.problems += self.errors()
         if not outcome.problems:
             outcome.problems += await self._read_all()
         if not outcome.problems:

@@ -174,7 +174,10 @@ class World:
 
     async def _start_again(self) -> None:
         await asyncio.sleep(self.random.uniform(0.01, 0.5))
-        await self.start()
+        try:
+            await self.start()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the history is told
+            self.errors.append(error)
 
     def _find(self, *, is_power_lost: bool) -> None:
         if is_power_lost:

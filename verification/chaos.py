@@ -27,6 +27,7 @@ from support.chaos_broker import RUNNING, STARTING, ChaosBroker
 from support.chaos_run import Outcome, Run, run_of
 from support.process import BrokerProcess
 from support.raw import RawClient
+from support.workloads import QUIET
 from support.workloads_copy import Copy
 from support.workloads_ends import Ends
 from support.workloads_money import Money
@@ -39,6 +40,8 @@ Chaos = Outcome
 OPTIONS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "group.consumer.heartbeat.interval.ms=300")
 # A chunk is taken in one step, so small chunks feel a full disk soon.
 SMALL = ("--set", "semel.chunk.bytes.max=65536")
+FAILURES_MAX = 3
+"""After so many failures of its own nothing more is tried."""
 MIB = 1024 * 1024
 KILLS_PER_RUN = 25
 FAULTS_PER_RUN = 1_000
@@ -67,10 +70,16 @@ def _runs(
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     deadline = time.monotonic() + seconds
     total = Outcome(name)
-    while total.episodes < count and time.monotonic() < deadline:
-        with run_of(name, seed) as run:
-            go(run, min(per_run, count - total.episodes), deadline)
-            total.add(run.outcome)
+    while total.episodes < count and time.monotonic() < deadline and len(total.failures) < FAILURES_MAX:
+        print(f"{name}: seed {seed}")  # noqa: T201 - whoever watches can repeat it
+        try:
+            with run_of(name, seed) as run:
+                try:
+                    go(run, min(per_run, count - total.episodes), deadline)
+                finally:
+                    total.add(run.outcome)
+        except QUIET as error:
+            total.failures.append(f"{error!r} {' '.join(error.__notes__)}")
         seed += 1
     return total
 

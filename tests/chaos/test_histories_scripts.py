@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
-from support.chaos_run import Run
+from support.chaos_run import Run, hanging
 from support.proxy import Act, Proxy
 from support.raw import RawClient, produce_request
 from support.raw import batch as raw_batch
@@ -23,7 +23,8 @@ from support.workloads import Producing, Workload
 from support.workloads_clients import Sent
 
 import semel
-from semel.check import Claim
+from semel.check import Claim, check, read_history
+from semel.client import Client
 from semel.wire.errors import ErrorCode
 from semel.wire.frames import decode_response_header, encode_request
 from semel.wire.messages import APIS, transactions
@@ -375,3 +376,33 @@ def requests(producer: RawProducer, topic: str, group: str) -> list[tuple[Reques
         (Log(producer.client, topic).request(0), 11),
         (metadata, 9),
     ]
+
+
+# -- the judge ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_not_clean_says_so_and_keeps_its_history(
+    run: Run, script: Script, bootstrap: str
+) -> None:
+    """Somebody claims that a commit was acknowledged which never was, and leaves a transaction open."""
+    process, name = run.recorder.process("liar"), script.new_id()
+    with RawClient(bootstrap) as client:
+        with process.init(name):
+            producer = RawProducer(client, name)
+        transaction = process.begin(name)
+        with process.produce(script.topic, 0, ["lost"], transaction) as told:
+            told.offset = producer.write(script.topic, b"lost")
+        with process.commit(transaction):
+            pass
+        with Client(bootstrap) as admin:
+            assert hanging(admin, bootstrap, (script.topic, 0)) == (1, 0), "the coordinator knows it"
+    outcome = run.judge(bootstrap)
+    assert not outcome.is_clean
+    assert outcome.lost == 1
+    (kept,) = outcome.kept
+    path = Path(kept.split(" ", 1)[0])
+    try:
+        assert check(read_history([path])).anomalies == {"lost-write": 1}
+    finally:
+        path.unlink()
+        path.parent.rmdir()

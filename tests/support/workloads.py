@@ -73,7 +73,7 @@ class Producing:
         self.place = place
         self.kind = kind
         self.transactional_id = transactional_id
-        self.committed = self.aborted = self.replaced = 0
+        self.committed = 0
         self._client: Writing | None = None
         self._process: Process | None = None
 
@@ -175,7 +175,6 @@ class Producing:
             try:
                 with self.process.abort(name):
                     self.client.abort()
-                self.aborted += 1
                 return True
             except self.client.errors as error:
                 if self.client.after(error) is not Then.AGAIN or time.monotonic() > deadline:
@@ -190,7 +189,6 @@ class Producing:
 
     def _replace(self) -> None:
         """The next transaction is that of another instance, which fences this one."""
-        self.replaced += 1
         self.close()
 
 
@@ -296,10 +294,6 @@ class Workload:
 
     def failures(self) -> list[str]:
         return [f"{each.name}: {each.failure}" for each in self.workers if each.failure]
-
-    @property
-    def steps(self) -> int:
-        return sum(each.steps for each in self.writers)
 
 
 QUIET = (KafkaError, ClientError, OSError, AssertionError)

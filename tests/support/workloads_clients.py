@@ -137,7 +137,9 @@ class Own:
 class Librdkafka:
     """confluent-kafka."""
 
-    errors = (KafkaException, BufferError)
+    # A fatal error is raised inside of `flush`. If a delivery is reported at the same time, all that Python
+    # can say of it is SystemError.
+    errors = (KafkaException, BufferError, SystemError)
 
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._failed: list[KafkaError] = []
@@ -155,8 +157,6 @@ class Librdkafka:
                 # With the default librdkafka 2.16 may never return when its only broker went away.
                 "metadata.recovery.strategy": "none",
                 "log_level": 0,
-                # Without it a fatal error is raised inside of `flush`, where another callback may be at work.
-                "error_cb": lambda error: None,
             }
         )
 

@@ -35,7 +35,6 @@ class Pauses(Workload):
     def __init__(self, place: Place, name: str, chance: random.Random, visibility: str) -> None:
         super().__init__(place, {name: 2}, visibility)
         self.topic = name
-        self.history = ""
         self._chance = chance
         self._ids: list[str] = []
         self._wrong: list[str] = []

@@ -59,7 +59,7 @@ ONLY_STREAM = (
 )
 BATCH_SOURCE, STREAM_SOURCE = (*SOURCE, *ONLY_BATCH), (*SOURCE, *ONLY_STREAM)
 SINK = (*COMMON, "topic", "delivery.guarantee", "transaction.timeout.ms", "kafka.compression.type")
-STREAM_SINK = (*SINK, "checkpointLocation")
+STREAM_SINK = (*SINK, "checkpointLocation", "queryName")
 
 #: As long as brokers allow by default. A transaction that is decided has to be open until a driver that died
 #: is back; those that are not decided are aborted by the next start, whatever their timeout.

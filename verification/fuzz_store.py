@@ -6,6 +6,7 @@ the workload of ``store_life``; then some of its files are damaged, cut, exchang
 
 import asyncio
 import json
+import marshal
 import random
 import struct
 import tempfile
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -21,7 +22,7 @@ from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import embedded
-from semel.store import journal as journal_module
+from semel.store.fact_codec import FORMAT
 from semel.store.interface import StoreBroken, StoreFull
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
@@ -32,6 +33,28 @@ SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_b
 ERRORS: Final = (StoreBroken, StoreFull, LookupError)
 """LookupError: bytes of a batch are gone, which readers answer as such."""
 IMAGES: Final = 4
+PLAIN: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    0,
+    1,
+    2,
+    3,
+    -1,
+    99,
+    2**70,
+    1.5,
+    "",
+    "x",
+    b"",
+    b"\xff" * 16,
+    (),
+    (0,),
+    (1, 7),
+    (2,),
+    [],
+    {},
+)
 _HEADER: Final = struct.Struct(">IQqIIB")
 
 
@@ -154,13 +177,34 @@ def journal(chance: random.Random) -> bytes:
 
 
 def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """The facts of its first frame are damaged, and the checksum is right."""
+    """The facts of its first frame are damaged, and the checksum is right.
+
+    They are damaged as values and not as bytes: Python's ``marshal`` takes any length for granted, and
+    whoever can make a checksum right can write anything into a directory.
+    """
     _, row, number, facts, batches, has_batches = _HEADER.unpack_from(data)
     begin = _HEADER.size + 4
-    changed = damaged(data[begin : begin + facts], chance, others)
+    values = marshal.loads(data[begin : begin + facts]) if facts else ([], [])
+    changed = marshal.dumps(_other(values, chance))
     rest = data[begin + facts : begin + facts + batches]
-    header = _HEADER.pack(journal_module.FORMAT, row, max(number, 1), len(changed), len(rest), has_batches)
+    header = _HEADER.pack(FORMAT, row, max(number, 1), len(changed), len(rest), has_batches)
     checksum = crc32c(rest, crc32c(changed, crc32c(header)))
     frame = header + struct.pack(">I", checksum) + changed + rest
     size = max(len(data) // 2, len(frame))
     return frame.ljust(size, b"\0") + bytes(size)
+
+
+def _other(value: Any, chance: random.Random) -> Any:
+    """A value with something else somewhere in it."""
+    if isinstance(value, tuple | list) and value and chance.random() < 0.9:
+        parts = list(value)
+        at = chance.randrange(len(parts))
+        what = chance.random()
+        if what < 0.1:
+            del parts[at]
+        elif what < 0.2:
+            parts.insert(at, chance.choice(PLAIN))
+        else:
+            parts[at] = _other(parts[at], chance)
+        return type(value)(parts)
+    return chance.choice(PLAIN)

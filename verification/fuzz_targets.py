@@ -4,6 +4,8 @@ A target takes bytes and either does its work or raises one of its typed errors.
 for the same thing they must agree, and what was read must come back when it is written and read again.
 """
 
+import contextlib
+import importlib
 import io
 import random
 import tempfile
@@ -54,10 +56,10 @@ from verification import fuzz_store, made_up
 from verification.fuzz_texts import HISTORY, NOTES, TOML
 from verification.mutations import damaged, noise
 
-try:
-    from semel.wire import _columns as compiled
-except ImportError:
-    compiled = None  # type: ignore[assignment]
+HALVES: list[Any] = [_columns_py]
+with contextlib.suppress(ImportError):
+    HALVES.append(importlib.import_module("semel.wire._columns"))
+"""The columnar codec in Python, and compiled if it was."""
 
 LIMIT_BYTES: Final = 1 << 20
 ALL_OFFSETS: Final = (0, (1 << 63) - 1)
@@ -106,7 +108,9 @@ def targets() -> list[Target]:
         Target("config", 2, lambda chance: chance.choice(TOML), _read_config, CONFIG_ERRORS),
         Target("journal", 2, fuzz_store.journal, _read_journal, (StoreBroken,)),
         Target("facts", 1, fuzz_store.journal, _read_journal, (StoreBroken,), fuzz_store.sealed, False),
-        Target("store", 0.6, fuzz_store.image, fuzz_store.read_image, fuzz_store.ERRORS, fuzz_store.spoilt, False),
+        Target(
+            "store", 0.6, fuzz_store.image, fuzz_store.read_image, fuzz_store.ERRORS, fuzz_store.spoilt, False
+        ),
     ]
 
 
@@ -137,13 +141,17 @@ def _read_message(message: type[Message], version: int, data: bytes) -> None:
 
 
 def _request(chance: random.Random) -> bytes:
-    message, version = chance.choice([each for each in made_up.messages() if each[0].__name__.endswith("Request")])
+    message, version = chance.choice(
+        [each for each in made_up.messages() if each[0].__name__.endswith("Request")]
+    )
     body = message.decode(made_up.encoded(message, version, chance), version)
     return b"".join(map(bytes, encode_request(body, version, 7, chance.choice((None, "", "me")))))[4:]  # type: ignore[arg-type]
 
 
 def _response(chance: random.Random) -> bytes:
-    message, version = chance.choice([each for each in made_up.messages() if each[0].__name__.endswith("Response")])
+    message, version = chance.choice(
+        [each for each in made_up.messages() if each[0].__name__.endswith("Response")]
+    )
     body = message.decode(made_up.encoded(message, version, chance), version)
     return b"".join(map(bytes, encode_response(body, version, 7)))[4:]  # type: ignore[arg-type]
 
@@ -201,7 +209,9 @@ def _resealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> by
     header = read_header(data)
     payload = data[HEADER_BYTES : header.length]
     if header.codec is not Codec.NONE and chance.random() < 0.7:
-        payload = compress(header.codec, damaged(decompress(header.codec, payload, LIMIT_BYTES), chance, others))
+        payload = compress(
+            header.codec, damaged(decompress(header.codec, payload, LIMIT_BYTES), chance, others)
+        )
     else:
         payload = damaged(payload, chance, others)
     if chance.random() < 0.3:
@@ -229,7 +239,7 @@ def _read_columns(data: bytes) -> None:
     if not HEADER_BYTES <= header.length <= len(data):
         raise ProtocolError("not whole")
     payload = decompress(header.codec, data[HEADER_BYTES : header.length], LIMIT_BYTES)
-    answers = [_columns_of(half, payload, header) for half in (_columns_py, compiled) if half is not None]
+    answers = [_columns_of(half, payload, header) for half in HALVES]
     if any(answer != answers[0] for answer in answers):
         raise AssertionError(f"the halves of the codec differ: {answers}")
 
@@ -298,8 +308,10 @@ def _read_prepared(data: bytes) -> None:
 
 
 def _read_line(data: bytes) -> None:
-    for form in InputFormat:
-        read_line(data, form, b"\t" if form is InputFormat.text and b"\t" in data else None)
+    for form in (InputFormat.text, InputFormat.hex, InputFormat.base64):
+        with contextlib.suppress(LineError):
+            read_line(data, form, b":")
+    read_line(data, InputFormat.json, None)
 
 
 def _read_config(data: bytes) -> None:
@@ -319,7 +331,9 @@ def _read_journal(data: bytes) -> None:
         (Path(directory) / "journal-0").write_bytes(data[:half])
         (Path(directory) / "journal-1").write_bytes(data[half:])
         frames = Journal(Path(directory), Files()).read(0)
-        if [frame.number for frame in frames] != list(range(frames[0].number, frames[-1].number + 1) if frames else []):
+        if [frame.number for frame in frames] != list(
+            range(frames[0].number, frames[-1].number + 1) if frames else []
+        ):
             raise AssertionError("the journal has a gap")
 
 

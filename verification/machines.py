@@ -19,6 +19,7 @@ TESTS: Final = Path(__file__).parent.parent / "tests"
 RUNS: Final = 8
 """Of each machine, for one seed."""
 STEPS: Final = 50
+PHASES: Final = (Phase.generate, Phase.shrink)
 
 
 @dataclass
@@ -89,7 +90,7 @@ def _run_one(machine: type[RuleBasedStateMachine], number: int, found: Machines)
         stateful_step_count=STEPS,
         deadline=None,
         database=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=PHASES,
         suppress_health_check=list(HealthCheck),
     )
     try:

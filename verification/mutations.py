@@ -5,8 +5,29 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
-INTERESTING: Final = (0, 1, -1, -2, 127, 128, 255, 256, 32_767, -32_768, 65_535, 2**31 - 1, -(2**31), 2**63 - 1)
-VARINTS: Final = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\xff" * 9 + b"\x01", b"\x80" * 10, b"\x01")
+INTERESTING: Final = (
+    0,
+    1,
+    -1,
+    -2,
+    127,
+    128,
+    255,
+    256,
+    32_767,
+    -32_768,
+    65_535,
+    2**31 - 1,
+    -(2**31),
+    2**63 - 1,
+)
+VARINTS: Final = (
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\x07",
+    b"\xff" * 9 + b"\x01",
+    b"\x80" * 10,
+    b"\x01",
+)
 SIZES: Final = ((1, "b"), (2, ">h"), (4, ">i"), (8, ">q"))
 
 Damage = Callable[[bytearray, random.Random, Sequence[bytes]], None]
@@ -80,6 +101,12 @@ def _splice(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> 
     data[at : at + chance.choice((0, 4, 16))] = other[start : start + chance.choice((4, 16, 64, 400))]
 
 
+def _nest(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+    """Deeper than a reader that calls itself can go."""
+    at = _at(data, chance)
+    data[at:at] = chance.choice((b"[", b'{"a":', b"(", b"a.")) * 3_000
+
+
 def _insert(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
     at = _at(data, chance)
     data[at:at] = noise(chance)
@@ -98,4 +125,5 @@ KINDS: Final[tuple[Damage, ...]] = (
     _repeat,
     _splice,
     _insert,
+    _nest,
 )

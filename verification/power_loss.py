@@ -25,6 +25,7 @@ from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
 from semel.store import embedded
 from semel.store.embedded import LOST, EmbeddedStore
+from semel.store.sqlite_ledger import SqliteLedger
 from verification.recorded_disk import MODES, Event, Platter, Recorder, lay_out
 from verification.store_life import History, Life, Told, Torn
 from verification.turns import by_turns, replaced, small_store
@@ -181,12 +182,12 @@ class _Recording:
         if recorder is None:
             assert directory is not None
             return await embedded.open_store(directory, SETTINGS)
-        opened = vars(embedded.SqliteLedger)["open"].__func__
+        opened = vars(SqliteLedger)["open"].__func__
 
         async def on_the_recorder(cls: Any, *args: Any, **options: Any) -> Any:
             return await opened(cls, *args, **options, vfs=recorder.vfs)
 
-        with replaced([(embedded.SqliteLedger, "open", classmethod(on_the_recorder))]):
+        with replaced([(SqliteLedger, "open", classmethod(on_the_recorder))]):
             return await embedded.open_store(recorder.directory, SETTINGS, files=recorder.files)
 
     def _new_directory(self) -> Path:
@@ -215,7 +216,7 @@ class _Recording:
             kinds.setdefault((before, kind), []).append(at)
             before = kind
         choice, moments = self._chance.choice, list(kinds.values())
-        return sorted(choice(choice(moments)) for _ in range(count - 1)) + [len(events)]
+        return [*sorted(choice(choice(moments)) for _ in range(count - 1)), len(events)]
 
     async def _state(self, platter: Platter, *, is_again: bool) -> int:
         """The power goes here, and perhaps once more while the store recovers; how many states that is."""

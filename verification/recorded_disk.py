@@ -15,12 +15,13 @@ import contextlib
 import errno
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import apsw
 
+from semel.core.types import Buffer
 from semel.store.files import Files
 
 SECTOR: Final = 512
@@ -281,9 +282,7 @@ class Choice:
             return self._mode == "everything"
         return chance.random() < 0.5
 
-    def sector(
-        self, held: bytes, versions: list[tuple[int, bytes]], chance: random.Random
-    ) -> bytes | None:
+    def sector(self, held: bytes, versions: list[tuple[int, bytes]], chance: random.Random) -> bytes | None:
         """What a sector holds; None if what was flushed."""
         found = [data for number, data in versions if number <= self._limit]
         if not self._each:
@@ -300,7 +299,7 @@ class Choice:
 class Platter:
     """What the events come to, up to one of them."""
 
-    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+    def __init__(self, files: Mapping[str, Buffer] | None = None) -> None:
         """``files`` are on the disk for certain."""
         self.told: Any = None
         self._number = 0
@@ -373,11 +372,10 @@ class Platter:
         return left
 
 
-def lay_out(files: dict[str, bytes] | dict[str, bytearray], directory: Path) -> None:
+def lay_out(files: Mapping[str, Buffer], directory: Path) -> None:
     """Make these files, and nothing else."""
     directory.mkdir()
     with contextlib.suppress(FileExistsError):
         (directory / "chunks").mkdir()
     for name, data in files.items():
         (directory / name).write_bytes(data)
-

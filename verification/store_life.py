@@ -115,9 +115,7 @@ class History:
             await self._check_log(store, model, partition)
         return count
 
-    async def _check_log(
-        self, store: EmbeddedStore, model: SimulatedLedger, partition: PartitionKey
-    ) -> None:
+    async def _check_log(self, store: EmbeddedStore, model: SimulatedLedger, partition: PartitionKey) -> None:
         found = await store.ledger.find_batches(partition, 0, **EVERYTHING)
         expected = model.batches[partition]
         if [each[:3] for each in found] != [each[:3] for each in expected]:
@@ -131,7 +129,9 @@ class History:
                 raise Torn(f"{partition} has other bytes at offset {each.base_offset}")
         # What lies below the start of the log may be swept, or not yet.
         first = model.values[PartitionKey, partition].log_start_offset
-        if await store.ledger.aborted(partition, first, 2**62) != await model.aborted(partition, first, 2**62):
+        if await store.ledger.aborted(partition, first, 2**62) != await model.aborted(
+            partition, first, 2**62
+        ):
             raise Torn(f"{partition} tells readers of other aborted transactions")
 
 
@@ -304,8 +304,8 @@ class Life:
             await self._load([TopicKey(name)])
             return DeleteTopic(name) if self._state.topics[TopicKey(name)] else self._create(name)
         if what == "offsets":
-            key = OffsetKey("g", chance.choice([*TOPICS]), 0)
-            return CommitOffsets("g", Committer(), ((key, CommittedOffset(self._now)),))
+            position = (OffsetKey("g", chance.choice([*TOPICS]), 0), CommittedOffset(self._now))
+            return CommitOffsets("g", Committer(), (position,))
         return await self._transactional(what, chance.choice(IDS))
 
     async def _transactional(self, what: str, name: str) -> Command | None:
@@ -336,9 +336,7 @@ class Life:
             transactional=True,
         )
         membership = Membership(name, 2, must_be_added=False)
-        return Append(
-            key, read_header(batch), batch, membership=membership, is_journal=topic == "staged"
-        )
+        return Append(key, read_header(batch), batch, membership=membership, is_journal=topic == "staged")
 
     def _records(self, size: int) -> list[Record]:
         count = self._chance.choice((1, 1, 2))
@@ -353,7 +351,9 @@ class Life:
     async def _partition(self, name: str) -> PartitionKey | None:
         await self._load([TopicKey(name)])
         topic = self._state.topics[TopicKey(name)]
-        return None if topic is None else PartitionKey(topic.topic_id, self._chance.randrange(topic.partitions))
+        return (
+            None if topic is None else PartitionKey(topic.topic_id, self._chance.randrange(topic.partitions))
+        )
 
     async def _trim(self) -> Command | None:
         key = await self._partition(self._chance.choice([*TOPICS]))
@@ -370,4 +370,3 @@ class Life:
     def _create(self, name: str) -> Command:
         configs = {"semel.visibility": "journal"} if name == "staged" else {}
         return CreateTopic(name, self._chance.randbytes(16), TOPICS[name], configs)
-

@@ -25,7 +25,7 @@ _Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 
 class Turns:
-    """Takes the place of a ``Worker``: its jobs are run by the event loop, in order, at once or a bit later."""
+    """Takes the place of a ``Worker``: the event loop does its jobs, in order, at once or a bit later."""
 
     def __init__(self, chance: random.Random | None) -> None:
         """``chance`` decides when it is a job's turn; without it that is at once."""

@@ -149,7 +149,7 @@ class Librdkafka:
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": min(timeout_ms, int(CALL_SECONDS * 1000)),
-                "socket.timeout.ms": 10_000,
+                "socket.timeout.ms": min(timeout_ms, 10_000),
                 "linger.ms": 0,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,

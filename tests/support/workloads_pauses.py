@@ -16,7 +16,7 @@ from support.workloads import Place, Reader, Workload
 
 KINDS = ("own", "own-1", "librdkafka", "aiokafka")
 LONG_MS = 60_000
-SHORT_MS = 1_000
+SHORT_MS = 3_000
 WAIT_SECONDS = 60.0
 
 

@@ -21,9 +21,9 @@ from semel.check.lines import HistoryError, read_lines, write_lines
 from semel.cli import serve
 from semel.cli.formats import InputFormat, LineError, read_line
 from semel.client import CommittedOffset, PreparedTransaction
-from semel.config import Settings, UnknownSetting
 from semel.core.groups.subscriptions import _topics_of
-from semel.spark import decision
+from semel.spark import decision, given
+from semel.spark.delta import group, position
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.vectors import parse_vector
 from semel.store.files import Files
@@ -55,6 +55,7 @@ from semel.wire.schema import Message
 from verification import fuzz_store, made_up
 from verification.fuzz_texts import HISTORY, NOTES, TOML
 from verification.mutations import damaged, noise
+from verification.turns import replaced
 
 HALVES: list[Any] = [_columns_py]
 with contextlib.suppress(ImportError):
@@ -102,10 +103,15 @@ def targets() -> list[Target]:
         Target("subscription", 1, lambda chance: SUBSCRIPTION, _topics_of, ()),
         Target("history", 3, lambda chance: chance.choice(HISTORY), _read_history, (HistoryError,)),
         Target("notes", 3, lambda chance: chance.choice(NOTES), _read_notes, (PipelineError,)),
+        Target("table", 1, lambda chance: TABLE, _read_table, (PipelineError,)),
+        Target("assigned", 1, lambda chance: b'{"orders":[0,1]}', _read_assigned, (OptionError,)),
+        Target("position", 1, lambda chance: POSITION, _read_position, ()),
         Target("vector", 1, lambda chance: VECTOR, _read_vector, (OptionError,)),
         Target("prepared", 1, lambda chance: b"123:4:orders/task/0", _read_prepared, (ValueError,)),
         Target("lines", 1, lambda chance: LINE, _read_line, (LineError,)),
-        Target("config", 2, lambda chance: chance.choice(TOML), _read_config, CONFIG_ERRORS),
+        Target(
+            "config", 2, lambda chance: chance.choice(TOML), _read_config, CONFIG_ERRORS, is_bounded=False
+        ),
         Target("journal", 2, fuzz_store.journal, _read_journal, (StoreBroken,)),
         Target("facts", 1, fuzz_store.journal, _read_journal, (StoreBroken,), fuzz_store.sealed, False),
         Target(
@@ -275,8 +281,13 @@ def _read_compressed(data: bytes) -> None:
 
 SUBSCRIPTION: Final = b"\0\1\0\0\0\2\0\6orders\0\10payments\0\0\0\0"
 VECTOR: Final = b'{"orders":{"0":23,"1":-2},"began:":{"orders":{"0":1}}}'
+TABLE: Final = b'{"table_id":"7","location":"/tables/orders"}'
+POSITION: Final = (
+    b'{"semel":1,"number":2,"run":"r","query":"q","batch":3,"offsets":{"orders":{"0":5}},"winners":["w"]}'
+)
 LINE: Final = b'{"key":"k","value":{"base64":"aGk="},"headers":{"h":"v"},"partition":1,"timestamp":5}'
-CONFIG_ERRORS: Final = (typer.BadParameter, ValueError, UnknownSetting)
+CONFIG_ERRORS: Final = (typer.BadParameter, typer.Exit)
+"""Exit: it would have been served."""
 
 
 def _read_history(data: bytes) -> None:
@@ -294,6 +305,18 @@ def _read_notes(data: bytes) -> None:
     made = decision._assemble("pipeline", found)
     if made is not None and not all(type(each) is int for each in (*made.run, made.batch_id)):
         raise AssertionError(f"{made} is no decision")
+
+
+def _read_table(data: bytes) -> None:
+    group._table("pipeline", data.decode("utf-8", "replace"))
+
+
+def _read_assigned(data: bytes) -> None:
+    given._parse_assigned(data.decode("utf-8", "replace"))
+
+
+def _read_position(data: bytes) -> None:
+    position._parse(data.decode("utf-8", "replace"))
 
 
 def _read_vector(data: bytes) -> None:
@@ -318,8 +341,8 @@ def _read_config(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=fuzz_store.shared_memory(), suffix=".toml") as file:
         file.write(data)
         file.flush()
-        options = serve._from_file(Path(file.name))
-        Settings.of(options["settings"])
+        with replaced([(serve, "_serve", lambda *parts: 0)]):
+            serve.serve(config=Path(file.name))
 
 
 # -- the store --------------------------------------------------------------------------------------------

@@ -21,4 +21,9 @@ TOML: Final = (
     b"[settings]\nnum.partitions = 3\nmax.connections = 10\n",
     b'advertise = "host:1"\nlog-format = "json"\n[settings]\n"semel.durability" = "flush"\n'
     b"auto.create.topics.enable = false\n",
+    b'memory = true\nmetrics = "127.0.0.1:1"\nlisten = ["a=ssl://h:1", "b=h:2"]\nadvertise = ["a=h:3"]\n'
+    b'settings."ssl.certificate.location" = "x"\n',
+    b"settings = 3\nlisten = 5\n",
+    b"data = 7\nmetrics = [1]\nlog-level = 3\n",
+    b"memory = 1\nlisten = [1, 2]\nsettings.num.partitions = [3]\n",
 )

@@ -118,6 +118,22 @@ def test_the_first_copy_stops_when_a_second_has_begun(client: Client, tmp_path: 
     assert output(client) == [b"of the second"]
 
 
+def test_a_copy_that_was_stopped_takes_over_when_it_is_started_again(client: Client, tmp_path: Path) -> None:
+    """The other one has begun and decided nothing: it may have died, which nobody can tell from here."""
+    first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
+    pipeline.decide(client, pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
+    taken = pipeline.plan_stream(client, NAME, second.batch(0, 20, began=10))
+    with pytest.raises(PipelineFenced, match="It has decided nothing yet"):
+        pipeline.plan_stream(client, NAME, first.batch(1, 20))
+    again = pipeline.plan_stream(client, NAME, first.batch(1, 20))
+    with pytest.raises(PipelineFenced):
+        pipeline.decide(client, taken, [])
+    pipeline.decide(client, again, [write(client, again, b"of the first")])
+    with pytest.raises(PipelineFenced, match="It is query first, which has decided batch 1"):
+        pipeline.decide(client, taken, [])
+    assert output(client) == [b"of the first"]
+
+
 def test_a_copy_that_is_behind_stops_without_harm_to_the_other(client: Client, tmp_path: Path) -> None:
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
     plan = pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0))

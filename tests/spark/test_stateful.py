@@ -49,7 +49,7 @@ def run_with_a_kill(pipeline: Pipeline, proxy: Proxy, protocol: str, settings: d
     with DriverProcess(pipeline, settings=settings) as driver:
         await_caught(caught, driver.check)
         driver.kill()
-    pipeline.run()
+    pipeline.succeed()
 
 
 def check_numbered(pipeline: Pipeline, rows_each: int) -> None:

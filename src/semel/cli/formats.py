@@ -80,7 +80,7 @@ def _unwrapped(data: bytes, form: InputFormat) -> bytes:
 def _from_json(line: bytes) -> Line:
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LineError(f"it is not JSON: {error}") from None
     if not isinstance(fields, dict) or "value" not in fields:
         raise LineError(

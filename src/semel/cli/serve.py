@@ -171,14 +171,27 @@ _ADVICE: Mapping[int, str] = {
 }
 
 
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "data": (str, "a directory"),
+    "memory": (bool, "true or false"),
+    "listen": (list, "an address, or a list of them"),
+    "advertise": (list, "an address, or a list of them"),
+    "metrics": (str, "an address"),
+    "settings": (dict, "a table"),
+}
+"""What an option in a file may be; those that are one of a few words are looked at by themselves."""
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
         options = tomllib.loads(path.read_text())
+        if isinstance(options.get("settings"), dict):
+            options["settings"] = _flat(options["settings"])
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}", param_hint="--config") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise typer.BadParameter(f"{path} is not TOML: {error}", param_hint="--config") from None
     for name in options:
         if name not in FILE_NAMES:
@@ -188,11 +201,15 @@ def _from_file(path: Path) -> dict[str, Any]:
     for name in ("listen", "advertise"):
         if isinstance(options.get(name), str):
             options[name] = [options[name]]
+    for name, value in options.items():
+        kind, called = _KINDS.get(name, (object, ""))
+        texts = value if isinstance(value, list) else []
+        if not isinstance(value, kind) or not all(isinstance(each, str) for each in texts):
+            raise typer.BadParameter(f"{name} in {path} is {called}, not {value!r}", param_hint="--config")
     for name, allowed in (("log-level", LogLevel), ("log-format", LogFormat)):
         known = [each.value for each in allowed]
         if name in options and options[name] not in known:
             raise typer.BadParameter(f"{name} in {path} is one of {', '.join(known)}", param_hint="--config")
-    options["settings"] = _flat(options.get("settings", {}))
     return options
 
 

@@ -216,7 +216,7 @@ def _parse_assigned(text: str) -> tuple[Partition, ...]:
     try:
         found: Any = json.loads(text)
         assigned = tuple((str(topic), int(number)) for topic, numbers in found.items() for number in numbers)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         assigned = ()
     if not assigned:
         raise OptionError(f'assign is JSON such as {{"orders":[0,1]}}, not {text!r}')

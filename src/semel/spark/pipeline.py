@@ -144,6 +144,8 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
             run = decisions.take_over(client, pipeline_id)
     except KafkaError as error:
         if error.code in _FENCED:
+            # Said once: whoever starts this query again wants it to run here, and not there.
+            _runs.pop((pipeline_id, query_id), None)
             raise PipelineFenced(_fenced_text(client, pipeline_id, mine)) from error
         raise
     _runs.pop((pipeline_id, query_id), None)

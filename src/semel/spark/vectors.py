@@ -52,7 +52,7 @@ def parse_vector(option: str, text: str, least: int = EARLIEST) -> Vector:
     """Read the JSON of an option: offsets, with -2 and -1 for earliest and latest, or timestamps."""
     try:
         vector = of_json(json.loads(text))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         vector = {}
     if not vector or any(number < least for number in vector.values()):
         raise OptionError(f'{option} is JSON such as {{"orders":{{"0":23,"1":{least}}}}}, not {text!r}')

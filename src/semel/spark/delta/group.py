@@ -12,7 +12,7 @@ from typing import NamedTuple
 from semel.client import Client, CommittedOffset, Partition
 from semel.client.group_offsets import commit_offsets, fetch_offsets
 from semel.spark import decision
-from semel.spark.errors import PipelineMismatch
+from semel.spark.errors import PipelineError, PipelineMismatch
 
 MARK = "semel-delta"
 
@@ -46,8 +46,18 @@ def read_group(client: Client, pipeline_id: str) -> Group:
                 "a pipeline.id of its own"
             )
         if each.metadata.startswith(f"{MARK} "):
-            table = TableName(**json.loads(each.metadata.removeprefix(MARK)))
+            table = _table(pipeline_id, each.metadata.removeprefix(MARK))
     return Group(found, table)
+
+
+def _table(pipeline_id: str, note: str) -> TableName:
+    try:
+        return TableName(**json.loads(note))
+    except (ValueError, TypeError, RecursionError):
+        raise PipelineError(
+            f"the group of pipeline {pipeline_id!r} does not say which table it follows: somebody else has "
+            "changed its offsets. Choose a new pipeline.id"
+        ) from None
 
 
 def follow(

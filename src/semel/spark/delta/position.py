@@ -117,5 +117,5 @@ def _parse(text: str) -> Note | None:
             of_json(content["offsets"]),
             tuple(content["winners"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -36,6 +36,7 @@ chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 
 
 verify: setup ## simulation, defects, power loss, fuzzing, chaos and 100 kills of a pipeline (about an hour)
 	$(BIN)/python -m verification verify
+	$(BIN)/python -m pytest -m long
 	SEMEL_KILLS=100 $(BIN)/python -m pytest -s tests/chaos/test_kill_pipeline.py
 
 verify-long: setup ## the same, ten times as much, unattended

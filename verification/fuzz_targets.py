@@ -110,7 +110,12 @@ def targets() -> list[Target]:
         Target("prepared", 1, lambda chance: b"123:4:orders/task/0", _read_prepared, (ValueError,)),
         Target("lines", 1, lambda chance: LINE, _read_line, (LineError,)),
         Target(
-            "config", 2, lambda chance: chance.choice(TOML), _read_config, CONFIG_ERRORS, is_bounded=False
+            "config",
+            2,
+            lambda chance: chance.choice(TOML),
+            _read_config,
+            (typer.BadParameter, typer.Exit),
+            is_bounded=False,
         ),
         Target("journal", 2, fuzz_store.journal, _read_journal, (StoreBroken,)),
         Target("facts", 1, fuzz_store.journal, _read_journal, (StoreBroken,), fuzz_store.sealed, False),
@@ -286,8 +291,6 @@ POSITION: Final = (
     b'{"semel":1,"number":2,"run":"r","query":"q","batch":3,"offsets":{"orders":{"0":5}},"winners":["w"]}'
 )
 LINE: Final = b'{"key":"k","value":{"base64":"aGk="},"headers":{"h":"v"},"partition":1,"timestamp":5}'
-CONFIG_ERRORS: Final = (typer.BadParameter, typer.Exit)
-"""Exit: it would have been served."""
 
 
 def _read_history(data: bytes) -> None:
@@ -341,6 +344,7 @@ def _read_config(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=fuzz_store.shared_memory(), suffix=".toml") as file:
         file.write(data)
         file.flush()
+        # If everything is right this is an Exit, as it is when a broker stops.
         with replaced([(serve, "_serve", lambda *parts: 0)]):
             serve.serve(config=Path(file.name))
 

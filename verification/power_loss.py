@@ -33,7 +33,7 @@ from verification.turns import by_turns, replaced, small_store
 STATES_PER_SEED: Final = 120
 LIVES: Final = 3
 STEPS: Final = 28
-SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
+SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_bytes=0)
 
 
 @dataclass

@@ -52,7 +52,15 @@ IDS: Final = ("x", "y")
 EVERYTHING: Final = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 COMMITS: Final = ("append", "append", "append", "write", "write", "write", "write", "pend", "end", "end")
 RARE: Final = ("large",) * 4 + ("write large", "many", "trim", "trim", "topic", "init", "group", "offsets")
-AROUND: Final = ("read", "synchronise", "flush", "sweep", "sweep beside", "sweep rows", "restart")
+AROUND: Final = ("read",) * 4 + (
+    "synchronise",
+    "flush",
+    "sweep",
+    "sweep beside",
+    "sweep rows",
+    "clear",
+    "restart",
+)
 
 
 class Torn(Exception):
@@ -198,7 +206,9 @@ class Life:
             await self._commit([], [], is_early=False)
         elif what == "sweep":
             await self._sweep()
-        elif what == "sweep rows":
+        elif what in ("clear", "sweep rows"):
+            if what == "clear":
+                await self._tick([await self._below(key, 8) for key in await self._partitions()])
             await self._store.ledger.sweep(limit=50)
             await self._store.sweep_orphans()
         elif what == "sweep beside":
@@ -357,14 +367,19 @@ class Life:
 
     async def _trim(self) -> Command | None:
         key = await self._partition(self._chance.choice([*TOPICS]))
-        if key is None:
-            return None
+        return None if key is None else await self._below(key, self._chance.randint(1, 8))
+
+    async def _partitions(self) -> list[PartitionKey]:
+        topics = await self._store.ledger.topics()
+        return [PartitionKey(each.topic_id, index) for each in topics for index in range(each.partitions)]
+
+    async def _below(self, key: PartitionKey, eighths: int) -> Command:
+        """Delete this part of what is in a partition."""
         if self._store.has_early:
             await self._commit([], [], is_early=False)
         await self._load([key])
         partition = self._state.partitions[key]
-        end = partition.high_watermark if partition else 0
-        offset = end * self._chance.randint(1, 8) // 8
+        offset = (partition.high_watermark if partition else 0) * eighths // 8
         return DeleteRecords(key, offset, *await self._store.ledger.size_below(key, offset))
 
     def _create(self, name: str) -> Command:

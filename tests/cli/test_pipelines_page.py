@@ -25,6 +25,7 @@ def like(text: str) -> list[list[str]]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
     create(broker.bootstrap_servers, ("orders", 2), ("customers", 1), ("invoices", 2), ("large-orders", 1))

@@ -57,6 +57,7 @@ def test_totals(orders: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_small_demonstration() -> None:
     """One kill of the Spark driver and one of the broker, each in the middle of a batch."""

@@ -33,6 +33,7 @@ from verification.turns import by_turns, replaced, small_store
 STATES_PER_SEED: Final = 120
 LIVES: Final = 3
 STEPS: Final = 28
+FAILING: Final = ("journal-", ".chunk", "-wal", ".db")
 SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_bytes=0)
 
 
@@ -141,7 +142,7 @@ class _Recording:
         life = Life(
             self._history,
             self._chance,
-            lambda: self._open(recorder),
+            lambda: open_recorded(recorder),
             lambda told: recorder.note("told", told=told),
         )
         try:
@@ -165,30 +166,25 @@ class _Recording:
         return recorder.events
 
     async def _live(self, life: Life, recorder: Recorder, told: Told, *, is_killed: bool) -> None:
-        store = await self._open(recorder)
+        store = await open_recorded(recorder)
         life.use(store)
         count = await self._history.check(store)
         _judge(count, store.term, told, is_killed=is_killed)
         self._history.cut(count)
         # Who starts shows it to everybody, so it is there for good.
         life.know(Told(count, count, count, store.term))
-        if self._chance.random() < 0.2:
-            recorder.fails = lambda name: self._chance.random() < 0.02
+        if self._chance.random() < 0.4:
+            # One kind of file, soon or late.
+            kind, often = self._chance.choice(FAILING), self._chance.choice((0.02, 0.1))
+            recorder.fails = lambda name: kind in name and self._chance.random() < often
         await life.go(STEPS)
         if self._chance.random() < 0.2:
             await store.close()
 
-    async def _open(self, recorder: Recorder | None, directory: Path | None = None) -> EmbeddedStore:
-        if recorder is None:
-            assert directory is not None
-            return await embedded.open_store(directory, SETTINGS)
-        opened = vars(SqliteLedger)["open"].__func__
-
-        async def on_the_recorder(cls: Any, *args: Any, **options: Any) -> Any:
-            return await opened(cls, *args, **options, vfs=recorder.vfs)
-
-        with replaced([(SqliteLedger, "open", classmethod(on_the_recorder))]):
-            return await embedded.open_store(recorder.directory, SETTINGS, files=recorder.files)
+    async def _open(self, recorder: Recorder | None, directory: Path) -> EmbeddedStore:
+        if recorder is not None:
+            return await open_recorded(recorder)
+        return await embedded.open_store(directory, SETTINGS)
 
     def _new_directory(self) -> Path:
         self._made += 1
@@ -270,6 +266,17 @@ class _Recording:
                 recorder.unregister()
             shutil.rmtree(directory)
         return None
+
+
+async def open_recorded(recorder: Recorder) -> EmbeddedStore:
+    """The store in a directory that is recorded."""
+    opened = vars(SqliteLedger)["open"].__func__
+
+    async def on_the_recorder(cls: Any, *args: Any, **options: Any) -> Any:
+        return await opened(cls, *args, **options, vfs=recorder.vfs)
+
+    with replaced([(SqliteLedger, "open", classmethod(on_the_recorder))]):
+        return await embedded.open_store(recorder.directory, SETTINGS, files=recorder.files)
 
 
 async def _goes_on(store: EmbeddedStore) -> None:

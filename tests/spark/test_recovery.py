@@ -1,4 +1,7 @@
-"""Crashes, retries, zombies and lost checkpoints: output equals input, record by record."""
+"""Dead commits, lost and old checkpoints, and a zombie: output equals input, record by record.
+
+Drivers that are killed, tasks that die and commits that raise are in `test_scenarios`.
+"""
 
 import shutil
 from pathlib import Path
@@ -20,20 +23,6 @@ IN_COMMIT = [
 ]
 
 
-@pytest.mark.parametrize("place", ["before_decision", "after_decision"])
-def test_a_driver_that_dies_in_its_commit(pipeline: Pipeline, place: str) -> None:
-    fill(pipeline.bootstrap, "in", range(60))
-    pipeline.run()
-    fill(pipeline.bootstrap, "in", range(60, 120))
-    pipeline.fault.write_text(place)
-    with pytest.raises(PySparkException):
-        pipeline.run()
-    assert not pipeline.fault.exists(), "the fault came, and so did the abort of a driver that is dead"
-    pipeline.run()
-    assert committed(pipeline.bootstrap, "out") == values(range(120))
-    assert open_transactions(pipeline.bootstrap) == []
-
-
 @pytest.mark.parametrize(("protocol", "place"), IN_COMMIT)
 def test_the_process_that_commits_dies_and_the_driver_aborts(
     proxied: Pipeline, proxy: Proxy, protocol: str, place: str
@@ -42,37 +31,17 @@ def test_the_process_that_commits_dies_and_the_driver_aborts(
 
     In the middle of a decision it cannot, for as long as it waits, and leaves all as it is.
     """
-    proxied.sink_options["kafka.request.timeout.ms"] = 10_000
     numbers = Numbers(proxied)
+    proxied.sink_options["kafka.request.timeout.ms"] = 5_000
     caught = catch(proxy, points(protocol)[place])
     query = proxied.start()
     sender(await_caught(caught)).kill()
     with pytest.raises(PySparkException):
         query.awaitTermination()
+    del proxied.sink_options["kafka.request.timeout.ms"]
     numbers.run()
     caught.release()
-    numbers.go_on()
-
-
-def test_a_commit_that_raises_when_all_is_done(pipeline: Pipeline) -> None:
-    fill(pipeline.bootstrap, "in", range(60))
-    pipeline.fault.write_text("raise_after")
-    with pytest.raises(PySparkException, match="a fault after all was done"):
-        pipeline.run()
-    assert committed(pipeline.bootstrap, "out") == values(range(60)), (
-        "the abort did not touch what is decided"
-    )
-    pipeline.run()
-    assert committed(pipeline.bootstrap, "out") == values(range(60))
-
-
-def test_a_task_that_dies_is_tried_again(pipeline: Pipeline) -> None:
-    fill(pipeline.bootstrap, "in", range(60))
-    pipeline.fault.write_text("task")
-    pipeline.run()
-    assert not pipeline.fault.exists()
-    assert committed(pipeline.bootstrap, "out") == values(range(60))
-    assert open_transactions(pipeline.bootstrap) == [], "what the dead attempt left was aborted"
+    numbers.check()
 
 
 @pytest.mark.parametrize("place", ["before_decision", "after_decision"])

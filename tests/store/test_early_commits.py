@@ -190,7 +190,8 @@ async def test_what_a_kill_left_is_flushed_before_the_ledger_points_at_it(
     failing_files.failures.clear()
     failing_files.calls.clear()
     async with opened(killed, files=failing_files) as store:
-        assert failing_files.calls.count("flush") == 1
+        # The log of the ledger as it was found, then what the journal brought into the chunk.
+        assert failing_files.calls.count("flush") == 2
         assert len(await log_of(store, key)) == 2
 
 

@@ -4,14 +4,21 @@ The check itself is in ``verification.power_loss``; here it runs on a few record
 what it is for.
 """
 
+import itertools
 import random
+from pathlib import Path
 
 import pytest
+from support.stored import Book, opened
 
+from semel.store import embedded
+from semel.store.embedded import EmbeddedStore
+from semel.store.interface import StoreBroken
 from simulation.mutants import Mutant, applied
-from verification.power_loss import PowerLoss, one, run
-from verification.recorded_disk import MODES, SECTOR, Event, Platter
+from verification.power_loss import SETTINGS, PowerLoss, one, open_recorded, run
+from verification.recorded_disk import MODES, SECTOR, Event, Platter, Recorder, lay_out
 from verification.store_mutants import MUTANTS, killed_by
+from verification.turns import small_store
 
 
 def test_no_power_cut_takes_what_was_answered() -> None:
@@ -37,6 +44,64 @@ def test_what_a_defect_loses_is_told_with_its_seed() -> None:
         one(5, found)
     assert found.lost
     assert found.problems[0].startswith("seed 5: ")
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_the_power_goes_while_a_start_takes_over_what_a_failed_flush_forgot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    """The ledger's log says of a commit that it is synchronised, and only the page cache has that log.
+
+    A start moves the log into the database. If it trusts it, half of that move is a broken ledger.
+    """
+    if is_trusted:
+        monkeypatch.setattr(embedded, "write_log_again", lambda path, files: None)
+    boots = itertools.count()
+    with small_store(lambda: f"boot {next(boots)}", 1):
+        book, platter = Book(), Platter()
+        recorder = Recorder(tmp_path / "data")
+        store = await open_recorded(recorder)
+        await book.begin(store)
+        for _ in range(8):
+            await book.commit(store)
+            await store.synchronise()
+        # All of the log is in the database, so the next commit begins it anew.
+        store.ledger._writer.rest(quiet=True)
+        await book.commit(store)
+        await book.check(store)
+        recorder.fails = lambda name: name.endswith("-wal")
+        with pytest.raises(StoreBroken):
+            await store.synchronise()
+        await _end(recorder, store)
+        for event in recorder.events:
+            platter.take(event)
+        again = Recorder(tmp_path / "again")
+        lay_out(platter.killed(), again.directory)
+        await _end(again, await open_recorded(again))
+        broken = 0
+        for number, event in enumerate(again.events):
+            platter.take(event)
+            for mode in MODES:
+                directory = tmp_path / f"{number} {mode}"
+                lay_out(platter.lost(mode, random.Random(number)), directory)
+                broken += not await _has(book, directory)
+    assert (broken > 0) == is_trusted
+
+
+async def _has(book: Book, directory: Path) -> bool:
+    """Whether all that was answered is there."""
+    try:
+        async with opened(directory, SETTINGS) as store:
+            return await book.check(store) == book.durable == 9
+    except (StoreBroken, AssertionError):
+        return False
+
+
+async def _end(recorder: Recorder, store: EmbeddedStore) -> None:
+    """The process ends here."""
+    recorder.stop()
+    await store.close()
+    recorder.unregister()
 
 
 # -- the disk ---------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from semel.store.interface import StoreBroken, StoreFull
 from semel.store.journal import FRAME_BYTES_MAX, Journal
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
-from semel.store.recovery import recover
+from semel.store.recovery import recover, write_log_again
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.worker import Fuse, Worker
 
@@ -284,6 +284,11 @@ async def _open_in(
     directory: Path, settings: Settings, files: Files, worker: Worker, fuse: Fuse, lock: DirectoryLock
 ) -> EmbeddedStore:
     lost = directory / LOST
+    try:
+        write_log_again(directory / "ledger.db-wal", files)
+    except OSError as error:
+        worker.stop()
+        raise StoreBroken(f"the log of the ledger cannot be written: {error}") from error
     ledger = await SqliteLedger.open(
         directory / "ledger.db",
         worker=worker,

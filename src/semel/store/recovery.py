@@ -6,20 +6,53 @@ flushed, and perhaps more, so the journal is the one to go by:
 
 - batches that it holds are written to their places again, since the chunks may have lost them though the
   ledger knows them;
+- the ledger's own log is written once more before it is read (``write_log_again``): if its last flush failed,
+  it can be read from memory though the disk does not have it, and says of commits that they are on the disk;
 - commits that the ledger does not have are committed, in their order, up to the first whose large batches
   are not in their chunk. That one was never answered, and neither was any behind it, but for early answers,
   and for those the term is over. Their numbers are not given again: the journal may still hold them.
 """
 
+import errno
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from semel.core.types import Buffer, Fact
+from semel.store.files import Files, end_of_data
 from semel.store.interface import Place, StoreBroken
 from semel.store.journal import Frame, Journal
 from semel.store.local_chunks import LocalChunks
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.wire.batch import has_valid_crc, read_header
 from semel.wire.errors import ProtocolError
+
+PIECE_BYTES: Final = 1024 * 1024
+
+
+def write_log_again(path: Path, files: Files) -> None:
+    """Put a write-ahead log on the disk as it is read, before anybody relies on it. OSError.
+
+    After a clean stop there is none.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        at, end = 0, end_of_data(descriptor)
+        while at < end:
+            data = os.pread(descriptor, min(PIECE_BYTES, end - at), at)
+            at += files.write(descriptor, [data], at)
+        if end:
+            files.flush(descriptor)
+    except OSError as error:
+        # A file system may need room even for this. Then the log stays as it is.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def recover(ledger: SqliteLedger, chunks: LocalChunks, journal: Journal) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support.proxy import Proxy
 from support.spark_points import EXTENDED, PORTABLE, await_caught, catch, points, sender
-from support.sparking import Numbers, Pipeline, committed, create, fill, open_transactions, values
+from support.sparking import Numbers, Pipeline, committed, create, fill, values
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

@@ -26,7 +26,7 @@ from support.waiting import until
 from semel.client import Admin, Client, ClientError
 from semel.client import KafkaError as Refused
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 T = TypeVar("T")
 

@@ -61,6 +61,7 @@ def limited() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path, limited) -> None:
     create(broker.bootstrap_servers, ("in", 2), ("out", 1))
@@ -90,6 +91,7 @@ def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path,
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_query_that_fails_ends_with_a_sentence(broker: semel.Embedded, tmp_path: Path, limited) -> None:
     path = tmp_path / "wrong.py"
@@ -125,6 +127,7 @@ def test_a_file_that_is_not_there(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_spark_submit_has_the_package(broker: semel.Embedded, tmp_path: Path, limited) -> None:
     create(broker.bootstrap_servers, ("numbers", 1))

@@ -18,7 +18,7 @@ from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, Producer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_a_null_value_is_a_deletion_in_a_compacted_topic(pipeline: Pipeline) -> None:

@@ -22,7 +22,7 @@ from support.waiting import until
 from semel.client import Admin, Client
 from semel.embedded import Embedded
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def seed() -> int:
 
 
 def check(outcome: Outcome, faults: int, record_property: Record) -> None:
-    record_property("chaos", outcome)
+    record_property("chaos", str(outcome))
     assert outcome.is_clean, str(outcome)
     assert outcome.episodes >= faults
     # Otherwise nothing was proved.

@@ -115,7 +115,7 @@ class RawProducer:
 
     def write(self, topic: str, values: list[bytes], partitions: int = 1) -> float:
         """Seconds until the same values were acknowledged in each of the first partitions."""
-        one = batch(values, producer_id=self.pair[0], producer_epoch=self.pair[1], base_sequence=0)
+        one = batch(values, self.pair)
         return self.client.produce(topic, [one] * partitions, self.transactional_id)
 
     def commit(self) -> float:
@@ -132,7 +132,12 @@ class RawProducer:
         return seconds
 
 
-def batch(values: list[bytes], **producer: int) -> bytes:
+def batch(values: list[bytes], pair: tuple[int, int] | None = None) -> bytes:
+    """A batch, for a transaction of the producer id and epoch if there is one."""
+    records = [Record(0, NOW, None, value) for value in values]
+    if pair is None:
+        return encode_batch(records)
+    producer_id, epoch = pair
     return encode_batch(
-        [Record(0, NOW, None, value) for value in values], transactional=bool(producer), **producer
+        records, transactional=True, producer_id=producer_id, producer_epoch=epoch, base_sequence=0
     )

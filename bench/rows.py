@@ -1,11 +1,11 @@
-"""What a measurement comes to."""
+"""What a measurement comes to, beside what it should."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Row:
-    """One line of the table."""
+    """One line of a table of targets."""
 
     what: str
     measured: str
@@ -20,3 +20,12 @@ class Row:
 
 def spread(values: list[float]) -> str:
     return f"{min(values):,.2f} to {max(values):,.2f}"
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| what | measured | value | target | met |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        sign = "≥" if row.higher_is_better else "≤"
+        met = "yes" if row.met else "**no**"
+        lines.append(f"| {row.what} | {row.measured} | {row.value:,.2f} | {sign} {row.target:,.2f} | {met} |")
+    return "\n".join(lines)

@@ -1,72 +1,235 @@
-"""What is measured: a real ``semel serve``, and librdkafka's in-memory mock cluster as the floor."""
+"""What is measured, each in a process of its own: Semel, Apache Kafka in two forms, and the client's floor.
 
-import resource
+The floor is librdkafka's in-memory mock cluster, which does as little as a broker can and keeps nothing.
+"""
+
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench import mock
+from bench.raw import RawClient
+from peers.kafka import KafkaProcess
+from peers.programs import fetch_kafka
+from semel.wire.messages import MetadataRequest
+
+ROOT = Path(__file__).parents[1]
+KAFKA_VERSION = "4.3.1"
+"""The newest of which Maven's repository has the broker."""
+KAFKA_JAVA = ("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""As Kafka's own start script has it."""
+START_SECONDS = 120.0
+READY = "Semel is ready on "
 
 
-class Semel:
-    """A broker process whose processor time and memory can be read."""
+class Subject:
+    """A broker process whose processor time, memory and disk can be read."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.bootstrap = ""
         self.ready_seconds = 0.0
-        self._process: subprocess.Popen[str] | None = None
+        self._created: set[str] = set()
+
+    @property
+    def pid(self) -> int:
+        raise NotImplementedError
 
     def start(self) -> None:
+        """Run, and wait until a client is answered; how long that took is `ready_seconds`."""
+        self.prepare()
         started = time.perf_counter()
-        command = [
-            sys.executable,
-            "-m",
-            "semel",
-            "serve",
-            "--data",
-            str(self.directory),
-            "--listen",
-            "127.0.0.1:0",
-        ]
-        self._process = subprocess.Popen(
-            [*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        self._run()
+        while not self._answers():
+            if time.perf_counter() - started > START_SECONDS:
+                raise TimeoutError(f"{self.title} did not answer within {START_SECONDS:g} seconds")
+            time.sleep(0.005)
         self.ready_seconds = time.perf_counter() - started
-        prefix = "Semel is ready on "
-        assert line.startswith(prefix), line
-        self.bootstrap = line.removeprefix(prefix).strip()
+
+    def prepare(self) -> None:
+        """What is done once, before the clock runs."""
 
     def stop(self) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(timeout=60)
-        self._process = None
+        """Ask it to stop, and wait."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """No goodbye."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        try:
+            client = RawClient(self.bootstrap)
+        except OSError:
+            return False
+        try:
+            return bool(client.ask(MetadataRequest(topics=[]), 4).brokers)
+        except (OSError, AssertionError):
+            return False
+        finally:
+            client.close()
+
+    def create(self, topics: Mapping[str, int], **configs: str) -> None:
+        """Create those that this process has not created before."""
+        new = {name: count for name, count in topics.items() if name not in self._created}
+        if new:
+            create_topics(self.bootstrap, new, **configs)
+            self._created.update(new)
 
     def processor_seconds(self) -> float:
-        times = self._ps().cpu_times()
+        times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 
     def resident_bytes(self) -> int:
-        return int(self._ps().memory_info().rss)
+        return int(psutil.Process(self.pid).memory_info().rss)
 
-    def _ps(self) -> psutil.Process:
+    def disk_bytes(self) -> int:
+        """What its files take on the disk, without holes."""
+        files = (path for path in self.directory.rglob("*") if path.is_file())
+        return sum(path.stat().st_blocks * 512 for path in files)
+
+
+class Semel(Subject):
+    """A real ``semel serve``, which answers when what it says is on disk."""
+
+    name, title = "semel", "Semel"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
         assert self._process is not None
-        return psutil.Process(self._process.pid)
+        return self._process.pid
+
+    def _run(self) -> None:
+        command = [sys.executable, "-m", "semel", "serve", "--data", str(self.directory)]
+        self._process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith(READY), line
+        self.bootstrap = line.removeprefix(READY).strip()
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(how)
+        process.wait(timeout=60)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+class Kafka(Subject):
+    """Apache Kafka, one node, as it is: it answers before anything is flushed."""
+
+    name, title = "kafka", "Apache Kafka"
+    settings: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        class_path = fetch_kafka(KAFKA_VERSION)
+        self._kafka = KafkaProcess(class_path, directory, self.settings, java_options=KAFKA_JAVA)
+        self.bootstrap = self._kafka.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._kafka.pid
+
+    def prepare(self) -> None:
+        self._kafka.prepare()
+
+    def _run(self) -> None:
+        self._kafka.start()
+
+    def _answers(self) -> bool:
+        self._kafka.check_alive()
+        return super()._answers()
+
+    def stop(self) -> None:
+        self._kafka.stop()
+
+    def kill(self) -> None:
+        self._kafka.kill()
+
+
+class FlushingKafka(Kafka):
+    """The same with the promise that Semel makes: what is answered has been flushed."""
+
+    name, title = "kafka-flush", "Apache Kafka, flush on every message"
+    settings: ClassVar[Mapping[str, str]] = {"log.flush.interval.messages": "1"}
+
+
+class Mock(Subject):
+    """The fastest broker that librdkafka can meet. It has no isolation, no disk and no groups to speak of."""
+
+    name, title = "mock", "librdkafka's mock cluster"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _run(self) -> None:
+        command = [sys.executable, "-m", "bench.mock"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout is not None
+        self.bootstrap = self._process.stdout.readline().strip()
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.communicate("", timeout=60)
+
+    def kill(self) -> None:
+        self.stop()
+
+    def create(self, topics: Mapping[str, int], **configs: str) -> None:
+        assert all(count <= mock.PARTITIONS for count in topics.values()), "the mock cluster has four each"
+        asking = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        for topic in topics:
+            asking.list_topics(topic, timeout=10)
+
+
+SUBJECTS: tuple[type[Subject], ...] = (Semel, Kafka, FlushingKafka, Mock)
 
 
 @contextmanager
-def semel() -> Iterator[Semel]:
-    with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=Path.cwd()) as directory:
-        subject = Semel(Path(directory) / "data")
+def running(make: Callable[[Path], Subject]) -> Iterator[Subject]:
+    """A subject with a directory of its own on the disk of the checkout, both gone in the end."""
+    with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
+        subject = make(Path(directory) / "data")
         subject.start()
         try:
             yield subject
@@ -75,11 +238,14 @@ def semel() -> Iterator[Semel]:
 
 
 @contextmanager
-def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
-    """The address of a mock cluster; it lives as long as the client that carries it.
+def semel() -> Iterator[Subject]:
+    with running(Semel) as subject:
+        yield subject
 
-    It knows no CreateTopics: a topic is made with four partitions when somebody asks for it.
-    """
+
+@contextmanager
+def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
+    """The address of a mock cluster inside this process; it lives as long as the client that carries it."""
     carrier = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock:9092"})
     metadata = carrier.list_topics(timeout=10)
     broker = next(iter(metadata.brokers.values()))
@@ -90,13 +256,10 @@ def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
     del carrier
 
 
-def create_topics(bootstrap: str, topics: dict[str, int]) -> None:
+def create_topics(bootstrap: str, topics: Mapping[str, int], **configs: str) -> None:
+    """Create topics; the names of configs are written with underscores."""
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():
+    wanted = [NewTopic(name, count, config=settings) for name, count in topics.items()]
+    for future in admin.create_topics(wanted).values():
         future.result(30)
-
-
-def own_processor_seconds() -> float:
-    """Of this process: the clients."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

@@ -3,7 +3,6 @@
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 
 from confluent_kafka import Producer
@@ -11,6 +10,7 @@ from confluent_kafka import Producer
 from bench.raw import RawClient, RawProducer, batch
 from bench.rows import Row, spread
 from bench.subjects import create_topics, mock_cluster, semel
+from bench.together import together
 
 PARTITIONS = 5
 RECORDS = 10
@@ -136,25 +136,6 @@ def transactions_per_second(bootstrap: str, seconds: float) -> float:
     started = time.perf_counter()
     together([partial(work, number) for number in range(PRODUCERS)])
     return sum(done) / (time.perf_counter() - started)
-
-
-def together(works: list[Callable[[], None]]) -> None:
-    """Run each in a thread; one that fails, fails all."""
-    failed: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that waits
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    if failed:
-        raise failed[0]
 
 
 class Reader:

@@ -45,9 +45,15 @@ class Program:
         assert answer == "ok", f"{answer or 'the program ended'}\n{self._log.read_text()[-4_000:]}"
 
 
-def fetch_kafka() -> str:
-    """The class path of Apache Kafka's broker, clients and tools, from Maven's repository."""
-    jars = _fetch(HERE / "pom.xml", BUILD / "jars")
+def fetch_kafka(version: str | None = None) -> str:
+    """The class path of Apache Kafka's broker, clients and tools, from Maven's repository.
+
+    The version is that of the pom, unless another is asked for.
+    """
+    if version is None:
+        jars = _fetch(HERE / "pom.xml", BUILD / "jars")
+    else:
+        jars = _fetch(HERE / "pom.xml", BUILD / f"jars-{version}", f"-Dkafka.version={version}")
     needed("java")
     return f"{jars}/*"
 
@@ -57,23 +63,23 @@ def fetch_spark_connector() -> list[Path]:
     return sorted(_fetch(HERE / "spark" / "pom.xml", BUILD / "spark").glob("*.jar"))
 
 
-def _fetch(pom: Path, jars: Path) -> Path:
+def _fetch(pom: Path, jars: Path, *options: str) -> Path:
     """The jars that a pom names, in a directory."""
     stamp = jars / ".fetched"
     if not _is_fresh(stamp, pom):
         shutil.rmtree(jars, ignore_errors=True)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-        run([needed("mvn"), "-q", "-B", "-f", str(pom), *goal])
+        run([needed("mvn"), "-q", "-B", "-f", str(pom), *options, *goal])
         stamp.touch()
     return jars
 
 
-def build_java(class_path: str) -> list[str]:
-    """The command that runs the Java program, but for the address."""
-    source, classes = HERE / "java" / "Peer.java", BUILD / "classes"
-    if not _is_fresh(classes / "Peer.class", source):
+def build_java(class_path: str, source: Path = HERE / "java" / "Peer.java") -> list[str]:
+    """The command that runs a Java program, but for its arguments."""
+    classes = BUILD / "classes"
+    if not _is_fresh(classes / f"{source.stem}.class", source):
         run([needed("javac"), "-cp", class_path, "-d", str(classes), str(source)])
-    return [needed("java"), "-cp", f"{classes}:{class_path}", "Peer"]
+    return [needed("java"), "-cp", f"{classes}:{class_path}", source.stem]
 
 
 def build_go() -> list[str]:

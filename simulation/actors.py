@@ -4,7 +4,6 @@ Each does its work until it is told to end, finishes what it has begun, and tell
 and what it knows of the outcome.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from semel.client.offsets import Isolation
@@ -13,6 +12,7 @@ from simulation.network import Caller, Refused, Unanswered
 from simulation.producing import Known, Producer, Result
 from simulation.reading import poll
 from simulation.recording import Recording, Txn
+from simulation.virtual_time import sleep
 from simulation.world import World
 
 Places = list[tuple[str, int]]
@@ -45,7 +45,7 @@ class Actor:
             try:
                 await self.work()
             except Killed:
-                await asyncio.sleep(self.world.random.uniform(0, 0.5))
+                await sleep(self.world.random.uniform(0, 0.5))
 
     async def work(self) -> None:
         """One incarnation's work."""
@@ -54,11 +54,11 @@ class Actor:
     async def step(self) -> None:
         """Between two steps: usually at once, sometimes much later, sometimes never."""
         world = self.world
-        await asyncio.sleep(world.random.uniform(0, self.rest_seconds_max))
+        await sleep(world.random.uniform(0, self.rest_seconds_max))
         if world.faults.happens(world.random, "killed client"):
             raise Killed
         if world.faults.happens(world.random, "paused client"):
-            await asyncio.sleep(world.random.uniform(0.5, 6.0))
+            await sleep(world.random.uniform(0.5, 6.0))
 
 
 class Killed(Exception):
@@ -236,11 +236,11 @@ class Reader(Actor):
         return found.next_offset
 
 
-async def until(check: Callable[[], bool], seconds: float) -> bool:
+async def until(world: World, check: Callable[[], bool], seconds: float) -> bool:
     """Whether it becomes true in time."""
-    deadline = asyncio.get_running_loop().time() + seconds
+    deadline = world.loop.now + seconds
     while not check():
-        if asyncio.get_running_loop().time() >= deadline:
+        if world.loop.now >= deadline:
             return False
-        await asyncio.sleep(0.05)
+        await sleep(0.05)
     return True

@@ -7,7 +7,6 @@ the steps time passes, so a crash finds a commit in every state: not written, wr
 Writes may fail: for want of room, before anything was written; or so that nobody knows the outcome.
 """
 
-import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from semel.core.types import Buffer, Fact
 from semel.store.interface import Place, StoreBroken, StoreFull
 from simulation.faults import Faults
 from simulation.ledger import SimulatedLedger
+from simulation.virtual_time import sleep
 
 
 class Written(NamedTuple):
@@ -37,6 +37,9 @@ class Disk:
         self._chunk = 0
         self.answered = 0
         """How many of them somebody was told of as durable. Never to be taken back."""
+        self.ledger = SimulatedLedger()
+        """What the first ``_folded`` of them come to. What is durable stays, so it is never folded anew."""
+        self._folded = 0
 
     def write(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> None:
         """A commit reaches the operating system."""
@@ -50,6 +53,12 @@ class Disk:
     def flush(self) -> None:
         """Everything that was written is on the disk."""
         self.durable = len(self.commits)
+
+    def fold(self) -> None:
+        """The ledger takes over everything that is durable."""
+        for written in self.commits[self._folded : self.durable]:
+            self.ledger.fold(written.facts, written.places)
+        self._folded = self.durable
 
     def lose_power(self, random: Random) -> None:
         """What was not flushed is gone, or the end of it is."""
@@ -103,9 +112,8 @@ class SimulatedStore:
         self._faults = faults
         self.term = disk.term
         self.chunks = SimulatedChunks(disk)
-        self.ledger = SimulatedLedger()
-        self._folded = 0
-        self._fold()
+        disk.fold()
+        self.ledger = disk.ledger
 
     @property
     def has_early(self) -> bool:
@@ -124,7 +132,7 @@ class SimulatedStore:
         disk = self._disk
         if self._faults.happens(self._random, "full"):
             raise StoreFull("simulated: no room")
-        await asyncio.sleep(self._random.uniform(0, 0.001))
+        await sleep(self._random.uniform(0, 0.001))
         if self._faults.happens(self._random, "broken write"):
             if self._random.random() < 0.5:
                 disk.write(facts, batches)
@@ -134,20 +142,20 @@ class SimulatedStore:
         if is_early:
             return len(disk.commits)
         target = len(disk.commits)
-        await asyncio.sleep(self._random.uniform(0, self._faults.flush_seconds_max))
+        await sleep(self._random.uniform(0, self._faults.flush_seconds_max))
         if self._faults.happens(self._random, "broken flush"):
             # Nobody knows what the disk has; the next start must not think that it has all.
             disk.lose_power(self._random)
             raise StoreBroken("simulated: a flush failed")
         disk.durable = max(disk.durable, target)
-        self._fold()
+        disk.fold()
         disk.answered = disk.durable
         return target
 
     async def synchronise(self) -> None:
         """Everything that was committed is durable."""
         self._disk.flush()
-        self._fold()
+        self._disk.fold()
 
     async def sweep_orphans(self) -> list[int]:
         """There are none."""
@@ -155,8 +163,3 @@ class SimulatedStore:
 
     async def close(self) -> None:
         """Nothing to let go of."""
-
-    def _fold(self) -> None:
-        for written in self._disk.commits[self._folded : self._disk.durable]:
-            self.ledger.fold(written.facts, written.places)
-        self._folded = self._disk.durable

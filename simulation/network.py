@@ -6,9 +6,12 @@ that its client has given up arrives all the same, seconds later, on the connect
 """
 
 import asyncio
+from collections import deque
+from random import Random
 from typing import Any, NamedTuple
 
 from semel.handlers.context import RequestContext
+from simulation.virtual_time import sleep
 from simulation.world import Life, World
 
 PATIENCE_SECONDS = 1.0
@@ -39,7 +42,8 @@ class Connection:
         self._life: Life = world.life
         self._client_id = client_id
         self.number = world.next_connection()
-        self._sent: asyncio.Queue[_Sent] = asyncio.Queue()
+        self._arrived: deque[_Sent] = deque()
+        self._awaited: asyncio.Future[None] | None = None
         self.is_cut = False
         self._life.do(self._serve())
 
@@ -50,49 +54,70 @@ class Connection:
 
     async def ask(self, request: Any, version: int, *, may_repeat: bool = False) -> Any:
         """The answer. Unanswered, and then the connection is not used again."""
-        faults, random = self._world.faults, self._world.random
-        await asyncio.sleep(random.uniform(0.0001, 0.003))
+        faults, random, loop = self._world.faults, self._world.random, self._world.loop
         if faults.happens(random, "lost request"):
+            await sleep(_delay(random))
             raise self._cut()
         if faults.happens(random, "held request"):
             # It is on its way, and slower than its client is patient.
-            asyncio.get_running_loop().call_later(
-                random.choice((0.3, 1.0, 8.0)) * random.random(),
-                self._sent.put_nowait,
-                _Sent(request, version, None),
-            )
+            await sleep(_delay(random))
+            seconds = random.choice((0.3, 1.0, 8.0)) * random.random()
+            loop.call_later(seconds, self._arrive, _Sent(request, version, None))
             raise self._cut()
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._sent.put_nowait(_Sent(request, version, answer))
+        answer: asyncio.Future[Any] = loop.create_future()
+        loop.call_later(_delay(random), self._arrive, _Sent(request, version, answer))
         if may_repeat and faults.happens(random, "repeated request"):
-            asyncio.get_running_loop().call_later(
-                random.uniform(0.001, 4.0), self._sent.put_nowait, _Sent(request, version, None)
-            )
+            again = random.uniform(0.003, 4.0)
+            loop.call_later(again, self._arrive, _Sent(request, version, None))
         is_lost = faults.happens(random, "lost response")
+        patience = PATIENCE_SECONDS + getattr(request, "max_wait_ms", 0) / 1000
+        impatient = loop.call_later(patience, _give_up, answer)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS + getattr(request, "max_wait_ms", 0) / 1000):
-                outcome = await answer
-        except TimeoutError:
-            raise self._cut() from None
+            outcome = await answer
+        finally:
+            impatient.cancel()
         if outcome is None or is_lost or faults.happens(random, "cut connection"):
             raise self._cut()
-        await asyncio.sleep(random.uniform(0.0001, 0.003))
         return outcome
 
     def _cut(self) -> Unanswered:
         self.is_cut = True
         return Unanswered()
 
+    def _arrive(self, sent: _Sent) -> None:
+        self._arrived.append(sent)
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
+
     async def _serve(self) -> None:
         """The broker's end: one request after another."""
+        world, life, arrived = self._world, self._life, self._arrived
         while True:
-            request, version, answer = await self._sent.get()
+            if not arrived:
+                self._awaited = world.loop.create_future()
+                await self._awaited
+            request, version, answer = arrived.popleft()
             context = RequestContext(version, self._client_id, "simulated", "x", self.number)
-            outcome = await self._life.handle(request, context)
-            if answer is not None and not answer.done() and not self._life.is_over:
-                answer.set_result(outcome)
+            outcome = await life.handle(request, context)
+            if answer is not None and not life.is_over:
+                world.loop.call_later(_delay(world.random), _deliver, answer, outcome)
             if outcome is None:
                 return
+
+
+def _delay(random: Random) -> float:
+    """How long a message is under way."""
+    return random.uniform(0.0001, 0.003)
+
+
+def _deliver(answer: "asyncio.Future[Any]", outcome: Any) -> None:
+    if not answer.done():
+        answer.set_result(outcome)
+
+
+def _give_up(answer: "asyncio.Future[Any]") -> None:
+    """Nobody answered in time; None says the same as a connection that was closed."""
+    _deliver(answer, None)
 
 
 class Caller:
@@ -112,4 +137,4 @@ class Caller:
 
     async def pause(self) -> None:
         """A moment between two attempts."""
-        await asyncio.sleep(self.world.random.uniform(0.005, 0.15))
+        await sleep(self.world.random.uniform(0.005, 0.15))

@@ -2,7 +2,6 @@
 when they are fenced. Both generations of the protocol.
 """
 
-import asyncio
 from enum import Enum
 from typing import Any
 
@@ -158,7 +157,7 @@ class Producer:
         first = self._first_sequence if self.generation == 1 else 0
         sequence = self._sequences.get((topic, partition), first)
         is_transactional = self.transactional_id is not None
-        now = 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+        now = 1_700_000_000_000 + int(self.world.loop.now * 1000)
         batch = encode_batch(
             [Record(at, now, None, value.encode()) for at, value in enumerate(values)],
             producer_id=self.producer_id,

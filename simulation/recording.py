@@ -1,6 +1,5 @@
 """What the actors did and what they know of it, as operations that ``semel.check`` understands."""
 
-import asyncio
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from semel.client.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from simulation.producing import Known
 from simulation.reading import Polled
+from simulation.virtual_time import VirtualLoop
 
 _OUTCOMES: dict[Known, h.Outcome] = {Known.DONE: h.OK, Known.NOT_DONE: h.FAIL, Known.UNKNOWN: h.INFO}
 _ISOLATIONS: dict[Isolation, h.Isolation] = {
@@ -50,7 +50,10 @@ class Txn:
 class Recording:
     """All operations of one history."""
 
-    def __init__(self, visibilities: Mapping[str, h.Visibility], *, tells_timeouts: bool) -> None:
+    def __init__(
+        self, loop: VirtualLoop, visibilities: Mapping[str, h.Visibility], *, tells_timeouts: bool
+    ) -> None:
+        self._loop = loop
         self.operations: list[h.Operation] = [
             h.Topic(name, visibility) for name, visibility in visibilities.items()
         ]
@@ -60,7 +63,7 @@ class Recording:
 
     def now(self) -> int:
         """Nanoseconds of virtual time; no two are equal."""
-        return int(asyncio.get_running_loop().time() * 1e9) * 1_000 + next(self._numbers)
+        return int(self._loop.now * 1e9) * 1_000 + next(self._numbers)
 
     @contextmanager
     def initialising(self, process: str, transactional_id: str, timeout_ms: int) -> Iterator[Knowledge]:

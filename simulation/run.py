@@ -6,6 +6,7 @@ the disk is held against what must always hold (``invariants``).
 """
 
 import asyncio
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,10 +54,11 @@ class Outcome:
 
 def run(plan: Plan) -> Outcome:
     """Let it happen."""
-    with _epochs_end_at(plan.epoch_max):
-        history = _History(plan)
+    with _epochs_end_at(plan.epoch_max), _ids_drawn_from(Random(f"ids {plan.seed}")):
+        loop = virtual_time.VirtualLoop()
+        history = _History(plan, loop)
         try:
-            return virtual_time.run(history.happen())
+            return virtual_time.run(loop, history.happen())
         except virtual_time.Standstill as still:
             return Outcome(plan, [*history.errors(), str(still)])
 
@@ -70,8 +72,18 @@ def _epochs_end_at(epoch_max: int) -> Iterator[None]:
         model.EPOCH_MAX = before
 
 
+@contextmanager
+def _ids_drawn_from(random: Random) -> Iterator[None]:
+    """Ids that nobody chose, as those of topics, are the same every time too."""
+    before, uuid.uuid4 = uuid.uuid4, lambda: uuid.UUID(int=random.getrandbits(128), version=4)
+    try:
+        yield
+    finally:
+        uuid.uuid4 = before
+
+
 class _History:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, loop: virtual_time.VirtualLoop) -> None:
         self._plan = plan
         self._random = Random(f"history {plan.seed}")
         settings = Settings(
@@ -86,8 +98,8 @@ class _History:
             for name, visibility in VISIBILITIES.items()
         }
         topics[SIDE] = {"partitions": "1"}
-        self._world = World(self._random, plan.faults(), settings, topics)
-        self._recording = Recording(VISIBILITIES, tells_timeouts=plan.fences_for_a_reason)
+        self._world = World(loop, self._random, plan.faults(), settings, topics)
+        self._recording = Recording(loop, VISIBILITIES, tells_timeouts=plan.fences_for_a_reason)
         self._actors = [self._actor(at, kind) for at, kind in enumerate(plan.actors)]
 
     def _actor(self, at: int, kind: str) -> Actor:
@@ -133,7 +145,7 @@ class _History:
         world.faults.odds = trouble
         tasks = [asyncio.ensure_future(actor.live()) for actor in self._actors]
         chaos = asyncio.ensure_future(world.trouble())
-        await asyncio.sleep(self._plan.seconds)
+        await virtual_time.sleep(self._plan.seconds)
         world.faults.is_over = True
         await chaos
         outcome.problems += await self._heal(tasks)
@@ -164,7 +176,7 @@ class _History:
             problems.append(f"no end in sight for {', '.join(names)}")
         life = await self._world.alive()
         state = life.broker._loop
-        if not await until(lambda: not state.state.ongoing, PATIENCE_SECONDS):
+        if not await until(self._world, lambda: not state.state.ongoing, PATIENCE_SECONDS):
             problems.append(f"hanging transactions: {sorted(state.state.ongoing)}")
         return problems
 

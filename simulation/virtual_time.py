@@ -2,10 +2,17 @@
 
 Work takes no time, and a wait takes exactly as long as was asked for. Tasks run in the order in which they
 became ready, so a program without randomness of its own does the same every time.
+
+A history is little else than waits, so the loop does nothing that only real programs need: it knows no
+sockets, threads, signals and contexts.
 """
 
 import asyncio
-from collections.abc import Coroutine
+import gc
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,30 +22,75 @@ class Standstill(Exception):
     """Everyone waits, and nothing will ever happen."""
 
 
-class _Waits:
-    """Stands where a loop has its selector: nothing ever comes from outside."""
+class Handle:
+    """Something that will be called, unless it is cancelled."""
 
-    def __init__(self, loop: "VirtualLoop") -> None:
-        self._loop = loop
+    __slots__ = ("args", "callback")
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Standstill("everyone waits, and nothing will ever happen")
-        self._loop.now += timeout
-        return []
+    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...]) -> None:
+        self.callback = callback
+        self.args = args
+
+    def cancel(self) -> None:
+        """It will not be called."""
+        self.callback = None
+        self.args = ()
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """One history's time."""
 
+    _stopping: bool
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self._selector = _Waits(self)
+        self._soon: deque[Handle] = deque()
+        self._later: list[tuple[float, int, Handle]] = []
+        self._number = 0
 
     def time(self) -> float:
         """Seconds since the beginning of the history."""
         return self.now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        """After all that is to be called already."""
+        handle = Handle(callback, args)
+        self._soon.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        """At that moment; what is to be called at the same one, in the order in which it was asked for."""
+        handle = Handle(callback, args)
+        self._number += 1
+        heappush(self._later, (when, self._number, handle))
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Any:
+        """After so many seconds."""
+        handle = Handle(callback, args)
+        self._number += 1
+        heappush(self._later, (self.now + delay, self._number, handle))
+        return handle
+
+    def _run_once(self) -> None:
+        """Until the loop is told to stop."""
+        soon, later = self._soon, self._later
+        while not self._stopping:
+            while soon:
+                handle = soon.popleft()
+                if handle.callback is not None:
+                    handle.callback(*handle.args)
+            if self._stopping:
+                return
+            if not later:
+                raise Standstill("everyone waits, and nothing will ever happen")
+            when, _, handle = heappop(later)
+            if handle.callback is not None:
+                self.now = max(self.now, when)
+                soon.append(handle)
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none."""
@@ -47,11 +99,34 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Nobody calls from another thread."""
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end in virtual time."""
-    loop = VirtualLoop()
+class Sleep:
+    """Awaited, it lets time pass: what ``asyncio.sleep`` does, in fewer steps."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __await__(self) -> Generator[Any, None, None]:
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        loop.call_later(self._seconds, _wake, future)
+        yield from future
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+sleep = Sleep
+
+
+def run(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
+    """Run to the end in virtual time. The loop cannot be used again."""
     try:
-        return loop.run_until_complete(main)
+        with _no_collection():
+            return loop.run_until_complete(main)
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -60,3 +135,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage is collected between two histories: a history is short, and looking for it is not."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -21,6 +21,7 @@ from semel.store.interface import StoreBroken
 from semel.wire.messages import ProduceRequest
 from simulation.disk import Disk, SimulatedStore
 from simulation.faults import Faults
+from simulation.virtual_time import VirtualLoop, sleep
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -28,12 +29,13 @@ EPOCH_MS = 1_700_000_000_000
 class VirtualClock(Clock):
     """The time of day of one life. Another life may find another."""
 
-    def __init__(self, offset_ms: int) -> None:
-        self._offset_ms = offset_ms
+    def __init__(self, loop: VirtualLoop, offset_ms: int) -> None:
+        self._loop = loop
+        self._offset_ms = EPOCH_MS + offset_ms
 
     def now(self) -> int:
         """This moment."""
-        return EPOCH_MS + self._offset_ms + int(asyncio.get_running_loop().time() * 1000)
+        return self._offset_ms + int(self._loop.now * 1000)
 
 
 class Life:
@@ -42,13 +44,14 @@ class Life:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.is_over = False
-        self.tasks: set[asyncio.Task[Any]] = set()
+        # In the order in which they began, so that they end in the same order every time.
+        self.tasks: dict[asyncio.Task[Any], None] = {}
 
     def do(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Work that ends with this life."""
         task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = None
+        task.add_done_callback(self.tasks.pop)
         return task
 
     async def handle(self, request: Any, context: RequestContext) -> Any:
@@ -82,8 +85,14 @@ class World:
     """The broker, its disk, and what goes wrong with them."""
 
     def __init__(
-        self, random: Random, faults: Faults, settings: Settings, topics: dict[str, dict[str, str]]
+        self,
+        loop: VirtualLoop,
+        random: Random,
+        faults: Faults,
+        settings: Settings,
+        topics: dict[str, dict[str, str]],
     ) -> None:
+        self.loop = loop
         self.random = random
         self.faults = faults
         self.settings = settings
@@ -118,7 +127,7 @@ class World:
         if self.faults.happens(self.random, "clock jump"):
             self._clock_offset_ms += self.random.randint(-5_000, 20_000)
         store = SimulatedStore(self.disk, self.random, self.faults)
-        clock = VirtualClock(self._clock_offset_ms)
+        clock = VirtualClock(self.loop, self._clock_offset_ms)
         broker = Broker(self.settings, store, None, clock)  # type: ignore[arg-type]
         broker.endpoints["x"] = Endpoint("simulated", 9092)
         life = Life(broker)
@@ -126,7 +135,7 @@ class World:
         self.lives += 1
         begun = life.do(broker.begin())
         if self.faults.happens(self.random, "killed while starting"):
-            await asyncio.sleep(self.random.uniform(0, 0.004))
+            await sleep(self.random.uniform(0, 0.004))
             if not begun.done():
                 life.end()
                 await asyncio.gather(begun, return_exceptions=True)
@@ -170,10 +179,10 @@ class World:
         self._find(is_power_lost=is_power_lost)
         if not self._is_starting:
             self._is_starting = True
-            asyncio.get_running_loop().create_task(self._start_again())
+            self.loop.create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        await asyncio.sleep(self.random.uniform(0.01, 0.5))
+        await sleep(self.random.uniform(0.01, 0.5))
         try:
             await self.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the history is told
@@ -188,7 +197,7 @@ class World:
     async def trouble(self) -> None:
         """End lives at random moments."""
         while not self.faults.is_over:
-            await asyncio.sleep(self.random.uniform(0.05, 0.6))
+            await sleep(self.random.uniform(0.05, 0.6))
             if self.life is None:
                 continue
             if self.faults.happens(self.random, "killed broker"):

@@ -50,7 +50,8 @@ class Waiting:
     """Partition to the fetches that wait for it."""
 
     def __init__(self) -> None:
-        self._by_partition: dict[PartitionKey, set[_Waiter]] = {}
+        # In the order in which they came: who waits longest is woken first, and a history can be repeated.
+        self._by_partition: dict[PartitionKey, dict[_Waiter, None]] = {}
         self.parked = 0
         """How many fetches wait."""
 
@@ -70,7 +71,7 @@ class Waiting:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(interests, missing_bytes, loop.create_future())
         for key in interests:
-            self._by_partition.setdefault(key, set()).add(waiter)
+            self._by_partition.setdefault(key, {})[waiter] = None
         self.parked += 1
         timer = loop.call_later(timeout_seconds, waiter.wake)
         try:
@@ -81,7 +82,7 @@ class Waiting:
             self.parked -= 1
             for key in interests:
                 waiters = self._by_partition[key]
-                waiters.discard(waiter)
+                waiters.pop(waiter, None)
                 if not waiters:
                     del self._by_partition[key]
 

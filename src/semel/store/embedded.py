@@ -6,7 +6,8 @@ beside it), ``chunks/`` and ``lock``.
 A commit is one frame in the journal and one flush (``journal``). Then it is durable, and whoever asked is
 answered. The ledger and the chunks follow on the writer's thread, several commits at a time and without a
 flush (``following``); whoever reads the ledger waits until it has what was committed before. Batches that
-are too large for the journal are written to their chunk, and flushed there, before the journal is.
+are too large for the journal are written to their chunk and flushed there, beside the flush of the journal;
+a frame that is there without its batches counts for nothing at a start.
 
 An *early* commit is written and not flushed; the next ordinary one flushes it too.
 
@@ -209,22 +210,28 @@ class EmbeddedStore:
     async def _flush(self) -> None:
         """What was written is durable, and the ledger may follow."""
         target = self._number
-        if self._following.has_unwritten:
-            await self._following.write_large()
-        journal = self._journal
-        if journal is not None and target > self._durable:
-            try:
-                if journal.is_quick:
-                    journal.flush()
-                else:
-                    assert self._flusher is not None
-                    await self._flusher.run(journal.flush)
-            except OSError as error:
-                raise self._broken(f"flushing the journal failed: {error}") from error
+        # Beside the journal's flush: a frame whose large batches are missing is none for a start.
+        large = self._following.begin_to_write_large() if self._following.has_unwritten else None
+        try:
+            if self._journal is not None and target > self._durable:
+                await self._flush_journal(self._journal, may_wait_here=large is None)
+        finally:
+            if large is not None:
+                await large
         if target > self._durable:
             # Otherwise somebody who began later was faster.
             self._durable = target
             self._following.follow(target)
+
+    async def _flush_journal(self, journal: Journal, *, may_wait_here: bool) -> None:
+        try:
+            if may_wait_here and journal.is_quick:
+                journal.flush()
+            else:
+                assert self._flusher is not None
+                await self._flusher.run(journal.flush)
+        except OSError as error:
+            raise self._broken(f"flushing the journal failed: {error}") from error
 
     async def _switch(self, journal: Journal) -> None:
         """Go on in the journal's other file, when ledger and chunks have what is in it."""

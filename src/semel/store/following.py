@@ -94,9 +94,11 @@ class Following:
         if not commit.is_journaled:
             self._large.append(commit)
 
-    async def write_large(self) -> None:
-        """Write and flush what is not in the journal."""
-        large = list(self._large)
+    def begin_to_write_large(self) -> "asyncio.Task[None]":
+        """Write and flush what is not in the journal. Whoever begins this waits for it."""
+        return asyncio.get_running_loop().create_task(self._write_large(list(self._large)))
+
+    async def _write_large(self, large: list[Commit]) -> None:
         await self._worker.run(lambda: self._fuse.guard(self._write_now, large))
         # Not before: whoever flushes at the same time must not take it for written.
         self._large = [commit for commit in self._large if commit.number > large[-1].number]

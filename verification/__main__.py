@@ -1,12 +1,16 @@
-"""``python -m verification``: run the checks of a size, and keep what they came to."""
+"""``python -m verification``: run the checks of a size, and keep what they came to.
+
+Checks that wait for other processes run in a row of their own, beside those that keep the processors busy.
+"""
 
 import argparse
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from verification import results
 from verification.results import Result
-from verification.tiers import CHECKS, SIZES
+from verification.tiers import CHECKS, SIZES, Found
 
 
 def main() -> int:
@@ -18,26 +22,36 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true", help="show, and keep nothing")
     options = parser.parse_args()
     commit = results.commit_now()
-    rows: list[Result] = []
-    for name in options.only or CHECKS:
-        check, counts = CHECKS[name]
-        count = max(1, int(counts[SIZES.index(options.size)] * options.share))
-        print(f"{name}: {count:,} …", flush=True)
-        started = time.monotonic()
-        for found in check(count):
-            seconds = round(time.monotonic() - started, 1)
-            rows.append(
-                Result(found.name, found.value, found.target, found.met, found.seeds, seconds, commit)
-            )
-            print(
-                f"  {found.name}: {found.value:,} of {found.target:,}{'' if found.met else '  NOT MET'}"
-                f"  ({seconds:,.0f} s) {found.detail}",
-                flush=True,
-            )
-        if not options.no_write:
-            # After every check: a run that is cut off has shown what it has shown.
-            results.merge(rows)
-    return 0 if all(row.met for row in rows) else 1
+    rows: dict[str, list[Result]] = {}
+    with ProcessPoolExecutor(1) as busy, ProcessPoolExecutor(1) as waiting:
+        under_way = {}
+        for name in options.only or CHECKS:
+            check = CHECKS[name]
+            count = max(1, int(check.counts[SIZES.index(options.size)] * options.share))
+            under_way[(waiting if check.waits else busy).submit(_run, name, count)] = name
+        for done in as_completed(under_way):
+            name, (found, seconds) = under_way[done], done.result()
+            rows[name] = [
+                Result(each.name, each.value, each.target, each.met, each.seeds, seconds, commit)
+                for each in found
+            ]
+            if not options.no_write:
+                # After every check: a run that is cut off has shown what it has shown.
+                results.merge([row for each in CHECKS for row in rows.get(each, ())])
+    return 0 if all(row.met for each in rows.values() for row in each) else 1
+
+
+def _run(name: str, count: int) -> tuple[list[Found], float]:
+    """One check, in a process of its own: what was found, and the seconds it took."""
+    print(f"{name}: {count:,} …", flush=True)
+    started = time.monotonic()
+    found = list(CHECKS[name].run(count))
+    seconds = round(time.monotonic() - started, 1)
+    for each in found:
+        met = "" if each.met else "  NOT MET"
+        print(f"{name}: {each.name}: {each.value:,} of {each.target:,}{met}  {each.detail}", flush=True)
+    print(f"{name}: {seconds:,.0f} s", flush=True)
+    return found, seconds
 
 
 if __name__ == "__main__":

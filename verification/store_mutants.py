@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        pass",
     ),
     _store(
-        "large batches are not flushed before the journal",
+        "large batches are not flushed with the journal",
         "following",
         "            self._chunks.write_now(commit.places, commit.batches)\n        self._chunks.flush_now()",
         "            self._chunks.write_now(commit.places, commit.batches)",
@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 
 RARE: dict[str, tuple[int, ...]] = {
-    "a file of the journal is used again too early": (31,),
+    "a file of the journal is used again too early": (61, 99),
     "chunks are deleted before the ledger knows it for certain": (25,),
 }
 """Recordings that are tried first, for defects that few of them find."""

@@ -48,6 +48,17 @@ def test_a_batch_write_is_all_there_and_can_be_repeated(
     assert committed(servers, "out") == values(range(100))
 
 
+def test_a_query_may_have_a_name(pipeline: Pipeline) -> None:
+    fill(pipeline.bootstrap, "in", range(3))
+    options = {"kafka.bootstrap.servers": pipeline.bootstrap, **pipeline.sink_options}
+    writer = pipeline.source().select("value").writeStream.format("semel").options(**options)
+    writer = writer.option("checkpointLocation", str(pipeline.checkpoint)).trigger(availableNow=True)
+    query = writer.queryName("orders").start()
+    query.awaitTermination()
+    assert query.name == "orders"
+    assert committed(pipeline.bootstrap, "out") == values(range(3))
+
+
 def test_a_pipeline_goes_on_where_it_stopped_and_lag_tools_see_it(pipeline: Pipeline) -> None:
     pipeline.source_options |= {"maxOffsetsPerTrigger": "70"}
     for begin in (0, 100, 200):

@@ -19,6 +19,8 @@ Places = list[tuple[str, int]]
 
 ABORTABLE = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
+NEW_ID_ODDS = 0.4
+
 
 class Actor:
     """Somebody with a name, who can be paused and killed between any two steps."""
@@ -45,20 +47,25 @@ class Actor:
             try:
                 await self.work()
             except Killed:
-                await sleep(self.world.random.uniform(0, 0.5))
+                self.killed()
+                await sleep(self.world.random.uniform(0, 0.15))
 
     async def work(self) -> None:
         """One incarnation's work."""
         raise NotImplementedError
 
+    def killed(self) -> None:
+        """What the next incarnation does not know any more."""
+
     async def step(self) -> None:
         """Between two steps: usually at once, sometimes much later, sometimes never."""
-        world = self.world
-        await sleep(world.random.uniform(0, self.rest_seconds_max))
-        if world.faults.happens(world.random, "killed client"):
+        faults, random = self.world.faults, self.world.random
+        seconds = random.uniform(0, self.rest_seconds_max)
+        if faults.happens(random, "paused client"):
+            seconds = random.uniform(0.1, 1.5)
+        await sleep(seconds)
+        if faults.happens(random, "killed client"):
             raise Killed
-        if world.faults.happens(world.random, "paused client"):
-            await sleep(world.random.uniform(0.5, 6.0))
 
 
 class Killed(Exception):
@@ -91,8 +98,14 @@ class TransactionalWriter(Actor):
         self._generation = generation
         self._timeout_ms = timeout_ms
         self._transactional_id = transactional_id or name
+        self._has_twin = transactional_id is not None
         self._first_sequence = first_sequence
         self._number = 0
+
+    def killed(self) -> None:
+        """Some come back under another id: only time ends what they have begun."""
+        if not self._has_twin and self.world.random.random() < NEW_ID_ODDS:
+            self._transactional_id = f"{self.name}-{self._incarnation}"
 
     async def work(self) -> None:
         """Sessions, each until it is fenced or something is not known."""
@@ -156,7 +169,7 @@ class TransactionalWriter(Actor):
 class IdempotentWriter(Actor):
     """Writes batches without transactions, each exactly once."""
 
-    rest_seconds_max = 0.05
+    rest_seconds_max = 0.03
 
     def __init__(
         self, world: World, history: Recording, name: str, places: Places, first_sequence: int = 0
@@ -199,7 +212,7 @@ class PlainWriter(IdempotentWriter):
 class Reader(Actor):
     """Reads partitions to their end, again and again."""
 
-    rest_seconds_max = 0.08
+    rest_seconds_max = 0.06
 
     def __init__(
         self, world: World, history: Recording, name: str, places: Places, isolation: Isolation
@@ -222,7 +235,7 @@ class Reader(Actor):
     async def read(self, caller: Caller, place: tuple[str, int], position: int) -> int:
         """One poll; the position after it."""
         random = self.world.random
-        wait_ms, size = random.choice((0, 0, 300)), random.choice((1, 200, 1 << 20))
+        wait_ms, size = random.choice((0, 0, 100)), random.choice((1, 200, 1 << 20))
         with self.history.polling(self.process, *place, self._isolation) as polled:
             try:
                 found = await poll(caller, *place, position, self._isolation, wait_ms, size)

@@ -22,6 +22,8 @@ SIDE: Final = "side"
 class Administrator(Actor):
     """Does what administrators do to others."""
 
+    rest_seconds_max = 0.06
+
     async def work(self) -> None:
         """Until the end."""
         caller = Caller(self.world, self.process)

@@ -14,7 +14,7 @@ from semel.wire.messages import (
     OffsetFetchRequestTopics,
     TopicPartitions,
 )
-from simulation.actors import ABORTABLE, Actor, offset_of
+from simulation.actors import ABORTABLE, NEW_ID_ODDS, Actor, offset_of
 from simulation.network import Caller, Refused, Unanswered
 from simulation.producing import Known, Producer, Result
 from simulation.reading import poll
@@ -22,6 +22,7 @@ from simulation.recording import Recording, Txn
 from simulation.world import World
 
 GROUP = "copiers"
+HEARTBEAT_SECONDS_MAX = 0.08
 Place = tuple[str, int]
 
 
@@ -47,12 +48,19 @@ class Copier(Actor):
         self._target = target
         self._generation = generation
         self._timeout_ms = timeout_ms
+        self._transactional_id = name
+
+    def killed(self) -> None:
+        """Some come back under another id: only time ends what they have begun."""
+        if self.world.random.random() < NEW_ID_ODDS:
+            self._transactional_id = f"{self.name}-{self._incarnation}"
 
     async def work(self) -> None:
         """Join, and copy until something is lost; then begin anew, as another process."""
         caller = Caller(self.world, self.process)
-        producer = Producer(self.world, self.process, self.name, self._generation, self._timeout_ms)
-        with self.history.initialising(self.process, self.name, self._timeout_ms) as taken:
+        own_id, timeout_ms = self._transactional_id, self._timeout_ms
+        producer = Producer(self.world, self.process, own_id, self._generation, timeout_ms)
+        with self.history.initialising(self.process, own_id, timeout_ms) as taken:
             is_begun = await producer.init()
             taken.known = Known.DONE if is_begun else Known.UNKNOWN
             taken.pair = (producer.producer_id, producer.epoch)
@@ -62,16 +70,18 @@ class Copier(Actor):
         try:
             while not self.is_ending:
                 await self.step()
-                if await member.heartbeat():
+                if member.is_due and await member.heartbeat():
                     await member.find_positions()
                 if member.positions:
                     await self._copy(member, producer)
+                else:
+                    await caller.pause()
         except Lost:
             await caller.pause()
 
     async def _copy(self, member: "Member", producer: Producer) -> None:
         place = self.world.random.choice(sorted(member.positions))
-        txn = self.history.begin(self.process, self.name)
+        txn = self.history.begin(self.process, self._transactional_id)
         values, claim = await member.read(place, txn)
         if claim is None:
             return
@@ -124,15 +134,23 @@ class Member:
         self.epoch = 0
         self.positions: dict[Place, int] = {}
         self._owned: frozenset[int] = frozenset()
+        self._next_heartbeat = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the group should hear of this one."""
+        return self._actor.world.loop.now >= self._next_heartbeat
 
     async def heartbeat(self) -> bool:
         """Tell the group that this one lives; whether its partitions are others now."""
+        world = self._actor.world
+        self._next_heartbeat = world.loop.now + world.random.uniform(0, HEARTBEAT_SECONDS_MAX)
         joins = self.epoch == 0
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self.member_id,
             member_epoch=self.epoch,
-            rebalance_timeout_ms=2_000 if joins else -1,
+            rebalance_timeout_ms=600 if joins else -1,
             subscribed_topic_names=[self._topic] if joins else None,
             topic_partitions=self._partitions(),
         )
@@ -197,7 +215,7 @@ class Member:
         isolation = Isolation.READ_COMMITTED
         with actor.history.polling(actor.process, *place, isolation, txn) as polled:
             try:
-                found = await poll(self._caller, *place, position, isolation, 50, 200)
+                found = await poll(self._caller, *place, position, isolation, 30, 200)
             except (Unanswered, Refused):
                 await self._caller.pause()
                 return [], None

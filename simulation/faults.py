@@ -49,13 +49,13 @@ _TYPICAL: Final = {
     "cut connection": 0.01,
     "paused client": 0.02,
     "killed client": 0.01,
-    "killed broker": 0.1,
+    "killed broker": 0.15,
     "lost power": 0.05,
     "killed while starting": 0.2,
     "broken write": 0.002,
     "broken flush": 0.002,
     "full": 0.01,
-    "clock jump": 0.01,
+    "clock jump": 0.05,
 }
 
 

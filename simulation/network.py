@@ -14,7 +14,7 @@ from semel.handlers.context import RequestContext
 from simulation.virtual_time import sleep
 from simulation.world import Life, World
 
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.4
 """How long a client waits for an answer."""
 
 
@@ -61,14 +61,12 @@ class Connection:
         if faults.happens(random, "held request"):
             # It is on its way, and slower than its client is patient.
             await sleep(_delay(random))
-            seconds = random.choice((0.3, 1.0, 8.0)) * random.random()
-            loop.call_later(seconds, self._arrive, _Sent(request, version, None))
+            self._hold(random.choice((0.1, 0.4, 1.5)) * random.random(), request, version)
             raise self._cut()
         answer: asyncio.Future[Any] = loop.create_future()
         loop.call_later(_delay(random), self._arrive, _Sent(request, version, answer))
         if may_repeat and faults.happens(random, "repeated request"):
-            again = random.uniform(0.003, 4.0)
-            loop.call_later(again, self._arrive, _Sent(request, version, None))
+            self._hold(random.uniform(0.003, 1.2), request, version)
         is_lost = faults.happens(random, "lost response")
         patience = PATIENCE_SECONDS + getattr(request, "max_wait_ms", 0) / 1000
         impatient = loop.call_later(patience, _give_up, answer)
@@ -83,6 +81,12 @@ class Connection:
     def _cut(self) -> Unanswered:
         self.is_cut = True
         return Unanswered()
+
+    def _hold(self, seconds: float, request: Any, version: int) -> None:
+        """It arrives when nobody waits for its answer any more."""
+        world = self._world
+        world.last_arrival = max(world.last_arrival, world.loop.now + seconds)
+        world.loop.call_later(seconds, self._arrive, _Sent(request, version, None))
 
     def _arrive(self, sent: _Sent) -> None:
         self._arrived.append(sent)
@@ -137,4 +141,4 @@ class Caller:
 
     async def pause(self) -> None:
         """A moment between two attempts."""
-        await sleep(self.world.random.uniform(0.005, 0.15))
+        await sleep(self.world.random.uniform(0.003, 0.06))

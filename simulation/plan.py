@@ -32,6 +32,8 @@ class Plan:
     seconds: float
     """Of virtual time in which things go wrong."""
     actors: tuple[str, ...]
+    written: tuple[str, ...]
+    """The topics that writers write to."""
     epoch_max: int
     first_sequence: int
     timeout_ms: int
@@ -72,23 +74,41 @@ def make(seed: int) -> Plan:
     if random.random() < 0.2:
         # A calmer one, in which a producer is never fenced but by another one or by its timeout.
         faults.odds = {kind: odds for kind, odds in faults.odds.items() if kind not in OTHER_REASONS}
-    actors = [random.choice(WRITERS) for _ in range(random.randint(1, 3))]
-    if random.random() < 0.6:
-        actors += random.choices(("copier first", "copier second"), k=random.randint(2, 3))
-    actors += ["idempotent"] * random.randint(0, 2)
-    actors += ["plain"] * random.randint(0, 1)
-    actors += ["committed reader", "uncommitted reader"]
-    actors += ["administrator"] * random.randint(0, 1)
+        faults.odds["lost response"] = 0.12
+    if random.random() < 0.3:
+        # Little else than copying, by members that others must think dead.
+        faults.odds["paused client"] = 0.08
+        actors = [random.choice(WRITERS), "idempotent", *_copiers(random, 3), "committed reader"]
+        written: tuple[str, ...] = ("input",)
+    else:
+        actors = _of_all_kinds(random)
+        written = ("marked", "staged", "input")
     return Plan(
         seed=seed,
         odds={kind: odds for kind, odds in faults.odds.items() if odds},
         flush_seconds_max=faults.flush_seconds_max,
-        seconds=random.uniform(3, 8),
+        seconds=random.uniform(0.5, 1.7),
         actors=tuple(actors),
+        written=written,
         epoch_max=random.choice((3, 3, 32_767)),
         first_sequence=random.choice((0, 0, SEQUENCE_END)),
-        timeout_ms=random.choice((800, 3_000, 60_000)),
+        timeout_ms=random.choice((250, 800, 5_000)),
         entities_max=random.choice((4, 64, 10_000)),
         answers_early=random.random() < 0.8,
         transaction_version=random.choice((2, 2, 1)),
     )
+
+
+def _of_all_kinds(random: Random) -> list[str]:
+    actors = [random.choice(WRITERS) for _ in range(random.randint(1, 3))]
+    if random.random() < 0.4:
+        actors += _copiers(random, 2)
+    actors += ["idempotent"] * random.randint(0, 2)
+    actors += ["plain"] * random.randint(0, 1)
+    actors += ["committed reader", "uncommitted reader"]
+    actors += ["administrator"] * random.randint(0, 1)
+    return actors
+
+
+def _copiers(random: Random, count: int) -> list[str]:
+    return random.choices(("copier first", "copier second"), k=count)

@@ -23,7 +23,7 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    if plan.seconds > 0.5:
+    if plan.seconds > 0.1:
         yield plan.shorter()
     for at in range(len(plan.actors)):
         yield plan.without_actor(at)

@@ -12,14 +12,19 @@ import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
+CALLS_MAX = 300_000
+"""Some thirty times what a long history takes: nobody in it will ever come to an end."""
+
+
 class Standstill(Exception):
-    """Everyone waits, and nothing will ever happen."""
+    """Everyone waits, and nothing will ever happen; or everyone works, and nothing will ever be done."""
 
 
 class Handle:
@@ -48,6 +53,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._soon: deque[Handle] = deque()
         self._later: list[tuple[float, int, Handle]] = []
         self._number = 0
+        # Asked for with every future; both without a frame of their own.
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+        self.get_debug = bool  # type: ignore[method-assign]
 
     def time(self) -> float:
         """Seconds since the beginning of the history."""
@@ -77,12 +85,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Until the loop is told to stop."""
-        soon, later = self._soon, self._later
+        soon, later, calls = self._soon, self._later, 0
         while not self._stopping:
             while soon:
                 handle = soon.popleft()
                 if handle.callback is not None:
                     handle.callback(*handle.args)
+                calls += 1
+            if calls > CALLS_MAX:
+                raise Standstill(f"no end after {calls} calls")
             if self._stopping:
                 return
             if not later:

@@ -104,6 +104,8 @@ class World:
         """What ended a life and should not have."""
         self.at_end: list[Callable[[Life], None]] = []
         """Told of every life that ends, before the disk is touched."""
+        self.last_arrival = 0.0
+        """When the last request arrives that somebody has given up."""
         self._connections = 0
         self._clock_offset_ms = 0
         self._is_starting = False
@@ -147,6 +149,10 @@ class World:
             life.end()
             self._find(is_power_lost=False)
             return
+        if life.is_over:
+            # Its first commits failed before anyone could be served.
+            self._find(is_power_lost=False)
+            return
         self.life = life
         self._begun.set()
 
@@ -165,7 +171,10 @@ class World:
             return
         if not isinstance(error, StoreBroken):
             self.errors.append(error)
-        self.end_life(is_power_lost=False)
+        if life is self.life:
+            self.end_life(is_power_lost=False)
+        else:
+            life.end()
 
     def end_life(self, *, is_power_lost: bool) -> None:
         """The process, or the machine, is gone; another life begins in a moment."""
@@ -182,7 +191,7 @@ class World:
             self.loop.create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        await sleep(self.random.uniform(0.01, 0.5))
+        await sleep(self.random.uniform(0.005, 0.15))
         try:
             await self.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the history is told
@@ -197,7 +206,7 @@ class World:
     async def trouble(self) -> None:
         """End lives at random moments."""
         while not self.faults.is_over:
-            await sleep(self.random.uniform(0.05, 0.6))
+            await sleep(self.random.uniform(0.02, 0.2))
             if self.life is None:
                 continue
             if self.faults.happens(self.random, "killed broker"):

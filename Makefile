@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos verify verify-long docs demo run bench peers ci clean
+.PHONY: help setup check fmt test chaos verify verify-long docs demo run bench profile peers ci clean
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 test: setup ## every test that needs no peer and no hour (make verify has the long ones)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 times in transactions
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py
@@ -46,8 +46,11 @@ verify-long: setup ## the same, ten times as much, unattended
 run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data
 	$(BIN)/semel serve --data semel-data --listen 127.0.0.1:9092
 
-bench: setup ## measure beside the client's own floor, write docs/benchmarks.md
-	$(BIN)/python -m bench
+bench: setup ## measure beside Apache Kafka and the client's floor, write docs/benchmarks.md (about an hour; BENCH=--quick)
+	$(BIN)/python -m bench $(BENCH)
+
+profile: setup ## a flame graph of the broker under each workload, into results/profiles
+	$(BIN)/python -m bench.profile
 
 docs: setup ## write the generated parts of the docs
 	$(BIN)/python -m tools.docs

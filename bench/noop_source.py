@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,

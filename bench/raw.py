@@ -70,7 +70,13 @@ class RawClient:
         answer = self.ask(CreateTopicsRequest(topics=[topic]), 5)
         assert answer.topics[0].error_code == ErrorCode.NONE, answer
 
-    def produce(self, topic: str, batches: list[bytes], transactional_id: str | None = None) -> float:
+    def produce(
+        self,
+        topic: str,
+        batches: list[bytes],
+        transactional_id: str | None = None,
+        version: int = PRODUCE_VERSION,
+    ) -> float:
         """Seconds until one batch for each of the first partitions was acknowledged."""
         parts = [PartitionProduceData(index=at, records=each) for at, each in enumerate(batches)]
         request = ProduceRequest(
@@ -79,7 +85,7 @@ class RawClient:
             timeout_ms=30_000,
             topic_data=[TopicProduceData(name=topic, partition_data=parts)],
         )
-        answer, seconds = self.ask_timed(request, PRODUCE_VERSION)
+        answer, seconds = self.ask_timed(request, version)
         for part in answer.responses[0].partition_responses:
             assert part.error_code == ErrorCode.NONE, part
         return seconds
@@ -97,7 +103,8 @@ class RawClient:
         assert part.error_code == ErrorCode.NONE, part
         count = 0
         for _, header in iter_batches(part.records or b""):
-            count += header.last_offset_delta + 1
+            if not header.is_control:
+                count += header.last_offset_delta + 1
             offset = header.last_offset + 1
         return count, offset
 

@@ -111,11 +111,19 @@ class Bench:
         return writer.option("checkpointLocation", str(path)).start()
 
 
-@contextmanager
-def bench() -> Iterator[Bench]:
+def start_spark(**settings: str) -> SparkSession:
+    """A Spark with two cores; the names of settings are written with underscores."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     builder = session("bench", master="local[2]").config("spark.log.level", "OFF")
-    spark = builder.config("spark.driver.memory", "4g").getOrCreate()
+    builder = builder.config("spark.driver.memory", "4g")
+    for name, value in settings.items():
+        builder = builder.config(name.replace("_", "."), value)
+    return builder.getOrCreate()
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    spark = start_spark()
     spark.dataSource.register(NoopSource)
     with semel() as subject, tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
         try:
@@ -199,7 +207,7 @@ def _median_ms(on: Bench, rows: DataFrame, kind: str, batches: int, **options: s
         assert query.isActive, query.exception()
         time.sleep(0.1)
     query.stop()
-    times = [each["durationMs"]["triggerExecution"] for each in query.recentProgress]
+    times: list[float] = [each["durationMs"]["triggerExecution"] for each in query.recentProgress]
     return statistics.median(times[batches // 4 :])
 
 

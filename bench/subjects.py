@@ -93,6 +93,14 @@ class Subject:
             create_topics(self.bootstrap, new, **configs)
             self._created.update(new)
 
+    def delete(self, topics: Iterable[str]) -> None:
+        """Let topics go that hold much."""
+        names = list(topics)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        for future in admin.delete_topics(names).values():
+            future.result(60)
+        self._created.difference_update(names)
+
     def processor_seconds(self) -> float:
         times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
@@ -221,6 +229,9 @@ class Mock(Subject):
         for topic in topics:
             asking.list_topics(topic, timeout=10)
 
+    def delete(self, topics: Iterable[str]) -> None:
+        """It cannot; what it has of a partition is bounded."""
+
 
 SUBJECTS: tuple[type[Subject], ...] = (Semel, Kafka, FlushingKafka, Mock)
 
@@ -259,7 +270,7 @@ def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
 def create_topics(bootstrap: str, topics: Mapping[str, int], **configs: str) -> None:
     """Create topics; the names of configs are written with underscores."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     wanted = [NewTopic(name, count, config=settings) for name, count in topics.items()]
     for future in admin.create_topics(wanted).values():
         future.result(30)

@@ -1,12 +1,12 @@
-"""The work that is measured. Each function does one round and returns a rate; rounds are interleaved by the
-caller.
-"""
+"""Work that measurements share. Each function does one round; rounds are interleaved by the caller."""
 
 import time
+from collections.abc import Sequence
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-BULK_PARTITIONS = 4
+Place = tuple[str, int]
+BULK_PLACES = [("bulk", partition) for partition in range(4)]
 IDEMPOTENT_UNDER_WAY = 5
 """What an idempotent client may have under way. With more waiting, librdkafka spins at linger 0."""
 PLAIN_UNDER_WAY = 50
@@ -14,25 +14,34 @@ PLAIN_UNDER_WAY = 50
 VALUE = bytes(range(256)) * 4
 
 
-def bulk_produce(bootstrap: str, topic: str, records: int) -> float:
-    """Records per second of one idempotent producer, 1 KiB each, acks=all, linger 5 ms."""
+def bulk_produce(
+    bootstrap: str,
+    places: Sequence[Place],
+    records: int,
+    values: Sequence[bytes] = (VALUE,),
+    **config: object,
+) -> float:
+    """Records per second of one producer with acks=all and linger 5 ms; idempotent, unless told otherwise."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
+            "acks": "all",
             "linger.ms": 5,
             "queue.buffering.max.messages": 20_000,
             "log_level": 0,
         }
+        | config
     )
     # The first record waits until the client has its producer id, which it asks for every half second.
-    producer.produce(topic, VALUE, partition=0)
+    producer.produce(places[0][0], values[0], partition=places[0][1])
     assert producer.flush(30) == 0
     started = time.perf_counter()
     for number in range(records):
+        topic, partition = places[number % len(places)]
         while True:
             try:
-                producer.produce(topic, VALUE, partition=number % BULK_PARTITIONS)
+                producer.produce(topic, values[number % len(values)], partition=partition)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -41,7 +50,7 @@ def bulk_produce(bootstrap: str, topic: str, records: int) -> float:
     return records / (time.perf_counter() - started)
 
 
-def bulk_consume(bootstrap: str, topic: str, records: int) -> float:
+def bulk_consume(bootstrap: str, places: Sequence[Place], records: int) -> float:
     """Records per second of one consumer that reads everything, and again if that is too little."""
     consumer = Consumer(
         {
@@ -53,7 +62,7 @@ def bulk_consume(bootstrap: str, topic: str, records: int) -> float:
             "log_level": 0,
         }
     )
-    partitions = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(BULK_PARTITIONS)]
+    partitions = [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
     available = sum(
         high - low for low, high in (consumer.get_watermark_offsets(each, timeout=30) for each in partitions)
     )
@@ -72,7 +81,9 @@ def bulk_consume(bootstrap: str, topic: str, records: int) -> float:
     return read / seconds
 
 
-def small_requests(bootstrap: str, topic: str, producers: int, seconds: float, *, idempotent: bool) -> int:
+def small_requests(
+    bootstrap: str, places: Sequence[Place], producers: int, seconds: float, *, idempotent: bool
+) -> int:
     """How many single-record requests several producers get acknowledged in a while, with acks=all.
 
     One thread feeds all of them: librdkafka has threads of its own for the network, and a thread of Python
@@ -94,19 +105,20 @@ def small_requests(bootstrap: str, topic: str, producers: int, seconds: float, *
         "log_level": 0,
     }
     under_way = IDEMPOTENT_UNDER_WAY if idempotent else PLAIN_UNDER_WAY
-    clients = [Producer(config) for _ in range(producers)]
-    for number, client in enumerate(clients):
-        client.produce(topic, b"first", partition=number)
+    clients = [(Producer(config), *places[number % len(places)]) for number in range(producers)]
+    for client, topic, partition in clients:
+        client.produce(topic, b"first", partition=partition)
+    for client, _, _ in clients:
         assert client.flush(30) == 0
     value = b"x" * 100
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        for number, client in enumerate(clients):
+        for client, topic, partition in clients:
             for _ in range(under_way - len(client)):
-                client.produce(topic, value, partition=number, on_delivery=delivered)
+                client.produce(topic, value, partition=partition, on_delivery=delivered)
             client.poll(0)
         # A moment for the network: without it this loop takes the processor from those it waits for.
         time.sleep(0.0002)
-    for client in clients:
+    for client, _, _ in clients:
         assert client.flush(60) == 0
     return acknowledged

@@ -1,0 +1,146 @@
+"""What should come out: the targets, as ratios of one run, each said to be reached or not."""
+
+import statistics
+
+from bench.figures import Estimate, median_of, ratio_of
+from bench.results import Results
+from bench.rows import Row
+from bench.side_by_side import bulk, overhead, stall, starting, transactions, visibility
+from bench.side_by_side.transactions import BAR_RECORDS, JAVA, LIBRDKAFKA, OURS, PARTITIONS, Transaction
+from bench.subjects import Kafka, Mock, Semel
+
+OF_THE_FLOOR = 0.85
+OVER_KAFKA = {1: 1.5, 5: 2.0, 20: 3.5}
+"""Transactions per second, by partitions."""
+P99_OF_KAFKA = 0.25
+SECOND_FORM_OVER_KAFKA = 3.0
+EIGHT_OVER_KAFKA = 2.0
+OVERHEAD_MAX = 0.30
+READY_OF_KAFKA, MEMORY_OF_KAFKA = 0.1, 0.2
+
+
+def rows(results: Results) -> list[Row]:
+    """Those that were measured."""
+    return [
+        *_short_transactions(results),
+        *_overhead(results),
+        *_readers(results),
+        *_bulk(results),
+        *_pipeline(results),
+        *_starting(results),
+    ]
+
+
+def _short_transactions(results: Results) -> list[Row]:
+    def beside(
+        client: str, partitions: int, producers: int, metric: str, target: float, other: str, *, more: bool
+    ) -> list[Row]:
+        cell = Transaction(client, partitions, BAR_RECORDS, producers).label
+        what = f"{cell}: {metric}, over {other}'s"
+        return _ratio(results, what, ("transactions", cell, metric), target, other, higher_is_better=more)
+
+    rate, p99 = transactions.RATE, transactions.P99
+    found: list[Row] = []
+    for count in PARTITIONS:
+        found += beside(LIBRDKAFKA, count, 1, rate, OF_THE_FLOOR, Mock.name, more=True)
+    for count in PARTITIONS:
+        found += beside(LIBRDKAFKA, count, 1, rate, OVER_KAFKA[count], Kafka.name, more=True)
+        found += beside(LIBRDKAFKA, count, 1, p99, P99_OF_KAFKA, Kafka.name, more=False)
+    for client in (JAVA, OURS):
+        for count in PARTITIONS:
+            found += beside(client, count, 1, rate, SECOND_FORM_OVER_KAFKA, Kafka.name, more=True)
+    for client in (LIBRDKAFKA, JAVA, OURS):
+        for count in PARTITIONS:
+            found += beside(client, count, 8, rate, EIGHT_OVER_KAFKA, Kafka.name, more=True)
+    return found
+
+
+def _overhead(results: Results) -> list[Row]:
+    found: list[Row] = []
+    metric = overhead.OVERHEAD
+    cells = overhead.GROUPS
+    for cell in cells:
+        ours = results.find("overhead", cell.label, Semel.name, metric)
+        if ours is not None and cell.records == max(transactions.RECORDS):
+            what = f"overhead of a transaction, {cell.label}: share of the throughput that is lost"
+            found.append(_row(what, median_of(ours.values), OVERHEAD_MAX, higher_is_better=False))
+    for cell in cells:
+        ours = results.find("overhead", cell.label, Semel.name, metric)
+        theirs = results.find("overhead", cell.label, Kafka.name, metric)
+        if ours is not None and theirs is not None:
+            pairs = zip(ours.values, theirs.values, strict=False)
+            less = median_of([mine - other for mine, other in pairs])
+            what = f"overhead of a transaction, {cell.label}: less Apache Kafka's"
+            found.append(_row(what, less, 0.0, higher_is_better=False))
+    return found
+
+
+def _readers(results: Results) -> list[Row]:
+    found: list[Row] = []
+    for kind in (visibility.MARKER, visibility.JOURNAL):
+        cell = visibility.Visibility(kind).label
+        seen = results.find("visibility", cell, Semel.name, visibility.P99)
+        if seen is not None:
+            what = f"from commit to visible, {cell}: p99 in ms"
+            found.append(_row(what, median_of(seen.values), 0.0, higher_is_better=False))
+    cell = visibility.Visibility(visibility.JOURNAL).label
+    read = results.find("stall", cell, Semel.name, stall.SHARE)
+    if read is not None:
+        what = f"a producer hangs, {cell}: share of the committed records that a reader gets meanwhile"
+        found.append(_row(what, median_of(read.values), 1.0))
+    return found
+
+
+def _bulk(results: Results) -> list[Row]:
+    found: list[Row] = []
+    for metric in (bulk.PRODUCE, bulk.CONSUME):
+        for kind in bulk.KINDS:
+            for partitions in (1, bulk.MANY):
+                cell = bulk.Bulk(bulk.KIB, kind, partitions).label
+                what = f"bulk, {cell}: {metric}, over kafka's without a flush"
+                found += _ratio(results, what, ("bulk", cell, metric), 1.0, Kafka.name)
+    return found
+
+
+def _pipeline(results: Results) -> list[Row]:
+    found: list[Row] = []
+    for step in ("source", "sink"):
+        what = f"Spark, {step}, exactly-once: rows per second, over Spark's own connector on kafka"
+        found += _ratio(results, what, ("pipeline", step, "rows per second"), 1.0, Kafka.name)
+    return found
+
+
+def _starting(results: Results) -> list[Row]:
+    cell = starting.Start(0).label
+    found: list[Row] = []
+    for metric, target in ((starting.READY, READY_OF_KAFKA), (starting.IDLE, MEMORY_OF_KAFKA)):
+        what = f"{metric}, over kafka's"
+        where = ("starting", cell, metric)
+        found += _ratio(results, what, where, target, Kafka.name, higher_is_better=False)
+    return found
+
+
+def _ratio(
+    results: Results,
+    what: str,
+    where: tuple[str, str, str],
+    target: float,
+    other: str,
+    *,
+    higher_is_better: bool = True,
+) -> list[Row]:
+    """Semel's over another's, if both were measured."""
+    workload, cell, metric = where
+    ours = results.find(workload, cell, Semel.name, metric)
+    theirs = results.find(workload, cell, other, metric)
+    if ours is None or theirs is None:
+        return []
+    both = f"{statistics.median(ours.values):,.4g} and {statistics.median(theirs.values):,.4g}"
+    return [_row(what, ratio_of(ours.values, theirs.values), target, both, higher_is_better=higher_is_better)]
+
+
+def _row(
+    what: str, estimate: Estimate, target: float, more: str = "", *, higher_is_better: bool = True
+) -> Row:
+    measured = f"{estimate.low:,.2f} to {estimate.high:,.2f}" + (f"; {more}" if more else "")
+    return Row(what, measured, estimate.value, target, higher_is_better)

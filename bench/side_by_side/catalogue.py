@@ -1,0 +1,28 @@
+"""All workloads, in the order of the page."""
+
+from typing import Any
+
+from bench.side_by_side.bulk import Bulks
+from bench.side_by_side.growth import Growth
+from bench.side_by_side.loop import Loop
+from bench.side_by_side.measuring import Workload
+from bench.side_by_side.overhead import Overhead
+from bench.side_by_side.pipeline import Pipeline
+from bench.side_by_side.requests import Requests
+from bench.side_by_side.stall import Stall
+from bench.side_by_side.starting import Starting
+from bench.side_by_side.transactions import Transactions
+from bench.side_by_side.visibility import Visible
+
+WORKLOADS: tuple[type[Workload[Any]], ...] = (
+    Transactions,
+    Overhead,
+    Visible,
+    Stall,
+    Bulks,
+    Requests,
+    Loop,
+    Pipeline,
+    Starting,
+    Growth,
+)

@@ -1,0 +1,169 @@
+"""Transactions back to back, by each client: librdkafka, Apache Kafka's own in Java, and `semel.client`.
+
+The two in Python have a thread for each producer. The program in Java is compiled when it is first needed,
+runs on beside all measurements, and is asked line by line.
+"""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Producer
+
+from bench.figures import quantile
+from bench.subjects import KAFKA_VERSION
+from bench.together import together
+from bench.workloads import Place
+from peers.programs import build_java, fetch_kafka
+from semel.client import Client, TransactionalProducer
+
+VALUE = b"x" * 100
+WARM = 4
+"""Transactions of each producer before the clock runs: metadata, coordinators, connections."""
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What came of transactions that were run by the clock."""
+
+    count: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+
+Run = Callable[[str, Sequence[Place], int, int, float, str], Timed]
+"""Address, places, records to each, producers, seconds, and a name for their ids."""
+Transaction = Callable[[], None]
+Opening = Callable[[int], AbstractContextManager[Transaction]]
+
+
+def librdkafka(
+    bootstrap: str, places: Sequence[Place], records: int, producers: int, seconds: float, name: str
+) -> Timed:
+    @contextmanager
+    def opened(number: int) -> Iterator[Transaction]:
+        producer = transactional(bootstrap, f"{name}-{number}")
+
+        def transaction() -> None:
+            producer.begin_transaction()
+            write(producer, places, records)
+            producer.commit_transaction(PATIENCE_SECONDS)
+
+        yield transaction
+
+    return by_the_clock(opened, producers, seconds)
+
+
+def transactional(bootstrap: str, transactional_id: str) -> Producer:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "log_level": 0}
+    )
+    producer.init_transactions(PATIENCE_SECONDS)
+    return producer
+
+
+def write(producer: Producer, places: Sequence[Place], records: int) -> None:
+    """So many records to each place."""
+    for topic, partition in places:
+        for _ in range(records):
+            producer.produce(topic, VALUE, partition=partition)
+
+
+def semel_client(
+    bootstrap: str, places: Sequence[Place], records: int, producers: int, seconds: float, name: str
+) -> Timed:
+    """Ours, in the second form of transactions."""
+
+    @contextmanager
+    def opened(number: int) -> Iterator[Transaction]:
+        with Client(bootstrap) as client, TransactionalProducer(client, f"{name}-{number}") as producer:
+            assert producer.version == 2
+
+            def transaction() -> None:
+                producer.begin()
+                for topic, partition in places:
+                    for _ in range(records):
+                        producer.send(topic, VALUE, partition=partition)
+                producer.commit()
+
+            yield transaction
+
+    return by_the_clock(opened, producers, seconds)
+
+
+def by_the_clock(opening: Opening, producers: int, seconds: float) -> Timed:
+    """Transactions of all producers together, from the moment at which all are warm."""
+    ready = threading.Barrier(producers)
+    took: list[list[float]] = [[] for _ in range(producers)]
+    began = [0.0] * producers
+    ended = [0.0] * producers
+
+    def work(number: int) -> None:
+        with opening(number) as transaction:
+            for _ in range(WARM):
+                transaction()
+            ready.wait(PATIENCE_SECONDS)
+            began[number] = now = time.perf_counter()
+            end = now + seconds
+            while now < end:
+                transaction()
+                before, now = now, time.perf_counter()
+                took[number].append(now - before)
+            ended[number] = now
+
+    together([partial(work, number) for number in range(producers)])
+    every = [each for one in took for each in one]
+    p50_ms, p99_ms = quantile(every, 0.5) * 1e3, quantile(every, 0.99) * 1e3
+    return Timed(len(every), max(ended) - min(began), p50_ms, p99_ms)
+
+
+class JavaClient:
+    """Apache Kafka's own client, in the second form of transactions."""
+
+    def __init__(self) -> None:
+        class_path = fetch_kafka(KAFKA_VERSION)
+        source = Path(__file__).parents[1] / "java" / "Transactions.java"
+        self._process = subprocess.Popen(
+            build_java(class_path, source), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __call__(
+        self,
+        bootstrap: str,
+        places: Sequence[Place],
+        records: int,
+        producers: int,
+        seconds: float,
+        name: str,
+    ) -> Timed:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        where = ",".join(f"{topic}:{partition}" for topic, partition in places)
+        self._process.stdin.write(f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().split()
+        assert answer[:1] == ["ok"], " ".join(answer) or "the program in Java ended"
+        count, took, p50_ms, p99_ms = map(float, answer[1:])
+        return Timed(int(count), took, p50_ms, p99_ms)

@@ -1,0 +1,208 @@
+"""How each cost grows: twice the work, and again. What costs more than its share is flagged."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from confluent_kafka import Consumer
+
+from bench.figures import exponent
+from bench.results import Metric, Results
+from bench.side_by_side.clients import PATIENCE_SECONDS, VALUE, WARM, transactional, write
+from bench.side_by_side.measuring import Cell, Size, Workload
+from bench.side_by_side.places import places, topics_of
+from bench.subjects import Mock, Subject
+from bench.together import together
+from bench.workloads import bulk_consume, bulk_produce
+from semel.client import Client, TransactionalProducer
+
+SECONDS, PROCESSOR = "seconds", "broker's processor"
+RECORDS, PARTITIONS, PRODUCERS = "records", "partitions", "producers"
+OPEN, MEMBERS = "open transactions", "group members"
+FIRST = {RECORDS: 20_000, PARTITIONS: 4, PRODUCERS: 1, OPEN: 16, MEMBERS: 2}
+"""Where each begins."""
+LAST = {PRODUCERS: 64, MEMBERS: 64}
+"""Where some end, because the clients are the limit there."""
+EACH = 20
+"""Transactions of each producer, or over each number of partitions."""
+FASTER_THAN_WORK = 1.15
+"""From this slope on, a cost is said to grow faster than the work; less is noise."""
+SMALLEST_SECONDS = 0.03
+"""Processor time is counted in hundredths: what is less says nothing."""
+
+
+@dataclass(frozen=True)
+class Point(Cell):
+    """So much of something."""
+
+    what: str
+    count: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.what}: {self.count:,}"
+
+    def rounds(self, size: Size) -> int:
+        # Most of the time of a group is patience, which is the same every time.
+        return 1 if self.what == MEMBERS else max(1, size.rounds_of_others)
+
+
+class Growth(Workload[Point]):
+    """Each point does work in proportion to its count."""
+
+    name = "growth"
+    title = "How cost grows"
+    text = (
+        "The work is doubled again and again. *records*: written and read by one client. *partitions*:"
+        f" {EACH} transactions of one record in each of so many. *producers*: so many at the same time,"
+        f" {EACH} transactions each. *open transactions*: so many are opened, and then all are committed."
+        " *group members*: so many join a group, get their partitions and leave. The slope of the line"
+        " through the logarithms says how the cost grows: 1 is in proportion, and less is better than that."
+    )
+    metrics: ClassVar = (Metric(SECONDS, "s", False), Metric(PROCESSOR, "s", False))
+
+    def cells(self, size: Size) -> list[Point]:
+        return [
+            Point(what, first << doubling)
+            for what, first in FIRST.items()
+            for doubling in range(size.doublings)
+            if first << doubling <= LAST.get(what, first << doubling)
+        ]
+
+    def why_not(self, subject: Subject, cell: Point) -> str | None:
+        if subject.name == Mock.name and cell.what in (OPEN, MEMBERS):
+            return "the mock cluster has no such transactions and groups"
+        return None
+
+    def measure(self, subject: Subject, cell: Point, size: Size) -> dict[str, float]:
+        work = {
+            RECORDS: self._records,
+            PARTITIONS: self._partitions,
+            PRODUCERS: self._producers,
+            OPEN: self._open,
+            MEMBERS: self._members,
+        }[cell.what]
+        before = subject.processor_seconds()
+        seconds = work(subject, cell.count)
+        return {SECONDS: seconds, PROCESSOR: subject.processor_seconds() - before}
+
+    def _records(self, subject: Subject, count: int) -> float:
+        name = self.name if subject.name == Mock.name else self.fresh("records")
+        where = places(subject, name, 4)
+        seconds = count / bulk_produce(subject.bootstrap, where, count, [VALUE])
+        seconds += count / bulk_consume(subject.bootstrap, where, count)
+        subject.delete(topics_of(name, 4))
+        return seconds
+
+    def _partitions(self, subject: Subject, count: int) -> float:
+        where = places(subject, "growth-partitions", count)
+        producer = transactional(subject.bootstrap, self.fresh("id"))
+        began = 0.0
+        for number in range(WARM + EACH):
+            if number == WARM:
+                began = time.perf_counter()
+            producer.begin_transaction()
+            write(producer, where, 1)
+            producer.commit_transaction(PATIENCE_SECONDS)
+        return time.perf_counter() - began
+
+    def _producers(self, subject: Subject, count: int) -> float:
+        where = places(subject, "growth-producers", 4)
+        producers = [transactional(subject.bootstrap, self.fresh("id")) for _ in range(count)]
+
+        def work(number: int, turns: int) -> None:
+            for _ in range(turns):
+                producers[number].begin_transaction()
+                write(producers[number], where, 1)
+                producers[number].commit_transaction(PATIENCE_SECONDS)
+
+        together([partial(work, number, WARM) for number in range(count)])
+        began = time.perf_counter()
+        together([partial(work, number, EACH) for number in range(count)])
+        return time.perf_counter() - began
+
+    def _open(self, subject: Subject, count: int) -> float:
+        topic = self.fresh("open")
+        subject.create({topic: 1})
+        with ExitStack() as stack:
+            client = stack.enter_context(Client(subject.bootstrap))
+            producers = [
+                stack.enter_context(TransactionalProducer(client, self.fresh("id"))) for _ in range(count)
+            ]
+            began = time.perf_counter()
+            for producer in producers:
+                producer.begin()
+                producer.send(topic, VALUE, partition=0)
+                producer.flush()
+            for producer in producers:
+                producer.commit()
+            return time.perf_counter() - began
+
+    def _members(self, subject: Subject, count: int) -> float:
+        topic, group = self.fresh("members"), self.fresh("group")
+        subject.create({topic: 64})
+        began = time.perf_counter()
+        members = [
+            Consumer(
+                {
+                    "bootstrap.servers": subject.bootstrap,
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "log_level": 0,
+                }
+            )
+            for _ in range(count)
+        ]
+        for member in members:
+            member.subscribe([topic])
+        while not all(member.assignment() for member in members):
+            for member in members:
+                member.poll(0.001)
+            assert time.perf_counter() - began < PATIENCE_SECONDS, f"{count} members have not all joined"
+        for member in members:
+            member.close()
+        return time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How a cost of a subject grows with one kind of work."""
+
+    what: str
+    subject: str
+    metric: str
+    exponent: float
+
+    @property
+    def is_faster_than_work(self) -> bool:
+        return self.exponent > FASTER_THAN_WORK
+
+
+def points(results: Results, what: str, subject: str, metric: str) -> list[tuple[float, float]]:
+    """Work and the median cost, in order."""
+    found = []
+    for series in results.of(Growth.name):
+        kind, _, count = series.cell.partition(": ")
+        if (kind, series.subject, series.metric) == (what, subject, metric):
+            values = sorted(series.values)
+            found.append((float(count.replace(",", "")), values[len(values) // 2]))
+    return sorted(found)
+
+
+def slopes(results: Results) -> list[Slope]:
+    """All that can be told: from three points, and from where a cost is large enough to be seen."""
+    subjects = list(dict.fromkeys(series.subject for series in results.of(Growth.name)))
+    found = []
+    for what in FIRST:
+        for subject in subjects:
+            for metric in (SECONDS, PROCESSOR):
+                seen = [
+                    each for each in points(results, what, subject, metric) if each[1] >= SMALLEST_SECONDS
+                ]
+                if len(seen) >= 3:
+                    found.append(
+                        Slope(what, subject, metric, exponent([x for x, _ in seen], [y for _, y in seen]))
+                    )
+    return found

@@ -1,0 +1,98 @@
+"""What readers get while a producer hangs in the middle of a transaction."""
+
+import threading
+import time
+from typing import ClassVar
+
+from bench.raw import RawClient
+from bench.results import Metric
+from bench.side_by_side.clients import VALUE
+from bench.side_by_side.measuring import Size, Workload
+from bench.side_by_side.visibility import JOURNAL, MARKER, Visibility
+from bench.subjects import Subject
+from semel.client import Client, TransactionalProducer
+
+SHARE, LONGEST = "read while it hangs", "longest wait"
+HANG_SECONDS = 3.0
+"""At a second of measurement; as long as the transaction timeout, a minute and more, in real life."""
+PACE_SECONDS = 0.01
+
+
+class Stall(Workload[Visibility]):
+    """One producer hangs, another goes on, a reader waits."""
+
+    name = "stall"
+    title = "Readers beside a producer that hangs"
+    text = (
+        "One producer writes a record in a transaction and hangs. Another goes on with short transactions in"
+        " the same partition, a hundred per second, and a reader with `read_committed` follows. How many of"
+        " the records that were committed meanwhile has it got before the hanging one ends, and how long did"
+        " it wait for one at most?"
+    )
+    metrics: ClassVar = (Metric(SHARE, "share"), Metric(LONGEST, "ms", False))
+
+    def cells(self, size: Size) -> list[Visibility]:
+        return [Visibility(MARKER), Visibility(JOURNAL)]
+
+    def why_not(self, subject: Subject, cell: Visibility) -> str | None:
+        return cell.why_not(subject)
+
+    def measure(self, subject: Subject, cell: Visibility, size: Size) -> dict[str, float]:
+        topic = self.fresh("topic")
+        subject.create({topic: 1}, **cell.configs)
+        with (
+            Client(subject.bootstrap) as one,
+            Client(subject.bootstrap) as other,
+            TransactionalProducer(one, self.fresh("id")) as hanging,
+            TransactionalProducer(other, self.fresh("id")) as going,
+        ):
+            hanging.begin()
+            hanging.send(topic, VALUE, partition=0)
+            hanging.flush()
+            follower = Follower(subject.bootstrap, topic)
+            committed: list[float] = []
+            end = time.perf_counter() + HANG_SECONDS * size.seconds
+            while time.perf_counter() < end:
+                going.begin()
+                going.send(topic, VALUE, partition=0)
+                going.commit()
+                committed.append(time.perf_counter())
+                time.sleep(PACE_SECONDS)
+            follower.follow(len(committed), PACE_SECONDS * 10)
+            meanwhile = len(follower.came)
+            hanging.commit()
+            follower.follow(len(committed) + 1, 30.0)
+            follower.close()
+        # The record of the hanging one is first in a partition with markers and last in a journal.
+        came = follower.came[1:] if cell.kind == MARKER else follower.came[:-1]
+        waits = [arrived - at for arrived, at in zip(came, committed, strict=True)]
+        return {SHARE: meanwhile / len(committed), LONGEST: max(0.0, *waits) * 1e3}
+
+
+class Follower:
+    """Waits for committed records of a topic in a thread of its own, and notes when each came."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.came: list[float] = []
+        self._topic = topic
+        self._client = RawClient(bootstrap)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def follow(self, count: int, seconds: float) -> None:
+        """Until so many have come, or the time is up."""
+        end = time.perf_counter() + seconds
+        while len(self.came) < count and time.perf_counter() < end:
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._client.close()
+
+    def _read(self) -> None:
+        offset = 0
+        while not self._is_over.is_set():
+            count, offset = self._client.fetch(self._topic, offset, max_wait_ms=100)
+            self.came += [time.perf_counter()] * count

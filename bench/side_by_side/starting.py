@@ -1,0 +1,125 @@
+"""How long a broker takes to be there, also with much to look at, and what it takes of memory and disk."""
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bench.raw import RawClient, batch
+from bench.results import Metric
+from bench.side_by_side.bulk import values
+from bench.side_by_side.measuring import Cell, Size, Workload
+from bench.subjects import FlushingKafka, Mock, Subject, running
+from bench.workloads import bulk_consume, bulk_produce
+
+READY, AGAIN, AFTER_KILL = "ready when new", "ready again", "ready after kill -9"
+IDLE, BUSY, DISK = "memory when idle", "memory after work", "disk"
+PARTITIONS = 100
+"""So that one request carries a hundred batches."""
+LEADERS_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Start(Cell):
+    """What the broker has when it is started."""
+
+    batches: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.batches:,} batches" if self.batches else "empty"
+
+    def rounds(self, size: Size) -> int:
+        return 1 if self.batches else size.rounds
+
+
+class Starting(Workload[Start]):
+    """Subjects of its own, because those that run already are not new."""
+
+    name = "starting"
+    title = "Start, memory and disk"
+    text = (
+        "A process is started and asked until it answers Metadata. *empty*: a new directory; memory is taken"
+        " at once, and after records of 1 KiB were written and read. With batches: so many of one record each"
+        " are written, the process is stopped and started again, then killed and started again. Disk is what"
+        " all files take for each record of 100 bytes, in batches as large as librdkafka makes them."
+    )
+    metrics: ClassVar = (
+        Metric(READY, "s", False),
+        Metric(AGAIN, "s", False),
+        Metric(AFTER_KILL, "s", False),
+        Metric(IDLE, "MiB", False),
+        Metric(BUSY, "MiB", False),
+        Metric(DISK, "B/record", False),
+    )
+
+    def cells(self, size: Size) -> list[Start]:
+        return [Start(0), *(Start(batches) for batches in size.batches)]
+
+    def why_not(self, subject: Subject, cell: Start) -> str | None:
+        if subject.name == Mock.name:
+            return "the mock cluster keeps nothing"
+        if cell.batches and subject.name == FlushingKafka.name:
+            return "it would flush a file for every batch, for hours"
+        return None
+
+    def measure(self, subject: Subject, cell: Start, size: Size) -> dict[str, float]:
+        with running(type(subject)) as another:
+            return self._filled(another, cell.batches) if cell.batches else self._empty(another, size.records)
+
+    def _empty(self, subject: Subject, records: int) -> dict[str, float]:
+        ready, idle = subject.ready_seconds, subject.resident_bytes()
+        subject.create({"bulk": 4, "small": 4})
+        subject.stop()
+        before = subject.disk_bytes()
+        subject.start()
+        again = subject.ready_seconds
+        small = [("small", partition) for partition in range(4)]
+        bulk_produce(subject.bootstrap, small, records, values(100))
+        subject.stop()
+        taken = subject.disk_bytes() - before
+        subject.start()
+        bulk = [("bulk", partition) for partition in range(4)]
+        bulk_produce(subject.bootstrap, bulk, records, values(1024))
+        bulk_consume(subject.bootstrap, bulk, records)
+        return {
+            READY: ready,
+            AGAIN: again,
+            IDLE: idle / 2**20,
+            BUSY: subject.resident_bytes() / 2**20,
+            DISK: taken / records,
+        }
+
+    def _filled(self, subject: Subject, batches: int) -> dict[str, float]:
+        fill(subject, batches)
+        subject.stop()
+        subject.start()
+        again, idle = subject.ready_seconds, subject.resident_bytes()
+        subject.kill()
+        subject.start()
+        return {AGAIN: again, AFTER_KILL: subject.ready_seconds, IDLE: idle / 2**20}
+
+
+def fill(subject: Subject, batches: int) -> float:
+    """Seconds to write so many batches of one record, a hundred in each request."""
+    subject.create({"batches": PARTITIONS})
+    client = RawClient(subject.bootstrap)
+    one = [batch([b"x" * 20])] * PARTITIONS
+    _until_led(client, one)
+    began = time.perf_counter()
+    for _ in range(batches // PARTITIONS - 1):
+        client.produce("batches", one)
+    client.close()
+    return time.perf_counter() - began
+
+
+def _until_led(client: RawClient, one: list[bytes]) -> None:
+    """Write the first batches. Apache Kafka has created a topic before its partitions have leaders."""
+    end = time.perf_counter() + LEADERS_SECONDS
+    while True:
+        try:
+            client.produce("batches", one)
+            return
+        except AssertionError:
+            if time.perf_counter() > end:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,96 @@
+"""Short transactions back to back: how many per second, and how long one takes."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import ClassVar
+
+from bench.results import Metric
+from bench.side_by_side.clients import JavaClient, Run, librdkafka, semel_client
+from bench.side_by_side.measuring import Cell, Size, Workload, counted
+from bench.side_by_side.places import places
+from bench.subjects import Mock, Subject
+
+LIBRDKAFKA, JAVA, OURS = "librdkafka", "java", "semel.client"
+IN_PYTHON: dict[str, Run] = {LIBRDKAFKA: librdkafka, OURS: semel_client}
+PARTITIONS = (1, 5, 20)
+RECORDS = (1, 10, 1000)
+PRODUCERS = (1, 8, 32)
+BAR_RECORDS = 10
+BAR_PRODUCERS = (1, 8)
+RATE, P50, P99 = "transactions per second", "p50", "p99"
+
+
+@dataclass(frozen=True)
+class Transaction(Cell):
+    """How large a transaction is, and who makes how many at a time."""
+
+    client: str
+    partitions: int
+    records: int
+    producers: int
+
+    @property
+    def label(self) -> str:
+        size = f"{counted(self.partitions, 'partition')} × {counted(self.records, 'record')}"
+        return f"{self.client}, {size}, {counted(self.producers, 'producer')}"
+
+    def rounds(self, size: Size) -> int:
+        is_in_the_bar = self.records == BAR_RECORDS and self.producers in BAR_PRODUCERS
+        return size.rounds if is_in_the_bar else size.rounds_of_others
+
+
+class Transactions(Workload[Transaction]):
+    """Begin, write, commit, and again."""
+
+    name = "transactions"
+    title = "Transactions per second"
+    text = (
+        "Each producer begins a transaction, writes so many records of 100 bytes to each of so many"
+        " partitions, commits, and begins the next. librdkafka adds partitions explicitly, which is the first"
+        " form of transactions; the Java client and `semel.client` use the second (KIP-890)."
+    )
+    metrics: ClassVar = (Metric(RATE, "1/s"), Metric(P50, "ms", False), Metric(P99, "ms", False))
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._java: JavaClient | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def cells(self, size: Size) -> list[Transaction]:
+        wide = [
+            Transaction(client, partitions, records, producers)
+            for client in (LIBRDKAFKA, JAVA)
+            for partitions in PARTITIONS
+            for records in RECORDS
+            for producers in PRODUCERS
+        ]
+        ours = [
+            Transaction(OURS, partitions, BAR_RECORDS, producers)
+            for partitions in PARTITIONS
+            for producers in BAR_PRODUCERS
+        ]
+        return wide + ours
+
+    def why_not(self, subject: Subject, cell: Transaction) -> str | None:
+        if subject.name == Mock.name and cell.client != LIBRDKAFKA:
+            return "the mock cluster speaks only with librdkafka, in the first form of transactions"
+        return None
+
+    def measure(self, subject: Subject, cell: Transaction, size: Size) -> dict[str, float]:
+        where = places(subject, "transactions", cell.partitions)
+        run: Run = self._java_client(subject, size) if cell.client == JAVA else IN_PYTHON[cell.client]
+        timed = run(subject.bootstrap, where, cell.records, cell.producers, size.seconds, self.fresh("id"))
+        return {RATE: timed.rate, P50: timed.p50_ms, P99: timed.p99_ms}
+
+    def _java_client(self, subject: Subject, size: Size) -> JavaClient:
+        """Warm, because the client is in Java, too."""
+        if self._java is None:
+            self._java = self._stack.enter_context(JavaClient())
+            where = places(subject, "warming", 1)
+            self._java(subject.bootstrap, where, BAR_RECORDS, 4, size.warm_seconds * 2, self.fresh("id"))
+        return self._java

@@ -1,0 +1,143 @@
+"""Apache Kafka in a process of its own: one node, broker and controller, from the jars of its release."""
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+HOST = "127.0.0.1"
+STOP_SECONDS = 60.0
+PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+ONE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""What has to be said because there is one node; all the rest is as Kafka has it."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class KafkaProcess:
+    """Start, stop and start again, on the same ports and the same directory, which is formatted at first.
+
+    `advertised` is the address that clients are told, if it is not its own. Further `listeners` are given by
+    protocol and port.
+    """
+
+    def __init__(
+        self,
+        class_path: str,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        advertised: str | None = None,
+        listeners: Mapping[str, int] | None = None,
+        java_options: Sequence[str] = ("-Xmx1g",),
+    ) -> None:
+        java = shutil.which("java")
+        assert java is not None, "java is not installed"
+        self._java = [java, *java_options, "-cp", class_path]
+        self._directory = directory
+        self.port, self._controller_port = free_port(), free_port()
+        self.log = directory / "kafka.log"
+        self.data = directory / "data"
+        self._properties = directory / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self._write_properties(settings, advertised or self.bootstrap, listeners or {})
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def prepare(self) -> None:
+        """Format the directory, unless that was done."""
+        if not self.data.exists():
+            self._format()
+
+    def start(self) -> None:
+        """It runs, which does not mean that it answers yet."""
+        self.prepare()
+        with self.log.open("a") as log:
+            command = [*self._java, "kafka.Kafka", str(self._properties)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def check_alive(self) -> None:
+        assert self._process is not None
+        assert self._process.poll() is None, f"Apache Kafka stopped: {self.log.read_text()[-2_000:]}"
+
+    def stop(self) -> None:
+        """Ask it to stop, and wait."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """No goodbye."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+    def _write_properties(
+        self, settings: Mapping[str, str], advertised: str, listeners: Mapping[str, int]
+    ) -> None:
+        more = [f"{name}://{HOST}:{number}" for name, number in listeners.items()]
+        plain = [f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://{HOST}:{self._controller_port}"]
+        protocols = [PROTOCOLS, *(f"{each}:{each}" for each in listeners)]
+        lines = {
+            **ONE_NODE,
+            "listeners": ",".join([*plain, *more]),
+            "advertised.listeners": ",".join([f"PLAINTEXT://{advertised}", *more]),
+            "listener.security.protocol.map": ",".join(protocols),
+            "controller.quorum.bootstrap.servers": f"{HOST}:{self._controller_port}",
+            "log.dirs": str(self.data),
+            **settings,
+        }
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def _format(self) -> None:
+        """Give it a cluster id, and with it transaction.version 2."""
+        storage = [*self._java, "kafka.tools.StorageTool"]
+        cluster = subprocess.run([*storage, "random-uuid"], capture_output=True, text=True, check=True)
+        subprocess.run(
+            [*storage, "format", "--standalone", "-t", cluster.stdout.strip(), "-c", str(self._properties)],
+            capture_output=True,
+            check=True,
+        )

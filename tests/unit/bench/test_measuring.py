@@ -1,0 +1,126 @@
+"""The harness by itself, and one tiny workload through it: an embedded Semel, and the mock cluster."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import semel
+from bench.results import Metric, Results
+from bench.side_by_side.measuring import Cell, Size, Workload, measure, started
+from bench.side_by_side.places import places, topics_of
+from bench.side_by_side.transactions import P50, P99, RATE, Transaction, Transactions
+from bench.subjects import Mock, Subject
+from peers.programs import CannotBuild
+
+TINY = Size("tiny", 2, 1, 0.05, 0.05, 100, 100, (), 1)
+
+
+class Embedded(Subject):
+    """A Semel in this process, which is what a test can have in no time."""
+
+    name, title = "semel", "Semel"
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    @contextmanager
+    def running(self) -> Iterator["Embedded"]:
+        with semel.embedded() as broker:
+            self.bootstrap = broker.bootstrap_servers
+            yield self
+
+
+class Tiny(Transactions):
+    """One cell of the real workload, and one that has no meaning on the mock cluster."""
+
+    def cells(self, size: Size) -> list[Transaction]:
+        return [Transaction("librdkafka", 5, 2, 2), Transaction("semel.client", 1, 2, 1)]
+
+
+class One(Cell):
+    """A cell with nothing to it."""
+
+    @property
+    def label(self) -> str:
+        return "one"
+
+
+class Rehearsed(Workload[One]):
+    """Says in which order it was asked, and fails where it is told to."""
+
+    name = "transactions"
+    title = "Rehearsed"
+    text = "No work."
+    metrics: ClassVar = (Metric("figure", "1/s"),)
+
+    def __init__(self, failing: str = "") -> None:
+        self.asked: list[str] = []
+        self.failing = failing
+
+    def cells(self, size: Size) -> list[One]:
+        return [One()]
+
+    def measure(self, subject: Subject, cell: One, size: Size) -> dict[str, float]:
+        self.asked.append(subject.name)
+        if subject.name == self.failing:
+            raise RuntimeError("does not work here")
+        return {"figure": 1.0}
+
+
+def subject(name: str) -> Subject:
+    made = Subject(Path())
+    made.name = name  # type: ignore[misc]
+    return made
+
+
+def test_subjects_take_turns_and_begin_in_turn() -> None:
+    workload, results = Rehearsed(), Results("tiny", {})
+    measure(workload, [subject("a"), subject("b")], TINY, results, lambda _: None)
+    assert workload.asked == ["a", "b", "b", "a"]
+    assert [series.values for series in results.series] == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_what_fails_is_noted_once_and_the_rest_goes_on() -> None:
+    workload, results = Rehearsed(failing="a"), Results("tiny", {})
+    measure(workload, [subject("a"), subject("b")], TINY, results, lambda _: None)
+    assert workload.asked == ["a", "b", "b"]
+    assert [(each.what, each.why) for each in results.failed] == [
+        ("transactions: one: a", "RuntimeError: does not work here")
+    ]
+
+
+def test_a_subject_that_cannot_be_had_is_skipped_by_name() -> None:
+    class Missing(Subject):
+        name, title = "missing", "Missing"
+
+        def __init__(self, directory: Path) -> None:
+            raise CannotBuild("java is not installed")
+
+    results = Results("tiny", {})
+    with started([Missing], results) as subjects:
+        assert subjects == []
+    assert [(each.what, each.why) for each in results.skipped] == [("missing", "java is not installed")]
+
+
+@pytest.mark.parametrize(("partitions", "topics"), [(1, 1), (4, 1), (5, 2), (100, 25)])
+def test_places_are_in_topics_of_four(partitions: int, topics: int) -> None:
+    assert len(topics_of("name", partitions)) == topics
+
+
+def test_a_tiny_workload_through_the_harness() -> None:
+    results = Results("tiny", {})
+    with Embedded(Path()).running() as ours, started([Mock], results) as others:
+        assert len(set(places(ours, "places", 6))) == 6
+        measure(Tiny(), [ours, *others], TINY, results, lambda _: None)
+    assert results.failed == []
+    assert [each.what for each in results.skipped] == [
+        "transactions: semel.client, 1 partition × 2 records, 1 producer: mock"
+    ]
+    seen = {(series.subject, series.metric) for series in results.series}
+    assert seen == {(name, metric) for name in ("semel", "mock") for metric in (RATE, P50, P99)}
+    assert all(value > 0 for series in results.series for value in series.values)

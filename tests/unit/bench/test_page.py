@@ -1,0 +1,114 @@
+"""The page and the targets, from results that are made up."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.page import document, number, pictures, write
+from bench.results import Results, Skipped
+from bench.rows import Row
+from bench.side_by_side.bar import rows
+from bench.side_by_side.bulk import Bulks
+from bench.side_by_side.growth import Growth, Slope, slopes
+from bench.side_by_side.overhead import Overhead
+from bench.side_by_side.transactions import Transaction, Transactions
+from bench.side_by_side.visibility import Visible
+
+CELL = Transaction("librdkafka", 1, 10, 1).label
+
+
+@pytest.fixture
+def results() -> Results:
+    made = Results("quick", {"cores": "2"})
+    # As after a run of one workload alone: the order is not that of the page.
+    made.workloads = [Growth().about, Visible().about, Overhead().about, Transactions().about, Bulks().about]
+    for factor in (1.0, 0.9, 1.1):
+        for subject, rate in (("semel", 600.0), ("kafka", 300.0), ("mock", 700.0)):
+            values = {"transactions per second": rate * factor, "p50": 1e3 / rate, "p99": 2e3 / rate}
+            made.add("transactions", CELL, subject, values)
+        for subject, share in (("semel", 0.25), ("kafka", 0.5)):
+            made.add("overhead", "1 partition × 1,000 records", subject, {"overhead": share})
+        made.add("visibility", "marker topic", "semel", {"visible at once": 1.0, "p50": 0.0, "p99": 0.0})
+        made.add("visibility", "marker topic", "kafka", {"visible at once": 0.0, "p50": 1.0, "p99": 2.0})
+    for count in (1_000, 2_000, 4_000):
+        made.add("growth", f"records: {count:,}", "semel", {"seconds": count / 1e3})
+        made.add("growth", f"records: {count:,}", "kafka", {"seconds": (count / 1e3) ** 2})
+    made.skipped = [Skipped("mock", "is not here"), Skipped("growth: mock", "is not here")]
+    made.bars = [Row("of old", "1.00 to 1.00", 1.0, 2.0)]
+    return made
+
+
+def test_targets_say_whether_they_are_reached(results: Results) -> None:
+    found = {row.what: row for row in rows(results)}
+    over_kafka = found[f"{CELL}: transactions per second, over kafka's"]
+    assert (over_kafka.value, over_kafka.met) == (2.0, True)
+    over_mock = found[f"{CELL}: transactions per second, over mock's"]
+    assert over_mock.value == pytest.approx(600 / 700)
+    assert over_mock.met
+    slowest = found[f"{CELL}: p99, over kafka's"]
+    assert (slowest.value, slowest.met) == (0.5, False)
+    less = found["overhead of a transaction, 1 partition × 1,000 records: less Apache Kafka's"]
+    assert (less.value, less.met) == (-0.25, True)
+    assert found["from commit to visible, marker topic: p99 in ms"].met
+
+
+def test_what_was_not_measured_is_no_target(results: Results) -> None:
+    assert not [row for row in rows(results) if "java" in row.what or row.what.startswith("bulk")]
+
+
+def test_cost_that_grows_faster_than_work_is_flagged(results: Results) -> None:
+    assert slopes(results) == [
+        Slope("records", "semel", "seconds", pytest.approx(1.0)),
+        Slope("records", "kafka", "seconds", pytest.approx(2.0)),
+    ]
+    assert [each.is_faster_than_work for each in slopes(results)] == [False, True]
+
+
+def test_the_page_says_all_of_it(results: Results) -> None:
+    text = document(results)
+    assert "cores 2" in text
+    assert "| of old | 1.00 to 1.00 | 1.00 | ≥ 2.00 | **no** |" in text
+    assert (
+        f"| {CELL} | 600 (540 to 660) | 300 (270 to 330) | 700 (630 to 770) | 2.00 (2.00 to 2.00) |" in text
+    )
+    assert "| records | kafka | seconds | 2.00 | **faster than the work** |" in text
+    assert "- mock and 1 more: is not here" in text
+    titles = [line for line in text.splitlines() if line.startswith("## ")]
+    order = ["Transactions per second", "What a transaction costs", "From commit to visible", "Bulk"]
+    assert [titles.index(f"## {title}") for title in order] == sorted(
+        titles.index(f"## {title}") for title in order
+    )
+
+
+def test_every_picture_of_the_page_is_drawn(results: Results, tmp_path: Path) -> None:
+    write(results, tmp_path)
+    text = (tmp_path / "benchmarks.md").read_text()
+    drawn = pictures(results)
+    assert len(drawn) == text.count("](plots/")
+    for name in drawn:
+        assert f"](plots/{name})" in text
+        assert ElementTree.parse(tmp_path / "plots" / name).getroot().tag.endswith("svg")
+
+
+def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
+    results.write(tmp_path / "results.json")
+    assert Results.read(tmp_path / "results.json") == results
+
+
+def test_a_run_of_one_workload_replaces_it_and_keeps_the_rest(results: Results) -> None:
+    anew = Results("default", {"cores": "4"}, workloads=[Visible().about])
+    anew.add("visibility", "marker topic", "semel", {"visible at once": 0.5})
+    results.replace(anew)
+    assert len(results.of("visibility")) == 1
+    assert results.find("transactions", CELL, "semel", "p50") is not None
+    assert [row.what for row in results.bars] == ["of old"]
+    assert [each.name for each in results.workloads].count("visibility") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (1234.5, "1,234"), (12.34, "12.3"), (1.234, "1.23"), (0.01234, "0.0123"), (-0.5, "-0.50")],
+)
+def test_numbers_have_the_digits_that_mean_something(value: float, text: str) -> None:
+    assert number(value) == text

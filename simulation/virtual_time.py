@@ -61,22 +61,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Seconds since the beginning of the history."""
         return self.now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Handle:
         """After all that is to be called already."""
         handle = Handle(callback, args)
         self._soon.append(handle)
         return handle
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Handle:
         """At that moment; what is to be called at the same one, in the order in which it was asked for."""
         handle = Handle(callback, args)
         self._number += 1
         heappush(self._later, (when, self._number, handle))
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
-    ) -> Any:
+    ) -> Handle:
         """After so many seconds."""
         handle = Handle(callback, args)
         self._number += 1
@@ -86,14 +90,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """Until the loop is told to stop."""
         soon, later, calls = self._soon, self._later, 0
-        while not self._stopping:
+        while True:
             while soon:
                 handle = soon.popleft()
                 if handle.callback is not None:
                     handle.callback(*handle.args)
                 calls += 1
-            if calls > CALLS_MAX:
-                raise Standstill(f"no end after {calls} calls")
+                if calls > CALLS_MAX:
+                    raise Standstill(f"no end after {calls} calls")
             if self._stopping:
                 return
             if not later:

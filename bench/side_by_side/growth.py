@@ -29,6 +29,8 @@ EACH = 20
 """Transactions of each producer, or over each number of partitions."""
 FASTER_THAN_WORK = 1.15
 """From this slope on, a cost is said to grow faster than the work; less is noise."""
+TOP_POINTS = 4
+"""The slope is that of the largest: at first, what is the same for all hides it."""
 SMALLEST_SECONDS = 0.03
 """Processor time is counted in hundredths: what is less says nothing."""
 
@@ -59,7 +61,7 @@ class Growth(Workload[Point]):
         f" {EACH} transactions of one record in each of so many. *producers*: so many at the same time,"
         f" {EACH} transactions each. *open transactions*: so many are opened, and then all are committed."
         " *group members*: so many join a group, get their partitions and leave. The slope of the line"
-        " through the logarithms says how the cost grows: 1 is in proportion, and less is better than that."
+        " through the logarithms of the largest says how the cost grows: 1 is in proportion, less is better."
     )
     metrics: ClassVar = (Metric(SECONDS, "s", False), Metric(PROCESSOR, "s", False))
 
@@ -202,7 +204,7 @@ def slopes(results: Results) -> list[Slope]:
                     each for each in points(results, what, subject, metric) if each[1] >= SMALLEST_SECONDS
                 ]
                 if len(seen) >= 3:
-                    found.append(
-                        Slope(what, subject, metric, exponent([x for x, _ in seen], [y for _, y in seen]))
-                    )
+                    top = seen[-TOP_POINTS:]
+                    slope = exponent([x for x, _ in top], [y for _, y in top])
+                    found.append(Slope(what, subject, metric, slope))
     return found

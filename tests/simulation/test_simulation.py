@@ -95,6 +95,10 @@ def test_a_history_without_an_end_is_told() -> None:
         for seconds in itertools.repeat(1):
             await asyncio.sleep(seconds)
 
-    for endless in (wait(), turn()):
+    async def turn_at_once() -> None:
+        for seconds in itertools.repeat(0):
+            await asyncio.sleep(seconds)
+
+    for endless in (wait(), turn(), turn_at_once()):
         with pytest.raises(virtual_time.Standstill):
             virtual_time.run(virtual_time.VirtualLoop(), endless)

@@ -125,8 +125,12 @@ class BrokerState:
                 del table[key]
                 forgotten += 1
         for speakers in (self.speakers, self.offset_speakers):
-            while len(speakers) > entities_max:
-                del speakers[next(iter(speakers))]
+            excess = len(speakers) - max(entities_max, len(self.ongoing))
+            if excess > 0:
+                # While a transaction is open, a late request of the one before must be known as late.
+                silent = (each for each in speakers if each not in self.ongoing)
+                for transactional_id in list(islice(silent, excess + entities_max // 8)):
+                    del speakers[transactional_id]
         return forgotten
 
 

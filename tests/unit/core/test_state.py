@@ -59,6 +59,18 @@ def test_many_open_transactions_leave_some_room_for_others() -> None:
     assert state.evict(LIMIT) == 0
 
 
+def test_who_speaks_for_an_open_transaction_stays() -> None:
+    """Or a late end of the transaction before would end it (found by simulated history 8215)."""
+    state = with_transactions(opened=2, others=3 * LIMIT)
+    for number in range(2 + 3 * LIMIT):
+        state.speakers[f"{number:03}"] = state.offset_speakers[f"{number:03}"] = number
+    state.evict(LIMIT)
+    for speakers in (state.speakers, state.offset_speakers):
+        assert list(speakers)[:2] == ["000", "001"]
+        assert len(speakers) == LIMIT - LIMIT // 8
+        assert list(speakers)[-1] == f"{1 + 3 * LIMIT:03}"
+
+
 def test_groups_with_members_stay() -> None:
     state = BrokerState()
     for number in range(2 * LIMIT):

@@ -25,6 +25,7 @@ _FOOT = """
   loses what was not flushed, a network that loses, holds and repeats, clients that pause and die. One seed is one
   history; `python -m simulation --seed N` shows it again. The checker looks for every anomaly of its catalogue.
 - **defects found**: one line of the real code made wrong, from the catalogue of real bugs. Each must be found.
+- **correct histories for the checker**: histories of a log without a fault. The checker must find nothing in them.
 - **state machine rules**: steps of hypothesis beside an obvious model.
 - **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it
   is opened.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from simulation.__main__ import killed_by, one
 from simulation.mutants import MUTANTS
-from verification import chaos, fuzzing, machines, power_loss, store_mutants
+from verification import chaos, checking, fuzzing, machines, power_loss, store_mutants
 
 SIZES: Final = ("test", "verify", "long")
 SEEDS_APART: Final = 100_000_000
@@ -83,6 +83,15 @@ def defects(count: int) -> Iterator[Found]:
     yield Found("defects found", len(found) - len(survivors), len(found), "", "; ".join(survivors))
 
 
+def checker(count: int) -> Iterator[Found]:
+    """Correct histories for the checker."""
+    parts = _shared(checking.run, count)
+    problems = [problem for ran in parts for problem in ran.problems]
+    seeds = _seeds([ran.seeds for ran in parts])
+    yield Found("correct histories for the checker", sum(ran.histories for ran in parts), count, seeds)
+    yield Found("anomalies it found in them", len(problems), 0, "", "; ".join(problems[:3]))
+
+
 def rules(count: int) -> Iterator[Found]:
     """Steps of the state machines."""
     parts = _shared(machines.run, count)
@@ -131,6 +140,7 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
 CHECKS: Final = {
     "histories": Check(histories, (2_000, 100_000, 1_000_000)),
     "defects": Check(defects, (1, 1, 1)),
+    "checker": Check(checker, (150, 10_000, 100_000)),
     "rules": Check(rules, (20_000, 200_000, 2_000_000)),
     "power": Check(power, (3_000, 50_000, 500_000)),
     "fuzz": Check(fuzz, (100_000, 1_000_000, 10_000_000)),

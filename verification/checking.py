@@ -1,0 +1,39 @@
+"""Correct histories, as a perfect log would make them, in which the checker must find nothing."""
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.perfect_log import correct_history
+
+from semel.check import check
+
+TICKS: Final = 900
+"""How long a history is."""
+
+
+@dataclass
+class Checked:
+    """What became of the histories."""
+
+    histories: int = 0
+    transactions: Counter[str] = field(default_factory=Counter)
+    """By how they ended: where nothing happens, nothing is proved."""
+    problems: list[str] = field(default_factory=list)
+    seeds: range = range(0)
+
+
+def run(histories: int, first_seed: int = 0) -> Checked:
+    """Make so many, and check each."""
+    found = Checked(seeds=range(first_seed, first_seed + histories))
+    for seed in found.seeds:
+        verdict = check(correct_history(seed, TICKS))
+        found.histories += 1
+        found.transactions.update(verdict.transactions)
+        if not verdict.is_clean:
+            found.problems.append(f"seed {seed}: {verdict}")
+    return found

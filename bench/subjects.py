@@ -114,10 +114,8 @@ class Subject:
         return sum(path.stat().st_blocks * 512 for path in files)
 
 
-class Semel(Subject):
-    """A real ``semel serve``, which answers when what it says is on disk."""
-
-    name, title = "semel", "Semel"
+class Child(Subject):
+    """One that is a process of ours, which says on its first line where it is."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -127,6 +125,12 @@ class Semel(Subject):
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+
+class Semel(Child):
+    """A real ``semel serve``, which answers when what it says is on disk."""
+
+    name, title = "semel", "Semel"
 
     def _run(self) -> None:
         command = [sys.executable, "-m", "semel", "serve", "--data", str(self.directory)]
@@ -193,19 +197,10 @@ class FlushingKafka(Kafka):
     settings: ClassVar[Mapping[str, str]] = {"log.flush.interval.messages": "1"}
 
 
-class Mock(Subject):
+class Mock(Child):
     """The fastest broker that librdkafka can meet. It has no isolation, no disk and no groups to speak of."""
 
     name, title = "mock", "librdkafka's mock cluster"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def _run(self) -> None:
         command = [sys.executable, "-m", "bench.mock"]

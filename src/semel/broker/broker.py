@@ -16,8 +16,9 @@ ends the process, an embedded broker is stopped and says why.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +31,7 @@ from semel.broker.reads import Reads
 from semel.config import Settings
 from semel.core.facts import (
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     FeatureChanged,
     LogStartAdvanced,
@@ -225,8 +227,13 @@ class Broker:
             # What is written from now on may reach the offset, and was not meant.
             return RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE)
         while True:
+            # Before the look: if batches are replaced after this, the size that is found may be another.
+            newest = await self.reads.partition(partition)
+            compactions = 0 if newest is None else newest.compactions
             log_start, size_below = await self.store.ledger.size_below(partition, offset)
-            answer: RecordsDeleted = await self.ask(DeleteRecords(partition, offset, log_start, size_below))
+            answer: RecordsDeleted = await self.ask(
+                DeleteRecords(partition, offset, log_start, size_below, compactions)
+            )
             if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 return answer
 
@@ -244,6 +251,10 @@ class Broker:
             elif kind is BatchStaged:
                 # Nobody may read it yet.
                 next(nth)
+            elif kind is BatchesReplaced:
+                # Readers find the new ones on the disk.
+                touched.append(fact.partition)
+                deque(islice(nth, len(fact.rewritten)), maxlen=0)
             elif kind is StagedCommitted:
                 appended.append((fact, None))
                 touched.append(fact.partition)

@@ -7,14 +7,15 @@ and looks again when it may have gained enough. So a fetch that waits holds no b
 What must stay true:
 
 - Nothing above what was committed and published is served.
-- Bytes may be given back while they are read, but only after the log start that freed them was published.
-  So the log start is compared again after a read; what was overtaken is looked for again, and is then out
-  of range.
+- Bytes may be given back while they are read, but only after the log start that freed them was published,
+  or the compaction that replaced them. So both are compared again after a read; what was overtaken is looked
+  for again, and may then be out of range.
 - Between a look and the wait nothing is awaited, so no publication is missed.
 - What a producer was told is there, is there for a reader that looks past open transactions. Work that was
   answered early is not published yet (``early``), so such a reader that comes to the end has it flushed.
 - Whoever gets records of aborted transactions is told all of them. They leave the ledger when the log start
-  has passed them; so the log start is compared again after they were asked for, too.
+  has passed them, or when compaction has left nothing of them; so both are compared again after they were
+  asked for, too.
 
 Next: ``views`` (what is published), ``tail`` (the newest batches), ``offset_search`` (offsets by time);
 above, ``handlers/fetch.py``.
@@ -114,6 +115,9 @@ class Reads:
             before = self._views.publish(key, partition)
             if before is None or before.log_start_offset != partition.log_start_offset:
                 self._tail.trim(key, partition.log_start_offset)
+            if before is None or before.compactions != partition.compactions:
+                # Which of them were replaced is not worth knowing: those that were lie below this.
+                self._tail.trim(key, partition.last_stable_offset)
             self._waiting.published(key, before, partition)
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
@@ -238,10 +242,8 @@ class Reads:
             pieces = [None] * len(looks)
         results: list[FetchResult] = []
         for look, mine in zip(looks, pieces, strict=True):
-            if look.batches or look.is_gone:
-                results.append(await self._settle(look, mine))
-            else:
-                results.append(await self._result(look))
+            result = None if look.batches or look.is_gone else await self._result(look)
+            results.append(await self._settle(look, mine) if result is None else result)
         return results
 
     async def _settle(self, look: Look, pieces: Sequence[Piece] | None) -> FetchResult:
@@ -256,9 +258,12 @@ class Reads:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
             if look.error:
                 return FetchResult(look.error)
-            if pieces is not None and not look.is_gone and stamp_all(look.batches, pieces):
+            is_true = not look.is_gone and _is_as_it_was(look.partition, newest)
+            if pieces is not None and is_true and stamp_all(look.batches, pieces):
                 look.buffers = [together(pieces)]
-                return await self._result(look)
+                result = await self._result(look)
+                if result is not None:
+                    return result
             at_least_one = look.size_bytes > look.limit_bytes
             look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
             try:
@@ -268,7 +273,8 @@ class Reads:
         log.error("the bytes at offset %d of %s cannot be read: %s", wanted.offset, wanted.partition, reason)
         return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
 
-    async def _result(self, look: Look) -> FetchResult:
+    async def _result(self, look: Look) -> FetchResult | None:
+        """What is told of a look; None if it was overtaken by compaction."""
         partition = look.partition
         if look.error or partition is None:
             return FetchResult(look.error)
@@ -284,6 +290,8 @@ class Reads:
                     return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if newest.log_start_offset > wanted.offset:
                     return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
+                if not _is_as_it_was(partition, newest):
+                    return None
         return FetchResult(
             ErrorCode.NONE,
             partition.high_watermark,
@@ -292,6 +300,11 @@ class Reads:
             look.buffers,
             aborted,
         )
+
+
+def _is_as_it_was(seen: Partition | None, newest: Partition) -> bool:
+    """Whether no batch was replaced since a look."""
+    return seen is not None and seen.compactions == newest.compactions
 
 
 async def _nothing_to_flush() -> bool:

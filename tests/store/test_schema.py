@@ -287,4 +287,4 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "2"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "3"}]

@@ -7,7 +7,7 @@ either way, and it grows between passes that are cut into steps anywhere and bro
 
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -109,7 +109,7 @@ class Compact(NamedTuple):
     steps_max: int
 
 
-pairs = st.tuples(st.sampled_from([*KEYS, *KEYS, None]), st.one_of(st.none(), st.binary(max_size=3)))
+pairs = st.tuples(st.sampled_from([*KEYS, None]), st.one_of(st.none(), st.binary(max_size=3)))
 writes = st.builds(
     Write,
     st.sampled_from([NOBODY, NOBODY, 1, 2]),
@@ -221,7 +221,13 @@ def swap(log: Log, part: list[Batch], replaced: Any) -> None:
     log.aborted = [each for each in log.aborted if each[2] not in replaced.removed]
 
 
+KEYLESS = Write(NOBODY, [(None, b"")], Codec.NONE)
+ONE_PASS = Compact(0, 0, 4, 99, 99)
+
+
 @given(lives)
+@example([KEYLESS, ONE_PASS])
+@example([KEYLESS, KEYLESS._replace(producer=2), KEYLESS._replace(producer=1), End(2, False), ONE_PASS])
 @settings(max_examples=500, deadline=None)
 def test_the_last_value_of_every_key_is_what_it_was(life: list[Any]) -> None:
     log, now = Log(), 1_000

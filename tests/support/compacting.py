@@ -30,8 +30,8 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 def keyed(*pairs: tuple[str | None, str | None], timestamp: int = 1_000, **fields: Any) -> bytes:
     """A batch of these keys and values."""
     records = [
-        Record(at, timestamp + at, key and key.encode(), value if value is None else value.encode())
-        for at, (key, value) in enumerate(pairs)
+        Record(at, timestamp + at, *(None if each is None else each.encode() for each in pair))
+        for at, pair in enumerate(pairs)
     ]
     return encode_batch(records, **fields)
 

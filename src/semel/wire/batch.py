@@ -32,6 +32,7 @@ from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.schema import Buffer
 
 __all__ = [
+    "CODEC_MASK",
     "CONTROL",
     "DELETE_HORIZON",
     "HEADER_BYTES",

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.brokering import Producer, later
@@ -361,3 +362,31 @@ async def test_what_cannot_be_opened_stays() -> None:
         await table.compact()
         data_now = b"".join((await table.fetch(isolation=UNCOMMITTED)).buffers)
         assert [header.base_offset for _, header in iter_batches(data_now)] == [0, 1, 11]
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_a_reader_of_aborted_records_is_told_of_them_however_late(is_followed: bool) -> None:
+    async with compacting(configs={"delete.retention.ms": "0"}) as table:
+        if is_followed:
+            await table.fetch()
+        producer = await Producer(table.broker, "t").init()
+        await table.put_in(producer, ("a", "aborted"))
+        await producer.end(is_commit=False)
+        await table.put(("b", "1"))
+        aborted = table.broker.store.ledger.aborted
+        is_first = True
+
+        async def aborted_late(*args: Any) -> Any:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                for _ in range(3):
+                    await table.compact()
+                    later(table.broker, 1_000)
+                    await table.put(("b", "2"))
+                assert await table.markers() == []
+            return await aborted(*args)
+
+        table.broker.store.ledger.aborted = aborted_late  # type: ignore[method-assign]
+        assert {value for _, _, value in await table.pairs()} <= {"1", "2"}
+        assert not is_first

@@ -39,7 +39,7 @@ async def test_the_newest_record_of_each_key_stays_as_it_was(tmp_path: Path, cod
         assert len(data) == after.size_bytes
 
 
-async def test_who_reads_at_an_offset_that_is_gone_gets_the_next(tmp_path: Path) -> None:
+async def test_behaviour_109_who_reads_at_an_offset_that_is_gone_gets_the_next(tmp_path: Path) -> None:
     async with compacting(tmp_path) as table:
         await table.put_each(*((key, str(n)) for n in range(50) for key in "ab"))
         await table.compact()
@@ -54,7 +54,7 @@ async def test_who_reads_at_an_offset_that_is_gone_gets_the_next(tmp_path: Path)
         assert (earliest.offset, latest.offset, at_time.offset) == (0, 100, 98)
 
 
-async def test_writing_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+async def test_behaviour_107_writing_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     fields = {"producer_id": 7, "producer_epoch": 0}
     async with compacting(tmp_path) as table:
         first = await table.put(("a", "1"), ("a", "2"), base_sequence=0, **fields)
@@ -64,6 +64,8 @@ async def test_writing_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
         # Both are gone from the log, and known all the same.
         again = await table.put(("a", "1"), ("a", "2"), base_sequence=0, **fields)
         assert again.base_offset == first.base_offset
+        assert (await table.put(("a", "3"), base_sequence=2, **fields)).base_offset == second.base_offset
+    async with compacting(tmp_path) as table:
         assert (await table.put(("a", "3"), base_sequence=2, **fields)).base_offset == second.base_offset
         assert (await table.put(("b", "1"), base_sequence=3, **fields)).base_offset == 4
         assert await table.pairs() == [(3, "a", "4"), (4, "b", "1")]
@@ -103,7 +105,7 @@ async def test_a_horizon_that_a_client_made_up_is_not_believed() -> None:
         assert [each.timestamp for each in await table.records()] == [1, 1_000, 1_000]
 
 
-async def test_what_was_aborted_goes_and_its_marker_follows_when_nothing_of_it_is_left() -> None:
+async def test_behaviour_106_what_was_aborted_goes_and_its_marker_follows() -> None:
     async with compacting(configs={"delete.retention.ms": "1000"}) as table:
         producer = await Producer(table.broker, "t").init()
         await table.put(("a", "1"))
@@ -130,7 +132,7 @@ async def test_what_was_aborted_goes_and_its_marker_follows_when_nothing_of_it_i
         assert await table.pairs() == [*visible, (7, "e", "1"), (8, "f", "1")]
 
 
-async def test_nothing_above_an_open_transaction_is_touched() -> None:
+async def test_behaviour_105_nothing_above_an_open_transaction_is_touched() -> None:
     async with compacting() as table:
         await table.put_each(("a", "1"), ("a", "2"))
         producer = await Producer(table.broker, "t").init()

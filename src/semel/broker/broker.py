@@ -240,6 +240,7 @@ class Broker:
     def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         """Show readers what a commit made true. Runs before anyone is answered."""
         touched: list[PartitionKey] = []
+        compacted: list[PartitionKey] = []
         appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
         rare: list[Fact] = []
         nth = iter(batches)
@@ -254,6 +255,7 @@ class Broker:
             elif kind is BatchesReplaced:
                 # Readers find the new ones on the disk.
                 touched.append(fact.partition)
+                compacted.append(fact.partition)
                 deque(islice(nth, len(fact.rewritten)), maxlen=0)
             elif kind is StagedCommitted:
                 appended.append((fact, None))
@@ -269,7 +271,7 @@ class Broker:
             if partition is not None:
                 changed[key] = partition
         if changed:
-            self.reads.publish(changed, appended)
+            self.reads.publish(changed, appended, compacted)
         if rare:
             self._publish_rare(rare)
 

@@ -103,10 +103,12 @@ class Reads:
         self,
         partitions: dict[PartitionKey, Partition],
         appended: Iterable[tuple[BatchAppended | StagedCommitted, Buffer | None]],
+        compacted: Iterable[PartitionKey] = (),
     ) -> None:
         """Show readers what a commit made true: the values of the partitions it touched, and its batches.
 
-        A batch may come without its bytes; then it is read from disk.
+        A batch may come without its bytes; then it is read from disk. In the ``compacted`` partitions
+        batches were replaced.
         """
         for fact, buffer in appended:
             if fact.partition in partitions:
@@ -115,10 +117,11 @@ class Reads:
             before = self._views.publish(key, partition)
             if before is None or before.log_start_offset != partition.log_start_offset:
                 self._tail.trim(key, partition.log_start_offset)
-            if before is None or before.compactions != partition.compactions:
-                # Which of them were replaced is not worth knowing: those that were lie below this.
-                self._tail.trim(key, partition.last_stable_offset)
             self._waiting.published(key, before, partition)
+        for key in compacted:
+            # Which of the kept ones were replaced is not worth knowing: those that were lie below this.
+            if key in partitions:
+                self._tail.trim(key, partitions[key].last_stable_offset)
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
         """These partitions are deleted."""

@@ -128,6 +128,8 @@ class Compaction:
             if not is_done:
                 return None
             compactions += 1
+            broker.metrics.compactions += 1
+            broker.metrics.compacted_bytes += max(0, replaced.freed_bytes - sum(map(len, replaced.records)))
         return end_offset
 
     async def _note(self, key: PartitionKey, newest: Newest, first: int, end: int) -> int:

@@ -37,6 +37,8 @@ async def test_the_newest_record_of_each_key_stays_as_it_was(tmp_path: Path, cod
         data = b"".join((await table.fetch()).buffers)
         assert {header.codec for _, header in iter_batches(data)} == {codec}
         assert len(data) == after.size_bytes
+        metrics = table.broker.metrics
+        assert (metrics.compactions, metrics.compacted_bytes) == (1, before.size_bytes - after.size_bytes)
 
 
 async def test_behaviour_109_who_reads_at_an_offset_that_is_gone_gets_the_next(tmp_path: Path) -> None:

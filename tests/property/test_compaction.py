@@ -198,7 +198,11 @@ def compact(log: Log, asked: Compact, now: int) -> None:
         if nth >= asked.steps_max:
             return
         part = below[at : at + asked.step]
-        replaced = going.compact(part, log.told(part[0].base_offset, part[-1].last_offset + 1))
+        told = log.told(part[0].base_offset, part[-1].last_offset + 1)
+        refused = going.compact(part, told)
+        going.undo()
+        replaced = going.compact(part, told)
+        assert replaced == refused
         swap(log, part, replaced)
     log.cleaned = end_offset
 

@@ -1,5 +1,4 @@
-"""Compaction: when a partition is worth it, and one pass over it after another. What stays is
-``core.compaction``.
+"""Compaction: when a partition is worth it, and passes over it. What stays says ``core.compaction``.
 
 A partition is compacted up to its last stable offset, less what is younger than ``min.compaction.lag.ms``.
 It is worth it when the part that no pass has seen (*dirty*, in bytes) is more than
@@ -8,8 +7,8 @@ It is worth it when the part that no pass has seen (*dirty*, in bytes) is more t
 A pass first notes the keys of the dirty part, then goes through the log from its start. Both are done in
 steps: a step reads a bounded number of bytes and opens them on a thread, one batch at a time. What it comes
 to is one command, so one commit: old batches are swapped for new ones together, or not at all. Where a pass
-has come to its end, the partition remembers it (``cleaned_offset``); where it is broken off, by a crash or
-because the start of the log moved, the next one begins again.
+has come to its end, the partition remembers it (``cleaned_offset``); where it is broken off by a crash, the
+next one begins again. A step that was overtaken, because the start of the log moved, is done once more.
 
 Memory: a pass that has noted ``semel.compaction.keys.max`` keys ends where it is, and another one follows
 for the rest.
@@ -100,37 +99,48 @@ class Compaction:
             now=broker.now(),
             delete_retention_ms=limits.delete_retention_ms,
         )
-        offset, compactions = partition.log_start_offset, partition.compactions
+        offset = partition.log_start_offset
         while offset < end_offset:
-            step = await self._read(key, offset, end_offset)
-            if not step:
+            reached = await self._step(key, going, offset, end_offset)
+            if reached is None:
                 return None
-            offset = step[-1].last_offset + 1
-            aborted = await broker.store.ledger.aborted(key, step[0].base_offset, offset)
-            replaced = await asyncio.to_thread(going.compact, step, aborted)
-            if replaced.unreadable:
-                log.warning("compaction leaves damaged batches of %s: %s", key, replaced.unreadable)
-            is_end = offset >= end_offset
-            if not (replaced.rewritten or replaced.removed or is_end):
-                continue
-            is_done = await broker.ask(
-                ReplaceBatches(
-                    key,
-                    partition.log_start_offset,
-                    compactions,
-                    replaced.rewritten,
-                    replaced.records,
-                    replaced.removed,
-                    replaced.freed_bytes,
-                    end_offset if is_end else partition.cleaned_offset,
-                )
-            )
-            if not is_done:
-                return None
-            compactions += 1
-            broker.metrics.compactions += 1
-            broker.metrics.compacted_bytes += max(0, replaced.freed_bytes - sum(map(len, replaced.records)))
+            offset = reached
         return end_offset
+
+    async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
+        """Compact the next batches; how far. None if there are none: the partition is gone, or unreadable."""
+        broker = self._broker
+        seen = await broker.reads.partition(key)
+        if seen is None:
+            return None
+        if seen.log_start_offset >= end_offset:
+            return end_offset
+        step = await self._read(key, max(offset, seen.log_start_offset), end_offset)
+        if not step:
+            return None
+        reached = step[-1].last_offset + 1
+        aborted = await broker.store.ledger.aborted(key, step[0].base_offset, reached)
+        replaced = await asyncio.to_thread(going.compact, step, aborted)
+        if replaced.unreadable:
+            log.warning("compaction leaves damaged batches of %s: %s", key, replaced.unreadable)
+        if not replaced.rewritten and not replaced.removed and reached < end_offset:
+            return reached
+        is_done = await broker.ask(
+            ReplaceBatches(
+                key,
+                seen.log_start_offset,
+                seen.compactions,
+                *(replaced.rewritten, replaced.records, replaced.removed, replaced.freed_bytes),
+                end_offset if reached >= end_offset else seen.cleaned_offset,
+            )
+        )
+        if not is_done:
+            # The start of the log has moved: the same again with what is left.
+            going.undo()
+            return offset
+        broker.metrics.compactions += 1
+        broker.metrics.compacted_bytes += max(0, replaced.freed_bytes - sum(map(len, replaced.records)))
+        return reached
 
     async def _note(self, key: PartitionKey, newest: Newest, first: int, end: int) -> int:
         """Note the keys between two offsets, as long as they fit; how far that is."""

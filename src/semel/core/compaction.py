@@ -146,9 +146,15 @@ class Pass:
         self._horizon = now + delete_retention_ms
         self._with_data: set[int] = set()
         """Producers of whose transaction there was data, and not the marker yet."""
+        self._with_data_before: frozenset[int] = frozenset()
+
+    def undo(self) -> None:
+        """The last batches did not become what was said: they are looked at again."""
+        self._with_data = set(self._with_data_before)
 
     def compact(self, batches: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> Replaced:
         """What becomes of the next batches."""
+        self._with_data_before = frozenset(self._with_data)
         outcomes = Outcomes(aborted)
         rewritten: list[Rewritten] = []
         records: list[Buffer] = []

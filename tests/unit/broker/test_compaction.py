@@ -1,6 +1,5 @@
 """Compaction of a whole broker: what readers find afterwards, and when it is done."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from semel.broker import compaction
 from semel.core.partition import Append, DeleteRecords
 from semel.core.topics import AlterTopic
 from semel.core.types import ErrorCode
+from semel.store.interface import StoreFull
 from semel.wire.batch import DELETE_HORIZON, HEADER_BYTES, seal
 from semel.wire.records import Codec, Header, Record, encode_batch, iter_batches, read_header
 
@@ -292,24 +292,48 @@ async def test_a_size_that_was_looked_up_before_a_swap_is_looked_up_again() -> N
         assert (await table.partition()).size_bytes == len(keyed(("b", "1")))
 
 
-async def test_a_log_start_that_moves_meanwhile_ends_the_pass() -> None:
+@pytest.mark.parametrize(("start", "left"), [(2, [4, 5]), (5, [5]), (6, [])])
+async def test_a_log_start_that_moves_meanwhile_overtakes_a_step(start: int, left: list[int]) -> None:
     async with compacting() as table:
         await table.put_each(*((str(n % 2), "v") for n in range(6)))
         read = table.broker.store.chunks.read
-        moved = asyncio.Event()
+        reads = 0
 
-        async def read_late(places: object) -> object:
-            found = await read(places)  # type: ignore[arg-type]
-            if not moved.is_set():
-                moved.set()
-                await table.broker.delete_records(table.key, 2)
+        async def read_late(places: Any) -> Any:
+            nonlocal reads
+            found = await read(places)
+            reads += 1
+            if reads == 2:
+                # The keys are noted, and the first step is under way.
+                await table.broker.delete_records(table.key, start)
             return found
 
-        table.broker.store.chunks.read = read_late  # type: ignore[method-assign,assignment]
+        table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
         await table.compact()
-        assert (await table.partition()).cleaned_offset in (0, 6)
+        assert reads >= 2
+        assert [each.offset for each in await table.records(start)] == left
+        partition = await table.partition()
+        assert max(partition.cleaned_offset, start) == 6
+        assert partition.size_bytes == len(left) * len(keyed(("0", "v")))
+
+
+async def test_on_a_full_disk_nothing_is_compacted_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with compacting() as table:
+        await table.put(("a", "1"), ("b", "1"))
+        await table.put(("a", "2"))
+
+        async def no_room(length: int) -> None:
+            raise StoreFull("no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table.broker.store, "make_room", no_room)
+            with pytest.raises(StoreFull):
+                await table.compact()
+        assert len(await table.records()) == 3
         await table.compact()
-        assert [each.offset for each in await table.records(2)] == [4, 5]
+        assert await table.pairs() == [(1, "b", "1"), (2, "a", "2")]
 
 
 async def test_a_reader_that_was_overtaken_looks_again(tmp_path: Path) -> None:
@@ -318,15 +342,15 @@ async def test_a_reader_that_was_overtaken_looks_again(tmp_path: Path) -> None:
         read = table.broker.store.chunks.read
         is_first = True
 
-        async def read_late(places: object) -> object:
+        async def read_late(places: Any) -> Any:
             nonlocal is_first
             if is_first:
                 is_first = False
                 await table.compact()
                 await table.broker._housekeeping.sweep()
-            return await read(places)  # type: ignore[arg-type]
+            return await read(places)
 
-        table.broker.store.chunks.read = read_late  # type: ignore[method-assign,assignment]
+        table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
         assert [each.offset for each in await table.records()] == [19]
 
 

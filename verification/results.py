@@ -30,6 +30,8 @@ _FOOT = """
 - **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it
   is opened.
 - **fuzz inputs**: damaged bytes for every decoder and for recovery. Only the typed errors may come out.
+- **kills of a pipeline**: broker, driver, JVM or Python worker of one long exactly-once pipeline on Spark; then its
+  output is compared with its input, record by record.
 - **kill -9, pauses, EndTxn faults, disk faults**: real processes, real clients, real files.
 """
 

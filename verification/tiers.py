@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from simulation.__main__ import killed_by, one
 from simulation.mutants import MUTANTS
-from verification import chaos, checking, fuzzing, machines, power_loss, store_mutants
+from verification import chaos, checking, fuzzing, machines, pipeline_kills, power_loss, store_mutants
 
 SIZES: Final = ("test", "verify", "long")
 SEEDS_APART: Final = 100_000_000
@@ -137,6 +137,14 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
     return check
 
 
+def pipeline(count: int) -> Iterator[Found]:
+    """Kills of a pipeline on Spark."""
+    ran = pipeline_kills.run(count)
+    yield Found("kills of a pipeline", ran.kills, count, str(ran.seed), str(ran))
+    bad = len(ran.lost) + len(ran.doubled) + len(ran.problems)
+    yield Found("lost, doubled or left open by kills of a pipeline", bad, 0, str(ran.seed))
+
+
 CHECKS: Final = {
     "histories": Check(histories, (2_000, 100_000, 1_000_000)),
     "defects": Check(defects, (1, 1, 1)),
@@ -145,6 +153,7 @@ CHECKS: Final = {
     "power": Check(power, (3_000, 50_000, 500_000)),
     "fuzz": Check(fuzz, (100_000, 1_000_000, 10_000_000)),
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),
+    "pipeline": Check(pipeline, (4, 100, 500), waits=True),
     "pauses": Check(_chaos("pauses", chaos.pauses), (5, 50, 500), waits=True),
     "ends": Check(_chaos("EndTxn faults", chaos.end_faults), (200, 10_000, 100_000), waits=True),
     "disk": Check(_chaos("disk faults", chaos.disk_faults), (6, 100, 500), waits=True),

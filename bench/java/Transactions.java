@@ -20,8 +20,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  * <p>Each line of standard input is a measurement: address, places (topic:partition, with commas), records to
  * each place, producers, seconds, a name for their ids, and how many transactions come before the clock runs.
- * Each is answered by one line: "ok", the transactions, the seconds, p50 and p99 in milliseconds; or "failed"
- * and why.
+ * Each is answered by one line: "answer", the name, "ok", the transactions, the seconds, p50 and p99 in
+ * milliseconds; or instead of "ok" and the figures "failed" and why. Other lines are what the client logs.
  */
 public class Transactions {
     static final byte[] VALUE = new byte[100];
@@ -129,12 +129,15 @@ public class Transactions {
         Arrays.fill(VALUE, (byte) 'x');
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            Work work = Work.of(line);
+            String answer;
             try {
-                System.out.println(measure(Work.of(line)));
+                answer = measure(work);
             } catch (Throwable error) {
                 error.printStackTrace();
-                System.out.println("failed " + error.toString().replace('\n', ' '));
+                answer = "failed " + error.toString().replace('\n', ' ');
             }
+            System.out.println("answer " + work.name() + " " + answer);
         }
     }
 }

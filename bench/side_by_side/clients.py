@@ -163,7 +163,17 @@ class JavaClient:
         where = ",".join(f"{topic}:{partition}" for topic, partition in places)
         self._process.stdin.write(f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM}\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline().split()
-        assert answer[:1] == ["ok"], " ".join(answer) or "the program in Java ended"
-        count, took, p50_ms, p99_ms = map(float, answer[1:])
-        return Timed(int(count), took, p50_ms, p99_ms)
+        # The client logs to the same place, so that an answer says which question it belongs to.
+        logged: list[str] = []
+        for line in self._process.stdout:
+            if line.startswith(f"answer {name} "):
+                return _timed(line.split()[2:], logged)
+            logged.append(line)
+        raise AssertionError(f"the program in Java ended: {''.join(logged)[-2_000:]}")
+
+
+def _timed(answer: list[str], logged: list[str]) -> Timed:
+    """The figures of an answer; what was logged says more if there are none."""
+    assert answer[0] == "ok", " ".join(answer) + "\n" + "".join(logged)[-2_000:]
+    count, took, p50_ms, p99_ms = map(float, answer[1:])
+    return Timed(int(count), took, p50_ms, p99_ms)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DIGESTS = """
 from simulation.plan import make
 from simulation.run import run
-print(*(run(make(seed)).digest for seed in range(60)))
+print(*(run(make(seed)).digest for seed in range(100)))
 """
 
 
@@ -44,14 +44,14 @@ def test_a_seed_is_the_same_history_in_every_process() -> None:
         return told.stdout.decode().split()
 
     first = digests("1")
-    assert len(first) == 60
+    assert len(first) == 100
     assert digests("2") == first
 
 
 def test_faults_of_every_kind_happen() -> None:
     seen: set[str] = set()
     planned: set[str] = set()
-    for seed in range(200):
+    for seed in range(100):
         outcome = run(make(seed))
         seen |= outcome.faults.keys()
         planned |= outcome.plan.odds.keys()

@@ -1,0 +1,244 @@
+"""Random kills of broker, driver, JVM and Python workers over one long pipeline: 0 lost, 0 doubled.
+
+A feeder writes numbers, a pipeline copies them, and at random moments one of the processes gets SIGKILL. A
+supervisor starts again what does not run, as an operator's would. A seed fixes who is killed and how long
+after the last progress, not what that one was doing.
+"""
+
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import psutil
+from confluent_kafka import KafkaError, Message, Producer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.process import BrokerProcess
+from support.spark_driver import DriverProcess
+from support.sparking import Pipeline, committed, create, open_transactions, values
+from support.waiting import until
+
+from semel.client import Admin, Client, ClientError
+from semel.client import KafkaError as Refused
+
+T = TypeVar("T")
+
+MOMENT_SECONDS: Final = 1.5
+"""A kill comes this long after the pipeline has got further, at most: a few batches."""
+PROGRESS_SECONDS: Final = 120.0
+"""How long it may take until the pipeline gets further, with a start of Spark and a broker."""
+RECORDS_EACH_SECOND: Final = 500
+
+
+class Feeder(threading.Thread):
+    """An idempotent producer that writes numbers from 0 on until it is told to stop."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(name="feeder")
+        self.acknowledged = 0
+        self.failed: list[str] = []
+        self._stopping = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 300_000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+        self.count = 0
+
+    def run(self) -> None:
+        """Until it is told to stop."""
+        portion = RECORDS_EACH_SECOND // 20
+        while not self._stopping.wait(0.05):
+            for _ in range(portion):
+                value, key = b"value %d" % self.count, b"key %d" % self.count
+                self._producer.produce("in", value, key, on_delivery=self._delivered)
+                self.count += 1
+            self._producer.poll(0)
+        assert self._producer.flush(120) == 0
+
+    def stop(self) -> None:
+        """Write no more, and wait for what was written."""
+        self._stopping.set()
+        self.join()
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.failed.append(str(error))
+
+
+class Chaos:
+    """The pipeline, its supervisor, and who was killed."""
+
+    def __init__(self, broker: BrokerProcess, directory: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.broker = broker
+        self.pipeline = Pipeline(None, broker.bootstrap, directory)
+        # More than comes in, so that batches are small and the pipeline catches up after a pause.
+        self.pipeline.source_options["maxOffsetsPerTrigger"] = 20 * RECORDS_EACH_SECOND
+        self.driver = DriverProcess(self.pipeline, is_endless=True)
+        self.killed: Counter[str] = Counter()
+        self.starts = 0
+        self._seen: set[psutil.Process] = set()
+
+    def supervise(self) -> None:
+        """Start again what does not run."""
+        if self.broker.process is None:
+            self.broker.start()
+        if not self.driver.is_alive:
+            self.driver.start()
+            self.starts += 1
+
+    def reached(self) -> int:
+        """How far the pipeline is."""
+        with Client(self.broker.bootstrap, timeout_s=5) as client:
+            return sum(each.offset for each in Admin(client).groups.offsets(self.pipeline.name).values())
+
+    def await_progress(self, what: str) -> None:
+        """Until the pipeline gets further; whatever has stopped is started again."""
+        before = _or(self.reached, 0)
+
+        def is_further() -> bool:
+            self.supervise()
+            return _or(self.reached, 0) > before
+
+        until(is_further, PROGRESS_SECONDS, f"progress after {what}")
+        self._seen.update(self.driver.processes())
+
+    def kill_somebody(self) -> str:
+        """SIGKILL for one of them, at a random moment."""
+        time.sleep(self.chance.uniform(0, MOMENT_SECONDS))  # the moment is what is random here
+        victim = self.chance.choice(["broker", "driver", "JVM", "Python worker", "Python worker"])
+        self._seen.update(self.driver.processes())
+        if victim == "broker":
+            self.broker.kill()
+        elif victim == "driver":
+            self.driver.kill()
+        else:
+            found = [each for each in self.driver.processes()[1:] if _is_java(each) == (victim == "JVM")]
+            if not found:
+                return self.kill_somebody()  # it has stopped by itself just now, or has not begun
+            _kill(self.chance.choice(found))
+        self.killed[victim] += 1
+        return victim
+
+    def finish(self) -> None:
+        """Let the pipeline do what is left, and stop."""
+        self.supervise()
+        if self.driver.is_alive:
+            self.driver.kill()
+        with DriverProcess(self.pipeline) as last:
+            assert last.wait() == 0, last.log.read_text()[-4_000:]
+
+    def end_all(self) -> None:
+        """Whoever has outlived its driver."""
+        if self.driver.is_alive:
+            self.driver.kill()
+        for each in self._seen:
+            _kill(each)
+
+
+def _or(ask: Callable[[], T], otherwise: T) -> T:
+    """What a broker says, if it is there."""
+    try:
+        return ask()
+    except (ClientError, Refused):
+        return otherwise
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+@dataclass
+class Killed:
+    """What became of a pipeline."""
+
+    seed: int
+    victims: Counter[str]
+    starts: int
+    """Of the driver."""
+    records: int
+    lost: list[bytes] = field(default_factory=list)
+    doubled: list[bytes] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What else is not as it should be."""
+
+    @property
+    def kills(self) -> int:
+        """Of all together."""
+        return sum(self.victims.values())
+
+    def __str__(self) -> str:
+        victims = ", ".join(f"{number} × {name}" for name, number in sorted(self.victims.items()))
+        return (
+            f"SEMEL_SEED={self.seed}; killed: {victims}; the driver was started {self.starts} times; "
+            f"{self.records} records, {len(self.lost)} lost, {len(self.doubled)} doubled; "
+            f"{'; '.join(self.problems) or 'nothing else is wrong'}"
+        )
+
+
+def run(kills: int, seed: int | None = None) -> Killed:
+    """Kill so often, then let the pipeline come to its end and compare."""
+    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    with tempfile.TemporaryDirectory(prefix="semel-kills-") as name:
+        directory = Path(name)
+        with BrokerProcess(directory / "data") as broker:
+            create(broker.bootstrap, ("in", 2), ("out", 3))
+            chaos = Chaos(broker, directory / "pipeline", seed)
+            feeder = Feeder(broker.bootstrap)
+            feeder.start()
+            try:
+                what = "the start"
+                for _ in range(kills):
+                    chaos.await_progress(what)
+                    what = f"the kill of a {chaos.kill_somebody()}"
+                chaos.await_progress(what)
+                feeder.stop()
+                chaos.finish()
+            finally:
+                feeder.stop()
+                chaos.end_all()
+            return _judged(chaos, feeder, seed)
+
+
+def _judged(chaos: Chaos, feeder: Feeder, seed: int) -> Killed:
+    bootstrap = chaos.broker.bootstrap
+    expected = values(range(feeder.count))
+    found = committed(bootstrap, "out")
+    killed = Killed(seed, chaos.killed, chaos.starts, feeder.count)
+    killed.lost, killed.doubled = sorted(expected - found), sorted(found - expected)
+    if feeder.failed or feeder.acknowledged != feeder.count:
+        killed.problems.append(
+            f"of {feeder.count} inputs {feeder.acknowledged} were taken: {feeder.failed[:3]}"
+        )
+    if committed(bootstrap, "in") != expected:
+        killed.problems.append("the input is not what was fed")
+    if left := open_transactions(bootstrap):
+        killed.problems.append(f"open transactions: {left}")
+    return killed

@@ -81,14 +81,11 @@ def submit(
         has log start offset -1. A partition that is named twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
-    if None in topics or any(topic.configs and _is_compacted(broker, topic) for topic in topics if topic):
-        return _look_first(broker, topics, request, context, done)
+    for topic in topics:
+        if topic is None or (topic.configs and broker.catalog.limits(topic).compacts):
+            return _look_first(broker, topics, request, context, done)
     _Produce(broker, request, context, done).start(topics)
     return None
-
-
-def _is_compacted(broker: Broker, topic: Topic | None) -> bool:
-    return topic is not None and broker.catalog.limits(topic).compacts
 
 
 async def _look_first(
@@ -111,7 +108,7 @@ async def _look_first(
             topics[at] = await broker.catalog.topic(each.name)
     production = _Produce(broker, request, context, done)
     for topic, data in zip(topics, request.topic_data, strict=True):
-        if _is_compacted(broker, topic):
+        if topic is not None and broker.catalog.limits(topic).compacts:
             for part in data.partition_data:
                 await production.look_at_keys(part.records)
     production.start(topics)

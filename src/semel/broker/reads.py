@@ -253,7 +253,8 @@ class Reads:
         """The result of a look that was read, or of another look if this one was overtaken."""
         wanted = look.wanted
         reason: Exception | str = "rows and bytes disagree"
-        for _ in range(LOOKS_MAX):
+        looks_left = LOOKS_MAX
+        while looks_left:
             newest = await self.partition(wanted.partition)
             if newest is None:
                 return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -261,12 +262,15 @@ class Reads:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
             if look.error:
                 return FetchResult(look.error)
-            is_true = not look.is_gone and _is_as_it_was(look.partition, newest)
-            if pieces is not None and is_true and stamp_all(look.batches, pieces):
+            is_overtaken = not _is_as_it_was(look.partition, newest)
+            if pieces is not None and not (is_overtaken or look.is_gone) and stamp_all(look.batches, pieces):
                 look.buffers = [together(pieces)]
                 result = await self._result(look)
                 if result is not None:
                     return result
+                is_overtaken = True
+            # Compaction may overtake a reader time and again. That says nothing of the bytes.
+            looks_left -= not is_overtaken
             at_least_one = look.size_bytes > look.limit_bytes
             look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
             try:

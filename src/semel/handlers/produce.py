@@ -95,9 +95,10 @@ async def _look_first(
     context: RequestContext,
     done: Done,
 ) -> None:
-    """Topics that are not in memory have to be asked for; the connection begins nothing else meanwhile.
+    """Topics that are not in memory have to be asked for, and compacted ones need a look at their keys.
 
-    They are kept here until all are found: the catalog may have forgotten the first when the last one comes.
+    The connection begins nothing else meanwhile. Topics are kept here until all are found: the catalog may
+    have forgotten the first when the last one comes.
     """
     for at, each in enumerate(request.topic_data):
         if topics[at] is not None:

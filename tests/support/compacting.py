@@ -115,10 +115,16 @@ class Table:
         return result
 
     async def records(self, offset: int = 0, isolation: Isolation = COMMITTED) -> list[Record]:
-        """What a consumer gets from an offset on."""
-        result = await self.fetch(offset, isolation)
-        assert result.error is ErrorCode.NONE
-        return seen(result, offset)
+        """What a consumer gets from an offset on, to the end."""
+        found: list[Record] = []
+        while True:
+            result = await self.fetch(offset, isolation)
+            assert result.error is ErrorCode.NONE
+            ends = [header.last_offset + 1 for _, header in iter_batches(b"".join(result.buffers))]
+            if not ends:
+                return found
+            found += seen(result, offset)
+            offset = ends[-1]
 
     async def pairs(self, isolation: Isolation = COMMITTED) -> list[tuple[int, str, str | None]]:
         """Offset, key and value of everything in the log."""

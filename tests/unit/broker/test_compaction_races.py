@@ -13,8 +13,7 @@ from semel.broker.reads import Isolation
 from semel.core.types import ErrorCode
 
 WRITES = 200
-SWAPS = 20
-"""Both at least."""
+"""With compaction after ten of them at the latest."""
 KEYS = 6
 
 
@@ -28,6 +27,7 @@ class Race:
         self.newest: dict[str, str] = {}
         self.aborted: set[str] = set()
         self.is_over = False
+        self.compacted = asyncio.Event()
         self.read = 0
 
     def pairs(self) -> list[tuple[str | None, str | None]]:
@@ -40,9 +40,10 @@ class Race:
 
     async def write(self) -> None:
         producer = await Producer(self.table.broker, "t").init()
-        written = 0
-        while written < WRITES or (await self.table.partition()).compactions < SWAPS:
-            written += 1
+        for written in range(WRITES):
+            if written % 10 == 9:
+                self.compacted.clear()
+                await self.compacted.wait()
             pairs = self.pairs()
             values = {str(key): str(value) for key, value in pairs}
             if self.chance.random() < 0.5:
@@ -83,6 +84,7 @@ class Race:
     async def compact(self) -> None:
         while not self.is_over:
             await self.table.compact()
+            self.compacted.set()
             await asyncio.sleep(0.001)
 
     async def sweep(self) -> None:
@@ -108,6 +110,7 @@ async def test_nobody_is_in_anybodys_way(
             tasks.create_task(race.compact())
             tasks.create_task(race.sweep())
         assert race.read > 0
+        assert (await table.partition()).compactions >= WRITES // 10
         for _ in range(2):
             found = {key: value for _, key, value in await table.pairs()}
             assert found == race.newest

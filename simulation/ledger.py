@@ -60,6 +60,8 @@ class SimulatedLedger:
                 self._append(fact, next(nth))
             elif isinstance(fact, f.BatchStaged):
                 self._staged.setdefault((fact.partition, fact.producer_id), []).append((fact, next(nth)))
+            elif isinstance(fact, f.BatchesReplaced):
+                self._replace(fact, [next(nth) for _ in fact.rewritten])
             else:
                 getattr(self, "_" + type(fact).__name__)(fact)
         assert next(nth, None) is None, "every place belongs to a batch"
@@ -87,6 +89,22 @@ class SimulatedLedger:
         self._put(fact.partition, after)
         stored = StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place)
         self.batches[fact.partition].append(stored)
+
+    def _replace(self, fact: f.BatchesReplaced, places: Sequence[Place]) -> None:
+        before = self._get(fact.partition)
+        after = before._replace(
+            size_bytes=fact.size_bytes, cleaned_offset=fact.cleaned_offset, compactions=fact.compactions
+        )
+        self._put(fact.partition, after)
+        stored = {each.base_offset: each for each in self.batches[fact.partition]}
+        for base_offset in fact.removed:
+            del stored[base_offset]
+        for batch, place in zip(fact.rewritten, places, strict=True):
+            assert stored[batch.base_offset].last_offset == batch.last_offset, "no offset changes"
+            stored[batch.base_offset] = StoredBatch(*batch[:3], place)
+        self.batches[fact.partition] = list(stored.values())
+        aborted = self._aborted.get(fact.partition, [])
+        self._aborted[fact.partition] = [each for each in aborted if each.marker_offset not in fact.removed]
 
     def _StagedCommitted(self, fact: f.StagedCommitted) -> None:  # noqa: N802 - named after the fact
         before = self._get(fact.partition)

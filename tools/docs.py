@@ -52,6 +52,21 @@ A name that does not exist is refused.
 *Inert* ones are accepted and shown because clients set them by habit; here they change nothing.
 
 {configs}
+
+## Compaction
+
+`cleanup.policy=compact` keeps the newest record of each key; `compact,delete` also deletes what is old or too much. Every record needs a key
+then: one without is refused (INVALID_RECORD). A record whose value is null, a tombstone, deletes its key. It is kept for `delete.retention.ms`
+after it was first compacted, so that readers which are behind see it.
+
+Every `log.cleaner.backoff.ms` the broker looks for partitions that are worth it: those in which more than `min.cleanable.dirty.ratio` of the
+bytes was not compacted yet, or in which the oldest of that is older than `max.compaction.lag.ms`. Records younger than
+`min.compaction.lag.ms`, and everything from the first open transaction on, wait. Records of aborted transactions go, and their markers later.
+Where nothing new is written nothing is compacted, as in Kafka.
+
+Offsets never change; where records are gone there are gaps. Compaction needs room before it frees some, so it waits on a full disk. A pass keeps
+`semel.compaction.keys.max` keys in memory; a partition with more is compacted in several passes. How it works:
+[ADR 0030](adr/0030-compaction-swaps-batches.md).
 """
 
 PROTOCOL = """# Protocol

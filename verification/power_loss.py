@@ -113,10 +113,12 @@ class _Recording:
     async def go(self, states: int) -> None:
         """Live, and see what is left of each life."""
         platter, is_killed = Platter(), False
+        # Whether the power was gone since somebody was told something: then early answers may be lost.
+        is_lost = False
         platter.told = Told()
         for number in range(LIVES):
             share = states // LIVES + (states % LIVES if number == 0 else 0)
-            events = await self._life(platter, is_killed=is_killed)
+            events = await self._life(platter, is_killed=is_killed and not is_lost)
             if events is None:
                 self._found.states += share
                 return
@@ -126,8 +128,10 @@ class _Recording:
             cut = self._chance.choice((len(events), self._chance.randint(0, len(events))))
             for event in events[:cut]:
                 platter.take(event)
+                is_lost = is_lost and event.kind != "told"
             is_killed = self._chance.random() < 0.4
             if not is_killed:
+                is_lost = True
                 files = platter.lost(self._chance.choice(MODES), self._chance)
                 told, platter = platter.told, Platter(files)
                 platter.told = told

@@ -1,8 +1,8 @@
 """The life of a store under a random workload, and a telling of what must be there after each commit.
 
 The real rules decide (``semel.core``), so that the facts are those that a broker would commit: plain batches,
-small and too large for the journal, transactions of both visibilities with offsets, log starts, topics that
-come and go. Around them the store is swept, synchronised, read, closed and opened.
+small and too large for the journal, transactions of both visibilities with offsets, log starts, compaction,
+topics that come and go. Around them the store is swept, synchronised, read, closed and opened.
 
 ``History`` is the second telling: what the facts come to after each commit, by ``simulation.ledger``, which
 shares no code with SQLite. Every commit gives a producer id away, so a store says by the next one up to which
@@ -41,6 +41,7 @@ from semel.store.embedded import EmbeddedStore
 from semel.store.interface import Place
 from semel.wire.records import Record, encode_batch, read_header
 from simulation.ledger import SimulatedLedger
+from verification.compacting import compaction_of
 
 SIZES: Final = (10, 10, 300, 700, 1_500)
 LARGE: Final = 4_000
@@ -49,9 +50,12 @@ MANY: Final = 400
 """Facts that are too many for it."""
 TOPICS: Final = {"orders": 2, "payments": 1, "staged": 2}
 IDS: Final = ("x", "y")
+KEYS: Final = (b"a", b"b", b"c", None)
 EVERYTHING: Final = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 COMMITS: Final = ("append", "append", "append", "write", "write", "write", "write", "pend", "end", "end")
-RARE: Final = ("large",) * 4 + ("write large", "many", "trim", "trim", "topic", "init", "group", "offsets")
+RARE: Final = ("large",) * 4 + (
+    *("write large", "many", "trim", "trim", "compact", "compact", "topic", "init", "group", "offsets"),
+)
 AROUND: Final = ("read",) * 4 + (
     "synchronise",
     "flush",
@@ -307,8 +311,8 @@ class Life:
             batch = encode_batch(self._records(size))
             key = await self._partition(chance.choice(["orders", "payments"]))
             return None if key is None else Append(key, read_header(batch), batch)
-        if what == "trim":
-            return await self._trim()
+        if what in ("trim", "compact"):
+            return await (self._trim() if what == "trim" else self._compact())
         if what == "topic":
             name = chance.choice([*TOPICS])
             await self._load([TopicKey(name)])
@@ -350,7 +354,10 @@ class Life:
 
     def _records(self, size: int) -> list[Record]:
         count = self._chance.choice((1, 1, 2))
-        return [Record(at, self._now, None, self._chance.randbytes(size // count)) for at in range(count)]
+        return [
+            Record(at, self._now, self._chance.choice(KEYS), self._chance.randbytes(size // count))
+            for at in range(count)
+        ]
 
     def _remember_sequence(self, command: Command, answer: Any) -> None:
         if isinstance(command, Append) and command.header.producer_id >= 0 and not answer.error:
@@ -369,6 +376,17 @@ class Life:
         key = await self._partition(self._chance.choice([*TOPICS]))
         return None if key is None else await self._below(key, self._chance.randint(1, 8))
 
+    async def _compact(self) -> Command | None:
+        key = await self._partition(self._chance.choice([*TOPICS]))
+        if key is None:
+            return None
+        if self._store.has_early:
+            await self._commit([], [], is_early=False)
+        await self._load([key])
+        partition = self._state.partitions[key]
+        assert partition is not None
+        return await compaction_of(self._store, key, partition, self._now, self._chance.choice((0, 20)))
+
     async def _partitions(self) -> list[PartitionKey]:
         topics = await self._store.ledger.topics()
         return [PartitionKey(each.topic_id, index) for each in topics for index in range(each.partitions)]
@@ -380,7 +398,8 @@ class Life:
         await self._load([key])
         partition = self._state.partitions[key]
         offset = (partition.high_watermark if partition else 0) * eighths // 8
-        return DeleteRecords(key, offset, *await self._store.ledger.size_below(key, offset))
+        below = await self._store.ledger.size_below(key, offset)
+        return DeleteRecords(key, offset, *below, partition.compactions if partition else 0)
 
     def _create(self, name: str) -> Command:
         configs = {"semel.visibility": "journal"} if name == "staged" else {}

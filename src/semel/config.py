@@ -38,6 +38,11 @@ class Settings:
     log_retention_ms: int = _setting(604_800_000, "seven days; a topic's retention.ms overrides it")
     log_retention_bytes: int = _setting(-1, "no limit by size; a topic's retention.bytes overrides it")
     log_retention_check_interval_ms: int = _setting(60_000, "how often retention and sweeping run")
+    log_cleaner_enable: bool = _setting(True, "whether topics with cleanup.policy compact are compacted")
+    log_cleaner_backoff_ms: int = _setting(15_000, "how often a partition worth compacting is looked for")
+    semel_compaction_keys_max: int = _setting(
+        250_000, "keys that one pass of compaction knows, about 50 MB; more take more passes"
+    )
     producer_id_expiration_ms: int = _setting(86_400_000, "a producer that is silent this long is forgotten")
     producer_id_expiration_check_interval_ms: int = _setting(600_000, "how often that is looked for")
 

@@ -10,7 +10,7 @@ compared, and every log with what the facts say of it.
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from support.rules import header
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     GroupChanged,
     GroupDeleted,
@@ -34,6 +35,7 @@ from semel.core.facts import (
 from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.offsets import Committer
 from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, Membership
+from semel.core.replacing import ReplaceBatches
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from semel.core.transactions import commands as transactions
@@ -45,9 +47,11 @@ from semel.core.types import (
     GroupKey,
     Key,
     OffsetKey,
+    Partition,
     PartitionKey,
     PendingKey,
     ProducerKey,
+    Rewritten,
     TransactionKey,
 )
 from semel.store.interface import Place, StoredBatch
@@ -94,6 +98,7 @@ usual = st.one_of(
     inside,
     ends,
     st.tuples(st.just("trim"), names, indexes, st.integers(1, 8)),
+    st.tuples(st.just("replace"), names, indexes, st.integers(0, 2**16 - 1)),
     st.tuples(st.just("expire"), names, indexes, st.integers(0, 2)),
     st.tuples(st.just("allocate")),
     facts,
@@ -138,7 +143,7 @@ class Log:
         self.staged: dict[int, list[tuple[BatchStaged, Place]]] = {}
         self.aborted: list[TransactionClosed] = []
 
-    def apply(self, fact: Fact, place: Place | None) -> None:
+    def apply(self, fact: Fact, place: Place | None, more: Sequence[Place] = ()) -> None:
         if isinstance(fact, BatchAppended):
             assert place is not None
             self.batches.append(StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place))
@@ -154,6 +159,14 @@ class Log:
             assert offset == fact.last_offset + 1
         elif isinstance(fact, StagedDropped):
             del self.staged[fact.producer_id]
+        elif isinstance(fact, BatchesReplaced):
+            new = {
+                each.base_offset: StoredBatch(*each[:3], where)
+                for each, where in zip(fact.rewritten, more, strict=True)
+            }
+            kept = [each for each in self.batches if each.base_offset not in fact.removed]
+            self.batches = [new.get(each.base_offset, each) for each in kept]
+            self.aborted = [each for each in self.aborted if each.marker_offset not in fact.removed]
         elif isinstance(fact, TransactionClosed) and not fact.is_commit:
             self.aborted.append(fact)
 
@@ -257,8 +270,13 @@ class Broker:
             assert found == [batch for batch in log.batches if batch.last_offset >= start]
             assert sum(batch.place.length for batch in found) == partition.size_bytes
             ends = [batch.last_offset + 1 for batch in found]
-            assert [batch.base_offset for batch in found[1:]] == ends[:-1]
+            edges = zip(ends, (batch.base_offset for batch in found[1:]), strict=False)
+            assert all(ended <= begun for ended, begun in edges)
+            assert partition.compactions or len(found) < 2 or found[1].base_offset == ends[0]
             assert (ends or [end])[-1] == end
+            for timestamp in (0, 20, 40, 60, 1_000):
+                reached = next((each for each in found if each.max_timestamp >= timestamp), None)
+                assert await self.ledger.first_batch_since(key, timestamp) == reached
             for first in range(start, end + 1, 3):
                 for before in (first, first + 2, end, end + 1):
                     assert await self.ledger.aborted(key, first, before) == log.told(first, before)
@@ -284,15 +302,23 @@ class Broker:
     def _note(self, fact: Fact, places: list[Place]) -> None:
         """What follows from a fact for the logs; the place of its bytes, if it has any."""
         place = None
+        more: list[Place] = []
         if isinstance(fact, BatchAppended | BatchStaged):
-            place = Place(1 + self._chunk_end // 5_000, self._chunk_end, fact.size_bytes)
-            self._chunk_end += fact.size_bytes
+            place = self._place(fact.size_bytes)
             places.append(place)
+        elif isinstance(fact, BatchesReplaced):
+            more = [self._place(each.size_bytes) for each in fact.rewritten]
+            places += more
         if isinstance(fact, TopicDeleted):
             for index in range(fact.topic.partitions):
                 self.logs.pop(PartitionKey(fact.topic.topic_id, index), None)
         elif isinstance(getattr(fact, "partition", None), PartitionKey):
-            self.logs.setdefault(fact.partition, Log()).apply(fact, place)
+            self.logs.setdefault(fact.partition, Log()).apply(fact, place, more)
+
+    def _place(self, size_bytes: int) -> Place:
+        place = Place(1 + self._chunk_end // 5_000, self._chunk_end, size_bytes)
+        self._chunk_end += size_bytes
+        return place
 
     def _bytes_of_chunks(self) -> dict[int, int]:
         counted: dict[int, int] = {}
@@ -335,11 +361,11 @@ class Broker:
             key = self._key(rest[0], rest[1])
             if what == "append":
                 return self._append(key, *rest[2:])
-            command = (
-                await self._trim(key, rest[2])
-                if what == "trim"
-                else ExpireProducer(ProducerKey(*key, 1_000 + rest[2]), self._now)
-            )
+            looked = {"trim": self._trim, "replace": self._replace}
+            if what in looked:
+                command = await looked[what](key, rest[2])
+            else:
+                command = ExpireProducer(ProducerKey(*key, 1_000 + rest[2]), self._now)
         return command.keys(), lambda: command
 
     async def _prepare_transactional(self, what: str, name: str, *rest: Any) -> Prepared:
@@ -368,7 +394,32 @@ class Broker:
         (partition,) = await self.ledger.load([key])
         offset = partition.high_watermark * eighths // 8 if partition else 0
         start, size = await self.ledger.size_below(key, offset)
-        return DeleteRecords(key, offset, start, size)
+        return DeleteRecords(key, offset, start, size, partition.compactions if partition else 0)
+
+    async def _replace(self, key: PartitionKey, chance: int) -> ReplaceBatches:
+        """Take some of what is stable away and rewrite some, as compaction would, with bits for a rule."""
+        (partition,) = await self.ledger.load([key])
+        partition = partition or Partition()
+        stable = await self.ledger.find_batches(
+            key, 0, before=partition.last_stable_offset, bytes_max=2**40, batches_max=10_000
+        )
+        chosen = [(each, chance >> (2 * at % 16) & 3) for at, each in enumerate(stable)]
+        removed = [each for each, bits in chosen[:-1] if bits == 1]
+        rewritten = [each for each, bits in chosen if bits >= 2]
+        freed = sum(each.place.length for each in (*removed, *rewritten))
+        smaller = [
+            Rewritten(*each[:2], each.max_timestamp // 2, 1 + each.place.length // 2) for each in rewritten
+        ]
+        return ReplaceBatches(
+            key,
+            partition.log_start_offset,
+            partition.compactions,
+            tuple(smaller),
+            (),
+            tuple(each.base_offset for each in removed),
+            freed,
+            stable[-1].last_offset + 1 if stable else 0,
+        )
 
     def _create(self, name: str, partitions: int) -> CreateTopic:
         topic_id = os.urandom(16)

@@ -287,4 +287,22 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "2"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "3"}]
+
+
+async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
+    ledger = await SqliteLedger.open(path)
+    created = scribe.created()
+    await ledger.commit([created], [])
+    key = PartitionKey(created.topic.topic_id, 0)
+    await scribe.fill(ledger, key, [{"records": 2}])
+    await ledger.close()
+    connection = apsw.Connection(str(path))
+    for column in ("cleaned_offset", "compactions"):
+        connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")
+    connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
+    connection.close()
+    ledger = await SqliteLedger.open(path)
+    assert await ledger.load([key]) == [scribe.partitions[key]]
+    await ledger.close()
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "3"}]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from semel.core.partition import Append
+from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
 from semel.core.transactions.runs import GroupCommit
 from semel.core.types import Command
@@ -67,6 +68,8 @@ class Asked:
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
+        if isinstance(command, ReplaceBatches):
+            self.room_bytes += sum(map(len, command.records))
         if kind in ENDING:
             self.is_watched = True
             ends = len(command.transactions) if isinstance(command, GroupCommit) else 1

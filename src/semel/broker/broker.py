@@ -16,8 +16,9 @@ ends the process, an embedded broker is stopped and says why.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +31,7 @@ from semel.broker.reads import Reads
 from semel.config import Settings
 from semel.core.facts import (
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     FeatureChanged,
     LogStartAdvanced,
@@ -225,14 +227,20 @@ class Broker:
             # What is written from now on may reach the offset, and was not meant.
             return RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE)
         while True:
+            # Before the look: if batches are replaced after this, the size that is found may be another.
+            newest = await self.reads.partition(partition)
+            compactions = 0 if newest is None else newest.compactions
             log_start, size_below = await self.store.ledger.size_below(partition, offset)
-            answer: RecordsDeleted = await self.ask(DeleteRecords(partition, offset, log_start, size_below))
+            answer: RecordsDeleted = await self.ask(
+                DeleteRecords(partition, offset, log_start, size_below, compactions)
+            )
             if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 return answer
 
     def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         """Show readers what a commit made true. Runs before anyone is answered."""
         touched: list[PartitionKey] = []
+        compacted: list[PartitionKey] = []
         appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
         rare: list[Fact] = []
         nth = iter(batches)
@@ -244,6 +252,11 @@ class Broker:
             elif kind is BatchStaged:
                 # Nobody may read it yet.
                 next(nth)
+            elif kind is BatchesReplaced:
+                # Readers find the new ones on the disk.
+                touched.append(fact.partition)
+                compacted.append(fact.partition)
+                deque(islice(nth, len(fact.rewritten)), maxlen=0)
             elif kind is StagedCommitted:
                 appended.append((fact, None))
                 touched.append(fact.partition)
@@ -258,7 +271,7 @@ class Broker:
             if partition is not None:
                 changed[key] = partition
         if changed:
-            self.reads.publish(changed, appended)
+            self.reads.publish(changed, appended, compacted)
         if rare:
             self._publish_rare(rare)
 

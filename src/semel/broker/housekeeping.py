@@ -1,9 +1,10 @@
 """Housekeeping: what time brings about.
 
-Rounds, each at its own pace: group deadlines (sessions, rebalances), transactions that are open for too long,
-retention (old records, the rows and bytes they leave behind), and expiry (producers, offsets and
-transactional ids nobody uses). A round only *asks*: it sends commands to the commit loop, which decides again
-with what is true by then. So a round that works from an old look at the ledger can be late, but never wrong.
+Rounds, each at its own pace: group deadlines (sessions, rebalances), transactions that are open for too
+long, retention (old records, the rows and bytes they leave behind), compaction (``compaction``), and expiry
+(producers, offsets and transactional ids nobody uses). A round only *asks*: it sends commands to the commit
+loop, which decides again with what is true by then. So a round that works from an old look at the ledger
+can be late, but never wrong.
 
 A full store is no reason to stop: what frees space goes on, and the round comes again. Anything else that
 goes wrong here ends the process, as any task of the broker does.
@@ -14,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.compaction import Compaction
 from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
@@ -36,6 +38,7 @@ class Housekeeping:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self.compaction = Compaction(broker)
 
     async def run(self) -> None:
         """All rounds, until cancelled."""
@@ -46,6 +49,10 @@ class Housekeeping:
             rounds.create_task(
                 self._every(settings.log_retention_check_interval_ms, self.retain), name="retention"
             )
+            if settings.log_cleaner_enable:
+                rounds.create_task(
+                    self._every(settings.log_cleaner_backoff_ms, self.compaction.compact), name="compaction"
+                )
             rounds.create_task(
                 self._every(settings.producer_id_expiration_check_interval_ms, self.expire), name="expiry"
             )

@@ -53,6 +53,8 @@ class Metrics:
         self.commands = 0
         self.facts = 0
         self.batch_bytes = 0
+        self.compactions = 0
+        self.compacted_bytes = 0
         self.commands_per_tick = Histogram(COMMANDS)
         self.decide_seconds = Histogram(SECONDS)
         self.commit_seconds = Histogram(SECONDS)
@@ -118,6 +120,8 @@ class Metrics:
             ("semel_commands", "Commands decided.", self.commands),
             ("semel_facts", "Facts written to the ledger.", self.facts),
             ("semel_batch_bytes", "Bytes of batches written to chunks.", self.batch_bytes),
+            ("semel_compactions", "Steps of compaction that replaced batches.", self.compactions),
+            ("semel_compacted_bytes", "Bytes that compaction took out of logs.", self.compacted_bytes),
         ):
             yield CounterMetricFamily(name, documentation, value=total)
         closed = CounterMetricFamily(

@@ -115,6 +115,7 @@ class OffsetSearch:
             log.warning("the batch at offset %d of %s cannot be read: %s", batch.base_offset, key, error)
             return None
         newest = self._views.get(key) or partition
+        # A batch that compaction has replaced since will do: who reads from there gets the next there is.
         if newest.log_start_offset > batch.last_offset or read_header(data).length != batch.place.length:
             return None
         start = newest.log_start_offset

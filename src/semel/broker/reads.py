@@ -7,14 +7,15 @@ and looks again when it may have gained enough. So a fetch that waits holds no b
 What must stay true:
 
 - Nothing above what was committed and published is served.
-- Bytes may be given back while they are read, but only after the log start that freed them was published.
-  So the log start is compared again after a read; what was overtaken is looked for again, and is then out
-  of range.
+- Bytes may be given back while they are read, but only after the log start that freed them was published,
+  or the compaction that replaced them. So both are compared again after a read; what was overtaken is looked
+  for again, and may then be out of range.
 - Between a look and the wait nothing is awaited, so no publication is missed.
 - What a producer was told is there, is there for a reader that looks past open transactions. Work that was
   answered early is not published yet (``early``), so such a reader that comes to the end has it flushed.
 - Whoever gets records of aborted transactions is told all of them. They leave the ledger when the log start
-  has passed them; so the log start is compared again after they were asked for, too.
+  has passed them, or when compaction has left nothing of them; so both are compared again after they were
+  asked for, too.
 
 Next: ``views`` (what is published), ``tail`` (the newest batches), ``offset_search`` (offsets by time);
 above, ``handlers/fetch.py``.
@@ -102,10 +103,12 @@ class Reads:
         self,
         partitions: dict[PartitionKey, Partition],
         appended: Iterable[tuple[BatchAppended | StagedCommitted, Buffer | None]],
+        compacted: Iterable[PartitionKey] = (),
     ) -> None:
         """Show readers what a commit made true: the values of the partitions it touched, and its batches.
 
-        A batch may come without its bytes; then it is read from disk.
+        A batch may come without its bytes; then it is read from disk. In the ``compacted`` partitions
+        batches were replaced.
         """
         for fact, buffer in appended:
             if fact.partition in partitions:
@@ -115,6 +118,10 @@ class Reads:
             if before is None or before.log_start_offset != partition.log_start_offset:
                 self._tail.trim(key, partition.log_start_offset)
             self._waiting.published(key, before, partition)
+        for key in compacted:
+            # Which of the kept ones were replaced is not worth knowing: those that were lie below this.
+            if key in partitions:
+                self._tail.trim(key, partitions[key].last_stable_offset)
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
         """These partitions are deleted."""
@@ -238,17 +245,16 @@ class Reads:
             pieces = [None] * len(looks)
         results: list[FetchResult] = []
         for look, mine in zip(looks, pieces, strict=True):
-            if look.batches or look.is_gone:
-                results.append(await self._settle(look, mine))
-            else:
-                results.append(await self._result(look))
+            result = None if look.batches or look.is_gone else await self._result(look)
+            results.append(await self._settle(look, mine) if result is None else result)
         return results
 
     async def _settle(self, look: Look, pieces: Sequence[Piece] | None) -> FetchResult:
         """The result of a look that was read, or of another look if this one was overtaken."""
         wanted = look.wanted
         reason: Exception | str = "rows and bytes disagree"
-        for _ in range(LOOKS_MAX):
+        looks_left = LOOKS_MAX
+        while looks_left:
             newest = await self.partition(wanted.partition)
             if newest is None:
                 return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -256,9 +262,15 @@ class Reads:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
             if look.error:
                 return FetchResult(look.error)
-            if pieces is not None and not look.is_gone and stamp_all(look.batches, pieces):
+            is_overtaken = not _is_as_it_was(look.partition, newest)
+            if pieces is not None and not (is_overtaken or look.is_gone) and stamp_all(look.batches, pieces):
                 look.buffers = [together(pieces)]
-                return await self._result(look)
+                result = await self._result(look)
+                if result is not None:
+                    return result
+                is_overtaken = True
+            # Compaction may overtake a reader time and again. That says nothing of the bytes.
+            looks_left -= not is_overtaken
             at_least_one = look.size_bytes > look.limit_bytes
             look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
             try:
@@ -268,7 +280,8 @@ class Reads:
         log.error("the bytes at offset %d of %s cannot be read: %s", wanted.offset, wanted.partition, reason)
         return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
 
-    async def _result(self, look: Look) -> FetchResult:
+    async def _result(self, look: Look) -> FetchResult | None:
+        """What is told of a look; None if it was overtaken by compaction."""
         partition = look.partition
         if look.error or partition is None:
             return FetchResult(look.error)
@@ -284,6 +297,8 @@ class Reads:
                     return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 if newest.log_start_offset > wanted.offset:
                     return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
+                if not _is_as_it_was(partition, newest):
+                    return None
         return FetchResult(
             ErrorCode.NONE,
             partition.high_watermark,
@@ -292,6 +307,11 @@ class Reads:
             look.buffers,
             aborted,
         )
+
+
+def _is_as_it_was(seen: Partition | None, newest: Partition) -> bool:
+    """Whether no batch was replaced since a look."""
+    return seen is not None and seen.compactions == newest.compactions
 
 
 async def _nothing_to_flush() -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from semel.core.topic_configs import value_of
+from semel.core.topic_configs import value_of, words
 from semel.core.types import PartitionKey, Topic
 
 
@@ -18,6 +18,12 @@ class TopicLimits(NamedTuple):
     retention_bytes: int
     deletes: bool
     """Whether old records are deleted at all; a topic that is only compacted keeps them."""
+    compacts: bool
+    """Whether only the newest record of each key is kept; then every record needs a key."""
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
     is_journal: bool
     """Whether a transaction's records get their offsets when it commits."""
     block_max_ms: int
@@ -39,7 +45,12 @@ class TopicLimits(NamedTuple):
             int(value("message.timestamp.after.max.ms")),
             int(value("retention.ms")),
             int(value("retention.bytes")),
-            "delete" in value("cleanup.policy"),
+            "delete" in words(value("cleanup.policy")),
+            "compact" in words(value("cleanup.policy")),
+            int(value("delete.retention.ms")),
+            int(value("min.compaction.lag.ms")),
+            int(value("max.compaction.lag.ms")),
+            float(value("min.cleanable.dirty.ratio")),
             value("semel.visibility") == "journal",
             int(value("semel.transaction.block.max.ms")),
             tuple(PartitionKey(topic.topic_id, index) for index in range(topic.partitions)),

@@ -25,6 +25,9 @@ def gained(before: Partition | None, after: Partition, isolation: Isolation) -> 
         return 0
     if before is None or after.log_start_offset != before.log_start_offset:
         return ENOUGH
+    if after.compactions != before.compactions:
+        # What came and what went cannot be told from the size any more.
+        return ENOUGH
     if isolation is Isolation.READ_COMMITTED and (before.open_transactions or after.open_transactions):
         # Bytes behind an open transaction do not count; when it ends, its size is not known here.
         return 0 if after.last_stable_offset == before.last_stable_offset else ENOUGH

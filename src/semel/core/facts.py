@@ -16,6 +16,7 @@ from semel.core.types import (
     PendingOffset,
     ProducerKey,
     ProducerState,
+    Rewritten,
     Topic,
     Transaction,
 )
@@ -72,6 +73,23 @@ class LogStartAdvanced(NamedTuple):
     partition: PartitionKey
     log_start_offset: int
     size_bytes: int
+
+
+class BatchesReplaced(NamedTuple):
+    """Compaction took records out of a log: some batches have fewer, some are gone. No offset has changed.
+
+    The bytes of those that were rewritten travel beside the facts, in the same order.
+    """
+
+    partition: PartitionKey
+    rewritten: tuple[Rewritten, ...]
+    removed: tuple[int, ...]
+    """The base offsets of the batches that are gone. With the marker of an aborted transaction goes what
+    readers are told of it: nothing else is left of it by then."""
+    size_bytes: int
+    """What is in the partition now."""
+    cleaned_offset: int
+    compactions: int
 
 
 class TransactionClosed(NamedTuple):
@@ -201,6 +219,7 @@ DURABLE: tuple[type, ...] = (
     ProducerAdvanced,
     ProducerExpired,
     LogStartAdvanced,
+    BatchesReplaced,
     TransactionClosed,
     BatchStaged,
     StagedCommitted,

@@ -19,7 +19,7 @@ deleted.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from semel.core import partition_facts
+from semel.core import partition_facts, replacing
 from semel.core.facts import (
     BatchAppended,
     BatchStaged,
@@ -111,13 +111,15 @@ class DeleteRecords(NamedTuple):
     """Delete everything below an offset; -1 is the high watermark.
 
     ``size_below`` is how many bytes lie between ``log_start_seen`` and the offset. The asker has it from the
-    ledger; if the log start moved since, the answer is KAFKA_STORAGE_ERROR, which means: look again.
+    ledger; if the log start moved since, or batches were replaced, the answer is KAFKA_STORAGE_ERROR, which
+    means: look again.
     """
 
     partition: PartitionKey
     offset: int
     log_start_seen: int = -1
     size_below: int = 0
+    compactions_seen: int = 0
 
     def keys(self) -> Iterable[Key]:
         """The partition."""
@@ -319,7 +321,10 @@ def _delete_records(state: "BrokerState", command: DeleteRecords, now: int) -> D
         return Decision(RecordsDeleted(ErrorCode.NONE, partition.log_start_offset))
     if offset == partition.high_watermark:
         remaining = 0
-    elif command.log_start_seen != partition.log_start_offset:
+    elif (command.log_start_seen, command.compactions_seen) != (
+        partition.log_start_offset,
+        partition.compactions,
+    ):
         return Decision(RecordsDeleted(ErrorCode.KAFKA_STORAGE_ERROR))
     else:
         remaining = partition.size_bytes - command.size_below
@@ -347,4 +352,5 @@ DECIDE: dict[type[Any], Decide] = {
     DeleteRecords: _delete_records,
     AllocateProducerId: _allocate_producer_id,
     ExpireProducer: _expire_producer,
+    **replacing.DECIDE,
 }

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.facts import (
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     LogStartAdvanced,
     ProducerAdvanced,
@@ -33,6 +34,8 @@ def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
         partition.size_bytes + fact.size_bytes,
         opened,
         partition.last_aborted_offset,
+        partition.cleaned_offset,
+        partition.compactions,
     )
 
 
@@ -71,6 +74,14 @@ def _log_start_advanced(state: "BrokerState", fact: LogStartAdvanced) -> None:
     )
 
 
+def _batches_replaced(state: "BrokerState", fact: BatchesReplaced) -> None:
+    partition = state.partitions[fact.partition]
+    assert partition is not None
+    state.partitions[fact.partition] = partition._replace(
+        size_bytes=fact.size_bytes, cleaned_offset=fact.cleaned_offset, compactions=fact.compactions
+    )
+
+
 def _producer_advanced(state: "BrokerState", fact: ProducerAdvanced) -> None:
     state.producers[fact.key] = fact.state
 
@@ -87,6 +98,7 @@ def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> N
 APPLY: dict[type[Any], Apply] = {
     BatchAppended: _batch_appended,
     LogStartAdvanced: _log_start_advanced,
+    BatchesReplaced: _batches_replaced,
     TransactionClosed: _transaction_closed,
     BatchStaged: _batch_staged,
     StagedCommitted: _staged_committed,

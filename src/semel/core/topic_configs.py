@@ -125,10 +125,10 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "semel.transaction.block.max.ms": TopicConfig(
         "-1", LONG, "a transaction that writes here is aborted if it is open longer; -1: no limit", -1, _MAX
     ),
-    "delete.retention.ms": TopicConfig("86400000", LONG, "how long a tombstone is kept", 0, _MAX),
+    "delete.retention.ms": TopicConfig("86400000", LONG, "how long a compacted tombstone is kept", 0, _MAX),
     "min.compaction.lag.ms": TopicConfig("0", LONG, "a record is not compacted sooner", 0, _MAX),
     "max.compaction.lag.ms": TopicConfig(str(2**63 - 1), LONG, "a record is compacted by then", 1, _MAX),
-    "min.cleanable.dirty.ratio": TopicConfig("0.5", DOUBLE, "when compaction is worth it", 0, 1),
+    "min.cleanable.dirty.ratio": TopicConfig("0.5", DOUBLE, "compact when more of the bytes is new", 0, 1),
     "min.insync.replicas": TopicConfig("1", INT, "durability is the store's", 1, 2**31 - 1, inert=True),
     "unclean.leader.election.enable": TopicConfig("false", BOOLEAN, "there is none", inert=True),
     "segment.bytes": TopicConfig(

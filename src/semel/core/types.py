@@ -38,6 +38,7 @@ __all__ = [
     "PendingOffset",
     "ProducerKey",
     "ProducerState",
+    "Rewritten",
     "SentBatch",
     "Staged",
     "Ticket",
@@ -140,6 +141,10 @@ class Partition(NamedTuple):
     """Ordered by first offset."""
     last_aborted_offset: int = -1
     """The marker of the newest aborted transaction: above it nobody need ask which were aborted."""
+    cleaned_offset: int = 0
+    """Below it compaction has seen every record; it goes on from here."""
+    compactions: int = 0
+    """How often batches were replaced. Who looked before and reads after looks again."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -147,6 +152,15 @@ class Partition(NamedTuple):
         if self.open_transactions:
             return max(self.open_transactions[0].first_offset, self.log_start_offset)
         return self.high_watermark
+
+
+class Rewritten(NamedTuple):
+    """A batch that compaction left fewer records in. It keeps its offsets, also those of what is gone."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    size_bytes: int
 
 
 class SentBatch(NamedTuple):
@@ -296,7 +310,8 @@ class Decision(NamedTuple):
     answer: Any
     facts: tuple[Fact, ...] = ()
     batches: tuple[Buffer, ...] = ()
-    """The bytes of each ``BatchAppended`` and ``BatchStaged`` among the facts, in the same order."""
+    """The bytes of each ``BatchAppended`` and ``BatchStaged`` among the facts, in the same order, and of all
+    that a ``BatchesReplaced`` rewrote."""
     replies: tuple[tuple[Ticket, Any], ...] = ()
     """Answers for requests that were parked earlier."""
     is_early: bool = False

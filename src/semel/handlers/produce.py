@@ -2,10 +2,12 @@
 
 The hot path of the broker, so it runs without a task: ``submit`` reads nothing but batch headers, hands the
 commands to the commit loop and returns; ``done`` is called with the response when they are durable. Only a
-request for a topic that is not in memory has to wait first: ``submit`` then returns a coroutine, and the
-connection runs it before it begins anything else, so that batches keep their order.
+request for a topic that is not in memory has to wait first, or one for a topic that is compacted, whose
+records need keys: ``submit`` then returns a coroutine, and the connection runs it before it begins anything
+else, so that batches keep their order.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +19,8 @@ from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.handlers.transaction_errors import PRODUCE, told
 from semel.store.interface import StoreFull
-from semel.wire.batch import is_transactional
+from semel.wire.batch import CODEC_MASK, is_transactional
+from semel.wire.errors import ProtocolError
 from semel.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -25,7 +28,14 @@ from semel.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from semel.wire.records import BatchHeader, check_produced, with_log_append_time
+from semel.wire.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    check_produced,
+    read_header,
+    with_log_append_time,
+)
+from semel.wire.reducing import has_keyless
 from semel.wire.schema import Buffer
 
 Refusal: TypeAlias = tuple[ErrorCode, str | None]
@@ -39,6 +49,13 @@ SEVERAL_PRODUCERS: Final[Refusal] = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     "transactional records of more than one producer",
 )
+KEYLESS: Final[Refusal] = (
+    ErrorCode.INVALID_RECORD,
+    "a compacted topic cannot take a record without a key: send one, or change cleanup.policy",
+)
+UNREADABLE: Final[Refusal] = (ErrorCode.INVALID_RECORD, "the records of the batch cannot be read")
+OPENED_HERE_BYTES_MAX: Final = 4_096
+"""Up to this size a batch that is not compressed is opened where it came in: a thread costs more."""
 FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
 FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
 
@@ -57,29 +74,31 @@ def submit(
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
     Differs:   topics with journal visibility answer a transactional batch with base offset -1. Batches are
-        not opened: what is wrong inside is found by readers, timestamps are those of the header, a record
-        without a key is taken on a compacted topic, and no single records are named in errors. What is not
-        one batch is INVALID_RECORD, also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE and the
-        client would try again in vain. The bit for the broker's time is INVALID_TIMESTAMP on every topic. A
-        refused batch has log start offset -1. A partition that is named twice gets both batches.
+        not opened, but for those to compacted topics: what is wrong inside is found by readers, timestamps
+        are those of the header, and no single records are named in errors. What is not one batch is
+        INVALID_RECORD, also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE and the client would
+        try again in vain. The bit for the broker's time is INVALID_TIMESTAMP on every topic. A refused batch
+        has log start offset -1. A partition that is named twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
-    if None in topics:
-        return _look_up_first(broker, topics, request, context, done)
+    for topic in topics:
+        if topic is None or (topic.configs and broker.catalog.limits(topic).compacts):
+            return _look_first(broker, topics, request, context, done)
     _Produce(broker, request, context, done).start(topics)
     return None
 
 
-async def _look_up_first(
+async def _look_first(
     broker: Broker,
     topics: list[Topic | None],
     request: ProduceRequest,
     context: RequestContext,
     done: Done,
 ) -> None:
-    """Topics that are not in memory have to be asked for; the connection begins nothing else meanwhile.
+    """Topics that are not in memory have to be asked for, and compacted ones need a look at their keys.
 
-    They are kept here until all are found: the catalog may have forgotten the first when the last one comes.
+    The connection begins nothing else meanwhile. Topics are kept here until all are found: the catalog may
+    have forgotten the first when the last one comes.
     """
     for at, each in enumerate(request.topic_data):
         if topics[at] is not None:
@@ -88,7 +107,12 @@ async def _look_up_first(
             topics[at] = await broker.catalog.topic_by_id(each.topic_id)
         else:
             topics[at] = await broker.catalog.topic(each.name)
-    _Produce(broker, request, context, done).start(topics)
+    production = _Produce(broker, request, context, done)
+    for topic, data in zip(topics, request.topic_data, strict=True):
+        if topic is not None and broker.catalog.limits(topic).compacts:
+            for part in data.partition_data:
+                await production.look_at_keys(part.records)
+    production.start(topics)
 
 
 def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
@@ -100,7 +124,7 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
 class _Produce:
     """One request on its way: which partitions were refused at once, which wait for the commit."""
 
-    __slots__ = ("_broker", "_commands", "_context", "_done", "_refused", "_request")
+    __slots__ = ("_broker", "_commands", "_context", "_done", "_keyless", "_refused", "_request")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
         self._broker = broker
@@ -110,6 +134,17 @@ class _Produce:
         self._commands: list[Append] = []
         # One for each partition, in the order of the request; None for those that wait for the commit.
         self._refused: list[Refusal | None] = []
+        # Why a batch cannot be in a compacted topic, by the identity of its bytes.
+        self._keyless: dict[int, Refusal] = {}
+
+    async def look_at_keys(self, records: Buffer | None) -> None:
+        """Open a batch for a compacted topic, on a thread unless it is small and plain."""
+        if records is None or len(records) < HEADER_BYTES:
+            return
+        is_quick = len(records) <= OPENED_HERE_BYTES_MAX and not read_header(records).attributes & CODEC_MASK
+        why = _key_refusal(records) if is_quick else await asyncio.to_thread(_key_refusal, records)
+        if why is not None:
+            self._keyless[id(records)] = why
 
     def start(self, topics: list[Topic | None]) -> None:
         """Check what can be checked without the log, and submit the rest."""
@@ -167,6 +202,8 @@ class _Produce:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the batch is larger than {limits.max_message_bytes} bytes",
             )
+        if id(records) in self._keyless:
+            return self._keyless[id(records)]
         append_time = -1
         now = self._broker.now()
         if limits.log_append_time:
@@ -210,6 +247,14 @@ class _Produce:
         # Nobody waits for this answer, so closing is the only way to say that something went wrong.
         failed = any(part.error_code for topic in topics for part in topic.partition_responses)
         self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
+
+
+def _key_refusal(records: Buffer) -> Refusal | None:
+    """Why a compacted topic cannot have this batch; None if it can, or if it is no batch at all."""
+    try:
+        return KEYLESS if has_keyless(records) else None
+    except ProtocolError:
+        return UNREADABLE
 
 
 def _answer(

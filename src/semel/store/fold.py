@@ -16,6 +16,7 @@ from typing import Any, Final
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     FeatureChanged,
     GroupChanged,
@@ -82,6 +83,7 @@ class Fold:
             ProducerAdvanced: partitions.producer_advanced,
             ProducerExpired: partitions.producer_expired,
             LogStartAdvanced: partitions.log_start_advanced,
+            BatchesReplaced: partitions.batches_replaced,
             ProducerIdAllocated: self._producer_id_allocated,
             FeatureChanged: self._feature_changed,
             OffsetCommitted: self._offset_committed,

@@ -113,13 +113,14 @@ class Ledger(Protocol):
     async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
         """Write the facts together and durably; its number.
 
-        The i-th batch among them (``BatchAppended`` or ``BatchStaged``) lies at places[i].
+        The i-th batch among them (``BatchAppended``, ``BatchStaged``, all that a ``BatchesReplaced`` rewrote)
+        lies at places[i].
         """
 
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Batches from the one that holds ``offset`` up to (not including) offset ``before``.
+        """Batches from the one that holds ``offset``, or the next, up to (not including) offset ``before``.
 
         At least one if there is one, then as long as their sizes stay within ``bytes_max``.
         """
@@ -171,7 +172,7 @@ class Ledger(Protocol):
     async def sweep(self, *, limit: int) -> list[Place]:
         """Delete up to ``limit`` rows that nobody can reach any more; places they freed.
 
-        Deleted topics, log starts and aborted transactions leave such rows behind.
+        Deleted topics, log starts, aborted transactions and compaction leave such rows behind.
         Nothing is left to sweep when it frees nothing.
         """
 

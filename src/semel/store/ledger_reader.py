@@ -125,13 +125,13 @@ class LedgerReader:
         # All batches before low have a peak below the timestamp; the one that holds high, if any, has not.
         while low < high:
             rows = self._sql.rows("batch_at", (partition_id, probe))
+            # Compaction leaves gaps: there may be no batch so early, or none since the last probe.
             if not rows:
-                return None
-            base_offset, last_offset, peak_timestamp = rows[0]
-            if peak_timestamp < timestamp:
-                low = last_offset + 1
+                low = probe + 1
+            elif rows[0][2] < timestamp:
+                low = max(rows[0][1], probe) + 1
             else:
-                high = min(base_offset, high)
+                high = min(rows[0][0], high)
             probe = (low + high) // 2
         rows = self._sql.rows("first_batch_since", (partition_id, low, timestamp))
         return batch_of(rows[0]) if rows else None

@@ -28,9 +28,11 @@ import apsw
 from semel.core.types import Fact
 from semel.store.fold import Counters, Fold
 from semel.store.interface import Place, StoreBroken, StoreFull
-from semel.store.queries import FROM_1, SCHEMA, Statements
+from semel.store.queries import FROM_1, FROM_2, SCHEMA, Statements
 
-SCHEMA_VERSION: Final = "2"
+SCHEMA_VERSION: Final = "3"
+_OLDER: Final = {"1": (FROM_1, FROM_2), "2": (FROM_2,)}
+"""What brings the tables of older versions up to this one."""
 MEMORY: Final = ":memory:"
 STATEMENTS_KEPT: Final = 256
 GONE: Final = 2**63 - 1
@@ -299,8 +301,9 @@ class LedgerWriter:
             self._write_meta("boot_id", boot_id)
             self._write_meta("clean_stop", "1")
         meta = dict(self._sql.rows("read_meta"))
-        if meta["schema_version"] == "1":
-            self.connection.execute(FROM_1)
+        if older := _OLDER.get(meta["schema_version"]):
+            for step in older:
+                self.connection.execute(step)
             self.connection.execute(SCHEMA)
             self._write_meta("schema_version", SCHEMA_VERSION)
             meta["schema_version"] = SCHEMA_VERSION

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from semel.core.facts import (
     BatchAppended,
+    BatchesReplaced,
     BatchStaged,
     LogStartAdvanced,
     ProducerAdvanced,
@@ -39,6 +40,10 @@ _PUT_PARTITIONS: Final = ManyRows("put_partitions")
 _PUT_PRODUCERS: Final = ManyRows("put_producers")
 _DELETE_PRODUCERS: Final = ManyRows("delete_producers")
 _LEAVE_BATCHES: Final = ManyRows("leave_batches")
+_LEAVE_REPLACED: Final = ManyRows("leave_replaced")
+_REWRITE_BATCHES: Final = ManyRows("rewrite_batches")
+_REMOVE_BATCHES: Final = ManyRows("remove_batches")
+_FORGET_ABORTED: Final = ManyRows("forget_aborted")
 
 PARTITIONS_MAX: Final = 50_000
 """Partition rows that stay in memory between commits, so that a commit need not read what it wrote before."""
@@ -52,6 +57,8 @@ class PartitionRow:
 
     __slots__ = (
         "batches",
+        "cleaned_offset",
+        "compactions",
         "high_watermark",
         "key",
         "last_aborted_offset",
@@ -72,6 +79,8 @@ class PartitionRow:
         size_bytes: int = 0,
         open_transactions: bytes = b"",
         last_aborted_offset: int = -1,
+        cleaned_offset: int = 0,
+        compactions: int = 0,
     ) -> None:
         self.key = key
         self.partition_id = partition_id
@@ -81,6 +90,8 @@ class PartitionRow:
         self.size_bytes = size_bytes
         self.open_transactions = open_transactions
         self.last_aborted_offset = last_aborted_offset
+        self.cleaned_offset = cleaned_offset
+        self.compactions = compactions
         self.batches: list[int] = []
 
 
@@ -220,6 +231,28 @@ class PartitionFold:
         row.size_bytes = fact.size_bytes
         self._left_below[row.partition_id] = fact.log_start_offset
 
+    def batches_replaced(self, fact: BatchesReplaced) -> None:
+        """Rows get new places or go, and what they pointed at is left to the sweep."""
+        # The batches may have been appended in the same commit.
+        self.flush()
+        row = self._partition(fact.partition)
+        row.size_bytes = fact.size_bytes
+        row.cleaned_offset = fact.cleaned_offset
+        row.compactions = fact.compactions
+        partition_id = row.partition_id
+        rewritten: list[int] = []
+        replaced: list[int] = []
+        for batch in fact.rewritten:
+            place = self._places[self._places_taken]
+            self._places_taken += 1
+            rewritten += (partition_id, batch.base_offset, batch.max_timestamp, *place)
+            replaced += (partition_id, batch.base_offset)
+        removed = [number for base_offset in fact.removed for number in (partition_id, base_offset)]
+        _LEAVE_REPLACED.run(self._sql, replaced + removed)
+        _REWRITE_BATCHES.run(self._sql, rewritten)
+        _REMOVE_BATCHES.run(self._sql, removed)
+        _FORGET_ABORTED.run(self._sql, removed)
+
     def producer_advanced(self, fact: ProducerAdvanced) -> None:
         """Only the last state is written."""
         self._producers[fact.key] = fact.state
@@ -281,6 +314,8 @@ class PartitionFold:
                 row.size_bytes,
                 row.open_transactions,
                 row.last_aborted_offset,
+                row.cleaned_offset,
+                row.compactions,
             )
             if row.batches:
                 batches += row.batches

@@ -35,6 +35,8 @@ def parse(text: str) -> dict[str, str]:
 SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
 FROM_1: Final = (_HERE / "from_1.sql").read_text(encoding="utf-8")
 """Gives the tables of version 1 the columns of version 2."""
+FROM_2: Final = (_HERE / "from_2.sql").read_text(encoding="utf-8")
+"""Gives the tables of version 2 the columns of version 3."""
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
 
 

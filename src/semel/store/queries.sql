@@ -98,7 +98,7 @@ SELECT name, topic_id, partitions, configs FROM topics WHERE name > ? ORDER BY n
 -- One partition as it is.
 SELECT
     partition_id, log_start_offset, high_watermark, peak_timestamp, size_bytes,
-    open_transactions, last_aborted_offset
+    open_transactions, last_aborted_offset, cleaned_offset, compactions
 FROM partitions WHERE topic_id = ? AND partition_index = ?;
 
 -- name: count_partitions
@@ -109,13 +109,15 @@ SELECT count(*) FROM partitions WHERE topic_id = ?;
 -- Partitions as they have become.
 INSERT INTO partitions (
     partition_id, topic_id, partition_index,
-    log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions, last_aborted_offset
+    log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions, last_aborted_offset,
+    cleaned_offset, compactions
 )
-SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
+SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 ON CONFLICT (partition_id) DO UPDATE SET
     log_start_offset = excluded.log_start_offset, high_watermark = excluded.high_watermark,
     peak_timestamp = excluded.peak_timestamp, size_bytes = excluded.size_bytes,
-    open_transactions = excluded.open_transactions, last_aborted_offset = excluded.last_aborted_offset;
+    open_transactions = excluded.open_transactions, last_aborted_offset = excluded.last_aborted_offset,
+    cleaned_offset = excluded.cleaned_offset, compactions = excluded.compactions;
 
 -- name: delete_partitions
 -- Removes the partitions of a topic. Their batches and producers stay until they are swept.
@@ -139,6 +141,27 @@ INSERT INTO batches (
     partition_id, base_offset, last_offset, max_timestamp, peak_timestamp, chunk_id, position, length
 )
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
+
+-- name: leave_replaced
+-- The bytes of batches that compaction replaces are left to the sweep.
+INSERT INTO dropped (chunk_id, position, length)
+SELECT chunk_id, position, length FROM batches WHERE (partition_id, base_offset) IN (VALUES (?, ?));
+
+-- name: rewrite_batches
+-- Batches that have fewer records, and where their bytes lie now. The peak stays: what had it may be gone, and a
+-- search only begins earlier for it.
+UPDATE batches SET
+    max_timestamp = new.column3, chunk_id = new.column4, position = new.column5, length = new.column6
+FROM (VALUES (?, ?, ?, ?, ?, ?)) AS new
+WHERE batches.partition_id = new.column1 AND batches.base_offset = new.column2;
+
+-- name: remove_batches
+-- Batches of which compaction left nothing.
+DELETE FROM batches WHERE (partition_id, base_offset) IN (VALUES (?, ?));
+
+-- name: forget_aborted
+-- Aborted transactions whose marker compaction took: nothing else was left of them.
+DELETE FROM aborted WHERE (partition_id, marker_offset) IN (VALUES (?, ?));
 
 -- name: stage_batches
 -- Keeps batches until the outcome of their transaction is known. SQLite numbers rows upwards.

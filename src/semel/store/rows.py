@@ -75,14 +75,14 @@ def topic_of(row: Sequence[Any]) -> Topic:
 
 def partition_of(row: Sequence[Any]) -> Partition:
     """A row of partitions, from log_start_offset on."""
-    log_start_offset, high_watermark, peak_timestamp, size_bytes, transactions, last_aborted_offset = row
+    log_start_offset, high_watermark, peak_timestamp, size_bytes, transactions, *rest = row
     return Partition(
         log_start_offset,
         high_watermark,
         peak_timestamp,
         size_bytes,
         unpack_open_transactions(transactions),
-        last_aborted_offset,
+        *rest,
     )
 
 

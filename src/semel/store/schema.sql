@@ -1,8 +1,8 @@
 -- The tables of the embedded ledger. Every table is STRICT and its rows are checked for what the core promises;
 -- what a client may choose freely (timestamps, offsets it commits) is not checked beyond its type.
 --
--- A ledger of an older version first gets the columns that it lacks (``from_1.sql``), and then what is missing of
--- everything here. That is why columns which came later have a default.
+-- A ledger of an older version first gets the columns that it lacks (``from_1.sql``, ``from_2.sql``), and then what is
+-- missing of everything here. That is why columns which came later have a default.
 
 -- What this ledger is: schema_version, cluster_id, and what is needed to tell after a start whether writes
 -- that were not flushed may be lost (boot_id, clean_stop, term).
@@ -31,7 +31,8 @@ CREATE TABLE IF NOT EXISTS topics (
 
 -- Partitions that exist, as they are now. partition_id is short for (topic_id, partition_index) in the tables
 -- below and is never given twice, so that rows which outlive their partition belong to nobody. open_transactions
--- is packed: pairs of first offset and producer, in the order of the offsets.
+-- is packed: pairs of first offset and producer, in the order of the offsets. Below cleaned_offset compaction has seen
+-- every record; compactions counts how often it replaced batches.
 CREATE TABLE IF NOT EXISTS partitions (
     partition_id        INTEGER NOT NULL PRIMARY KEY CHECK (partition_id >= 1),
     topic_id            BLOB NOT NULL,
@@ -42,11 +43,14 @@ CREATE TABLE IF NOT EXISTS partitions (
     size_bytes          INTEGER NOT NULL CHECK (size_bytes >= 0),
     open_transactions   BLOB NOT NULL,
     last_aborted_offset INTEGER NOT NULL DEFAULT -1 CHECK (last_aborted_offset >= -1),
+    cleaned_offset      INTEGER NOT NULL DEFAULT 0 CHECK (cleaned_offset >= 0),
+    compactions         INTEGER NOT NULL DEFAULT 0 CHECK (compactions >= 0),
     UNIQUE (topic_id, partition_index)
 ) STRICT;
 
 -- Batches in the order of their offsets, and where their bytes lie. peak_timestamp is the largest max_timestamp
--- up to and including this batch, so it never falls and a search by time can halve its way.
+-- up to and including this batch, so it never falls and a search by time can halve its way. Where compaction took
+-- everything there is no row: offsets may have gaps.
 CREATE TABLE IF NOT EXISTS batches (
     partition_id   INTEGER NOT NULL,
     base_offset    INTEGER NOT NULL CHECK (base_offset >= 0),
@@ -75,7 +79,7 @@ CREATE TABLE IF NOT EXISTS staged (
 -- For the end of a transaction.
 CREATE INDEX IF NOT EXISTS staged_by_producer ON staged (partition_id, producer_id);
 
--- Work for the sweep: bytes of staged batches that will never be read.
+-- Work for the sweep: bytes of staged batches that will never be read, and of batches that compaction replaced.
 CREATE TABLE IF NOT EXISTS dropped (
     chunk_id INTEGER NOT NULL CHECK (chunk_id >= 1),
     position INTEGER NOT NULL CHECK (position >= 0),

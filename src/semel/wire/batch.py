@@ -32,7 +32,9 @@ from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.schema import Buffer
 
 __all__ = [
+    "CODEC_MASK",
     "CONTROL",
+    "DELETE_HORIZON",
     "HEADER_BYTES",
     "LOG_APPEND_TIME",
     "MAGIC",
@@ -57,6 +59,7 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_CRC = struct.Struct(">qiib")
@@ -107,6 +110,14 @@ class BatchHeader(NamedTuple):
     def is_log_append_time(self) -> bool:
         """Whether all records have the broker's time, which is `max_timestamp`."""
         return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When compaction may take tombstones and markers out of the batch; None before it was compacted.
+
+        It stands in the place of the base timestamp, and the times of records are relative to it (KIP-534).
+        """
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def codec(self) -> Codec:

@@ -63,7 +63,7 @@ def test_the_newest_aborted_one_is_remembered(rules: TransactionRules) -> None:
     assert rules.at(M0).last_aborted_offset == 5
 
 
-def test_deleting_the_head_of_an_open_transaction(rules: TransactionRules) -> None:
+def test_behaviour_108_deleting_the_head_of_an_open_transaction(rules: TransactionRules) -> None:
     """Retention is bounded by the end of the log, not by what is stable; the transaction stays open."""
     producer = Producer(rules, 2)
     producer.write(M0, 4)

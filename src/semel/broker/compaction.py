@@ -1,0 +1,174 @@
+"""Compaction: when a partition is worth it, and passes over it. What stays says ``core.compaction``.
+
+A partition is compacted up to its last stable offset, less what is younger than ``min.compaction.lag.ms``.
+It is worth it when the part that no pass has seen (*dirty*, in bytes) is more than
+``min.cleanable.dirty.ratio`` of that, or when the oldest of it is older than ``max.compaction.lag.ms``.
+
+A pass first notes the keys of the dirty part, then goes through the log from its start. Both are done in
+steps: a step reads a bounded number of bytes and opens them on a thread, one batch at a time. What it comes
+to is one command, so one commit: old batches are swapped for new ones together, or not at all. Where a pass
+has come to its end, the partition remembers it (``cleaned_offset``); where it is broken off by a crash, the
+next one begins again. A step that was overtaken, because the start of the log moved, is done once more.
+
+Memory: a pass that has noted ``semel.compaction.keys.max`` keys ends where it is, and another one follows
+for the rest.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from semel.broker.topic_limits import TopicLimits
+from semel.core.compaction import Batch, Newest, Pass
+from semel.core.replacing import ReplaceBatches
+from semel.core.types import Partition, PartitionKey
+
+if TYPE_CHECKING:
+    from semel.broker.broker import Broker
+
+log = logging.getLogger("semel.housekeeping")
+
+STEP_BYTES: Final = 4 * 1024 * 1024
+"""Read by one step, and written at most by one commit: others wait for it."""
+STEP_BATCHES: Final = 1_000
+_NEVER: Final = 2**63 - 1
+
+
+class Compaction:
+    """The round that compacts what is worth it."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def compact(self) -> None:
+        """Look at every partition of every topic that is compacted."""
+        for topic in await self._broker.catalog.all():
+            limits = self._broker.catalog.limits(topic)
+            for key in limits.partitions if limits.compacts else ():
+                await self._compact_if_due(limits, key)
+
+    async def _compact_if_due(self, limits: TopicLimits, key: PartitionKey) -> None:
+        partition = await self._broker.reads.partition(key)
+        if partition is None:
+            return
+        first = _first_dirty(partition)
+        end = await self._end(limits, key, partition)
+        if first >= end or not await self._is_due(limits, key, first, end):
+            return
+        while first < end:
+            reached = await self._pass(limits, key, end)
+            if reached is None:
+                return
+            first = reached
+
+    async def _end(self, limits: TopicLimits, key: PartitionKey, partition: Partition) -> int:
+        """One past the last offset that may be compacted now."""
+        end = partition.last_stable_offset
+        if limits.min_compaction_lag_ms:
+            youngest = self._broker.now() - limits.min_compaction_lag_ms
+            too_young = await self._broker.store.ledger.first_batch_since(key, youngest + 1)
+            end = min(end, too_young.base_offset) if too_young is not None else end
+        return end
+
+    async def _is_due(self, limits: TopicLimits, key: PartitionKey, first: int, end: int) -> bool:
+        ledger = self._broker.store.ledger
+        _, clean_bytes = await ledger.size_below(key, first)
+        _, all_bytes = await ledger.size_below(key, end)
+        if all_bytes - clean_bytes > limits.min_cleanable_dirty_ratio * all_bytes:
+            return True
+        if limits.max_compaction_lag_ms == _NEVER:
+            return False
+        oldest = await ledger.find_batches(key, first, before=end, bytes_max=0, batches_max=1)
+        latest_due = self._broker.now() - limits.max_compaction_lag_ms
+        return bool(oldest) and oldest[0].max_timestamp < latest_due
+
+    async def _pass(self, limits: TopicLimits, key: PartitionKey, end: int) -> int | None:
+        """Compact up to an offset, or as far as the keys fit; how far. None if it was overtaken."""
+        broker = self._broker
+        partition = await broker.reads.partition(key)
+        if partition is None:
+            return None
+        newest = Newest(broker.settings.semel_compaction_keys_max)
+        end_offset = await self._note(key, newest, _first_dirty(partition), end)
+        if end_offset <= _first_dirty(partition):
+            return None
+        going = Pass(
+            newest,
+            cleaned_offset=partition.cleaned_offset,
+            end_offset=end_offset,
+            now=broker.now(),
+            delete_retention_ms=limits.delete_retention_ms,
+        )
+        offset = partition.log_start_offset
+        while offset < end_offset:
+            reached = await self._step(key, going, offset, end_offset)
+            if reached is None:
+                return None
+            offset = reached
+        return end_offset
+
+    async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
+        """Compact the next batches; how far. None if there are none: the partition is gone, or unreadable."""
+        broker = self._broker
+        seen = await broker.reads.partition(key)
+        if seen is None:
+            return None
+        if seen.log_start_offset >= end_offset:
+            return end_offset
+        step = await self._read(key, max(offset, seen.log_start_offset), end_offset)
+        if not step:
+            return None
+        reached = step[-1].last_offset + 1
+        aborted = await broker.store.ledger.aborted(key, step[0].base_offset, reached)
+        replaced = await asyncio.to_thread(going.compact, step, aborted)
+        if replaced.unreadable:
+            log.warning("compaction leaves damaged batches of %s: %s", key, replaced.unreadable)
+        if not replaced.rewritten and not replaced.removed and reached < end_offset:
+            return reached
+        is_done = await broker.ask(
+            ReplaceBatches(
+                key,
+                seen.log_start_offset,
+                seen.compactions,
+                *(replaced.rewritten, replaced.records, replaced.removed, replaced.freed_bytes),
+                end_offset if reached >= end_offset else seen.cleaned_offset,
+            )
+        )
+        if not is_done:
+            # The start of the log has moved: the same again with what is left.
+            going.undo()
+            return offset
+        broker.metrics.compactions += 1
+        broker.metrics.compacted_bytes += max(0, replaced.freed_bytes - sum(map(len, replaced.records)))
+        return reached
+
+    async def _note(self, key: PartitionKey, newest: Newest, first: int, end: int) -> int:
+        """Note the keys between two offsets, as long as they fit; how far that is."""
+        while first < end and not newest.is_full:
+            step = await self._read(key, first, end)
+            if not step:
+                break
+            behind = step[-1].last_offset + 1
+            aborted = await self._broker.store.ledger.aborted(key, step[0].base_offset, behind)
+            first = await asyncio.to_thread(newest.note, step, aborted)
+        return first
+
+    async def _read(self, key: PartitionKey, offset: int, end: int) -> list[Batch]:
+        """The next batches below an offset. Empty if there are none, or if they cannot be had."""
+        store = self._broker.store
+        rows = await store.ledger.find_batches(
+            key, offset, before=end, bytes_max=STEP_BYTES, batches_max=STEP_BATCHES
+        )
+        try:
+            data = await store.chunks.read([row.place for row in rows])
+        except (LookupError, OSError) as error:
+            log.warning("compaction of %s stops at offset %d: %s", key, offset, error)
+            return []
+        return [
+            Batch(row.base_offset, row.last_offset, row.max_timestamp, piece)
+            for row, piece in zip(rows, data, strict=True)
+        ]
+
+
+def _first_dirty(partition: Partition) -> int:
+    return max(partition.cleaned_offset, partition.log_start_offset)

@@ -1,0 +1,154 @@
+"""A batch with fewer records: what compaction does to bytes.
+
+Records that stay are not made anew. Their bytes are copied as the producer wrote them, so that nothing of
+them can change, whatever a client put into headers. The batch keeps its base offset, its last offset, its
+producer and sequence, and its codec; the count of records, the largest timestamp and the checksum are new.
+
+A *delete horizon* is the time from which tombstones may go. It is kept as Kafka keeps it (KIP-534): a bit
+of the attributes, and the time itself in the place of the base timestamp. Then the time of every record is
+written anew, relative to the horizon. Readers need not know: base and delta still make the record's time.
+
+The same promise as everywhere in this layer: `ProtocolError` and nothing else for what is damaged, memory in
+proportion to the bytes, or to the limit when they are compressed.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from semel.wire import varint
+from semel.wire.batch import (
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    has_valid_crc,
+    read_header,
+    seal,
+)
+from semel.wire.compression import compress, decompress
+from semel.wire.errors import ProtocolError
+from semel.wire.records import DECOMPRESSED_LIMIT_BYTES
+from semel.wire.schema import Buffer
+
+__all__ = ["Entry", "Opened", "has_keyless", "open_batch", "reduced"]
+
+_MAX_INT64: Final = (1 << 63) - 1
+_FOLDED_NULL: Final = 1
+
+
+class Entry(NamedTuple):
+    """One record, and where its bytes are: from ``start`` to ``end``, from ``rest`` on without its time."""
+
+    offset_delta: int
+    time_delta: int
+    key: bytes | None
+    is_tombstone: bool
+    start: int
+    rest: int
+    end: int
+
+
+class Opened(NamedTuple):
+    """A batch whose records are unpacked."""
+
+    header: BatchHeader
+    payload: bytes
+
+    def entries(self) -> Iterator[Entry]:
+        """The records, one after another. ProtocolError where one is damaged."""
+        return _walk(self.payload, self.header)
+
+
+def open_batch(data: Buffer, *, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> Opened:
+    """Unpack a batch. ProtocolError if it is damaged."""
+    header = read_header(data)
+    if header.magic != MAGIC or header.length != len(data) or header.record_count < 0:
+        raise ProtocolError("these bytes are not one batch")
+    if not has_valid_crc(data, 0, header):
+        raise ProtocolError("the checksum of a batch is wrong")
+    return Opened(header, decompress(header.codec, memoryview(data)[HEADER_BYTES:], limit_bytes))
+
+
+def has_keyless(data: Buffer) -> bool:
+    """Say whether a batch has a record without a key. ProtocolError if it cannot be opened."""
+    return any(entry.key is None for entry in open_batch(data).entries())
+
+
+def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None) -> bytes:
+    """Return the batch with the records whose byte in ``stays`` is not 0, one byte for each, in their order.
+
+    ``delete_horizon`` is set if it is given, else it is what it was. ValueError if a record's time cannot be
+    told relative to it.
+    """
+    header, payload = opened
+    base_timestamp, attributes = header.base_timestamp, header.attributes
+    if delete_horizon is not None:
+        base_timestamp, attributes = min(delete_horizon, _MAX_INT64), attributes | DELETE_HORIZON
+    shift = header.base_timestamp - base_timestamp
+    latest = -1
+    output = bytearray()
+    for entry, is_kept in zip(opened.entries(), stays, strict=True):
+        if not is_kept:
+            continue
+        latest = max(latest, header.base_timestamp + entry.time_delta)
+        if not shift:
+            output += payload[entry.start : entry.end]
+            continue
+        time_delta = entry.time_delta + shift
+        if not -_MAX_INT64 - 1 <= time_delta <= _MAX_INT64:
+            raise ValueError("a record is too far away in time from the horizon of its batch")
+        # Attributes, of which none is defined, are the byte before the time.
+        body = b"\x00" + varint.encode(time_delta) + payload[entry.rest : entry.end]
+        output += varint.encode(len(body))
+        output += body
+    if header.is_log_append_time or latest > header.max_timestamp:
+        # The broker's time, or what the producer said: the ledger knows the batch by it.
+        latest = header.max_timestamp
+    header = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=header.max_timestamp
+        if header.is_log_append_time
+        else min(latest, header.max_timestamp),
+        record_count=len(stays) - stays.count(0),
+    )
+    return seal(header, compress(header.codec, output))
+
+
+def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
+    """Read the records as `payload.walk` does, but headers are not looked at: they are copied or they go."""
+    at, size, previous = 0, len(data), -1
+    last_delta = header.last_offset_delta
+    read, rest_of = varint.read, varint.decode_rest
+    try:
+        for _ in range(header.record_count):
+            start = at
+            length, at = read(data, at)
+            end = at + length
+            time_delta, rest = read(data, at + 1)
+            delta, at = read(data, rest)
+            key_length = data[at]
+            at += 1
+            if key_length > 0x7F:
+                key_length, at = rest_of(data, at, key_length)
+            key: bytes | None = None
+            if key_length != _FOLDED_NULL:
+                key = data[at : at + (key_length >> 1)]
+                at += key_length >> 1
+            value_length = data[at]
+            at += 1
+            if value_length > 0x7F:
+                value_length, at = rest_of(data, at, value_length)
+            is_tombstone = value_length == _FOLDED_NULL
+            has_negative = (key is not None and key_length & 1) or (not is_tombstone and value_length & 1)
+            value_end = at if is_tombstone else at + (value_length >> 1)
+            if length < 0 or has_negative or value_end >= end or end > size:
+                raise ProtocolError("a record is not as long as it says")
+            if not previous < delta <= last_delta:
+                raise ProtocolError("the offsets in a batch do not ascend within its range")
+            previous, at = delta, end
+            yield Entry(delta, time_delta, key, is_tombstone, start, rest, end)
+    except IndexError:
+        raise ProtocolError("a batch ends inside a record") from None
+    if at != size:
+        raise ProtocolError("a batch holds more than the records that it counts")

@@ -5,8 +5,8 @@ that is not clean keeps its history and names its seed. All of them end in time:
 missing from `episodes`.
 
 The workloads are money that moves between accounts, one writer with one reader, and a group that subscribes
-and copies, by confluent-kafka, aiokafka and Semel's client (`tests/support/workloads*.py`). There is none for
-compacted topics: the broker does not compact yet.
+and copies, and tables that are compacted all the time, by confluent-kafka, aiokafka and Semel's client
+(`tests/support/workloads*.py`).
 """
 
 import contextlib
@@ -27,17 +27,23 @@ from support.chaos_broker import RUNNING, STARTING, ChaosBroker
 from support.chaos_run import Outcome, Run, run_of
 from support.process import BrokerProcess
 from support.raw import RawClient
-from support.workloads import QUIET
+from support.workloads import QUIET, Place, Workload
 from support.workloads_copy import Copy
 from support.workloads_ends import Ends
 from support.workloads_money import Money
 from support.workloads_pauses import Pause, Pauses
 from support.workloads_single import Single
+from support.workloads_table import Table
 
 from semel.server.run import EXIT_BROKEN
 
 Chaos = Outcome
-OPTIONS = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "group.consumer.heartbeat.interval.ms=300")
+OPTIONS = (
+    *("--set", "group.initial.rebalance.delay.ms=0"),
+    *("--set", "group.consumer.heartbeat.interval.ms=300"),
+    *("--set", "log.cleaner.backoff.ms=100"),
+    *("--set", "log.retention.check.interval.ms=200"),
+)
 # A chunk is taken in one step, so small chunks feel a full disk soon.
 SMALL = ("--set", "semel.chunk.bytes.max=65536")
 FAILURES_MAX = 3
@@ -85,15 +91,26 @@ def _runs(
 
 
 def _workloads(run: Run, bootstrap: str, kinds: Sequence[str] = WRITERS, **options: int | bool) -> None:
-    """One of each, with clients and visibilities by chance."""
+    """Money, and two of the others, with clients and visibilities by chance."""
     place = run.place(bootstrap, **options)
     chance = run.chance
     visibility = chance.choice(["marker", "journal"])
     run.create(Money(place, "money", chance.sample(kinds, min(3, len(kinds))), chance, visibility))
-    run.create(Single(place, "single", chance.choice(kinds), chance, chance.choice(["marker", "journal"])))
+    for another in chance.sample([_single, _copy, _table], 2):
+        run.create(another(place, kinds, chance, chance.choice(["marker", "journal"])))
+
+
+def _single(place: Place, kinds: Sequence[str], chance: random.Random, visibility: str) -> Workload:
+    return Single(place, "single", chance.choice(kinds), chance, visibility)
+
+
+def _copy(place: Place, kinds: Sequence[str], chance: random.Random, visibility: str) -> Workload:
     members = chance.choice([["own", "own"], ["own", "librdkafka"], ["classic", "classic"]])
-    feeder = chance.choice(kinds)
-    run.create(Copy(place, "copy", members, chance, visibility, feeder))
+    return Copy(place, "copy", members, chance, visibility, chance.choice(kinds))
+
+
+def _table(place: Place, kinds: Sequence[str], chance: random.Random, visibility: str) -> Workload:
+    return Table(place, "table", chance.sample(kinds, min(2, len(kinds))), chance, visibility)
 
 
 def _killed(run: Run, count: int, deadline: float) -> None:

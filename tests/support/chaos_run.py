@@ -152,11 +152,12 @@ class Run:
 
     def create(self, workload: Workload) -> None:
         """Make the topics, and keep the workload for the end."""
-        configs = {"semel.visibility": workload.visibility}
         with Client(workload.place.bootstrap) as client:
             for name, partitions in workload.topics.items():
+                configs = workload.configs(name)
                 Admin(client).topics.create(NewTopic(name, partitions, configs=configs))
-                self.recorder.write(Topic(name, workload.visibility))  # type: ignore[arg-type]
+                is_compacted = configs.get("cleanup.policy") == "compact"
+                self.recorder.write(Topic(name, workload.visibility, is_compacted))  # type: ignore[arg-type]
         self.workloads.append(workload)
 
     @contextmanager

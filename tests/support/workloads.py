@@ -267,6 +267,10 @@ class Workload:
         """Those whose progress a fault waits for."""
         return [each for each in self.workers if not isinstance(each, Reader)]
 
+    def configs(self, topic: str) -> dict[str, str]:
+        """How a topic is made."""
+        return {"semel.visibility": self.visibility}
+
     @property
     def transactional_ids(self) -> list[str]:
         raise NotImplementedError

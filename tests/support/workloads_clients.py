@@ -56,6 +56,11 @@ class Sent(NamedTuple):
     topic: str
     partition: int
     value: str
+    key: str | None = None
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        return None if self.key is None else self.key.encode()
 
 
 class Writing(Protocol):
@@ -109,7 +114,8 @@ class Own:
 
     def write(self, records: Sequence[Sent]) -> list[int]:
         deliveries = [
-            self._producer.send(each.topic, each.value.encode(), partition=each.partition) for each in records
+            self._producer.send(each.topic, each.value.encode(), key=each.key_bytes, partition=each.partition)
+            for each in records
         ]
         self._producer.flush()
         return [each.result().offset for each in deliveries]
@@ -179,7 +185,9 @@ class Librdkafka:
                     found = message.offset()
                     offsets[sent] = -1 if found is None else found
 
-            self._producer.produce(each.topic, each.value, partition=each.partition, on_delivery=delivered)
+            self._producer.produce(
+                each.topic, each.value, each.key, partition=each.partition, on_delivery=delivered
+            )
         left = self._producer.flush(2 * CALL_SECONDS)
         if self._failed or left:
             raise KafkaException(
@@ -243,7 +251,9 @@ class Aiokafka:
     def write(self, records: Sequence[Sent]) -> list[int]:
         async def sending() -> list[int]:
             sent = [
-                await self._producer.send(each.topic, each.value.encode(), partition=each.partition)
+                await self._producer.send(
+                    each.topic, each.value.encode(), each.key_bytes, partition=each.partition
+                )
                 for each in records
             ]
             return [each.offset for each in await asyncio.gather(*sent)]

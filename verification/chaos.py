@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.chaos_broker import RUNNING, STARTING, ChaosBroker
+from support.chaos_broker import RARE, RUNNING, STARTING, ChaosBroker
 from support.chaos_run import Outcome, Run, run_of
 from support.process import BrokerProcess
 from support.raw import RawClient
@@ -137,7 +137,8 @@ def _killed(run: Run, count: int, deadline: float) -> None:
 def _kill(broker: ChaosBroker, chance: random.Random) -> None:
     """At once, or where it is told to."""
     if chance.random() < 0.5:
-        broker.arm(chance.choice(RUNNING), chance.randrange(1, 20))
+        point = chance.choice(RUNNING)
+        broker.arm(point, 1 if point in RARE else chance.randrange(1, 20))
         # A point that it does not come to is as good as any other moment.
         until_ended(broker, 3.0)
     if not broker.has_ended():

@@ -37,6 +37,8 @@ RUNNING = (
     "after synchronise",
 )
 """Points that a broker under load comes to. Behind a flush nobody has been answered yet."""
+RARE = ("before switch", "after switch", "before synchronise", "after synchronise")
+"""Those that it comes to once in some seconds."""
 STARTING = (
     "before recovery",
     "before write",

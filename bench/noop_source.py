@@ -1,4 +1,4 @@
-"""A source and a sink for Spark that do nothing: what a micro-batch in Python costs by itself."""
+"""Sources and a sink for Spark that do nothing: what a micro-batch, or a row, from Python costs by itself."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
@@ -13,7 +14,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from semel.spark.columns import ARROW_TYPES
+from semel.spark.data_source import COLUMNS
+
 PARTITIONS = 2
+READY_ROWS = 50_000
+"""Of one Arrow batch, as the real source makes them."""
 
 
 class NoopSource(DataSource):
@@ -58,3 +64,40 @@ class Writer(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         return
+
+
+class ReadySource(DataSource):
+    """As many rows as are asked for, like those of a topic, out of one Arrow batch that was made before."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._batches = int(options["rows"]) // PARTITIONS // READY_ROWS
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench-ready"
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers")
+
+    def reader(self, schema: StructType) -> "ReadyReader":
+        return ReadyReader(self._batches)
+
+
+class ReadyReader(DataSourceReader):
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        values = {
+            "key": b"key %08d" % partition.value,
+            "value": bytes(range(100)),
+            "topic": "full",
+            "timestamp": 1_700_000_000_000_000,
+        }
+        names = [name for name in COLUMNS if name != "headers"]
+        arrays = [pa.repeat(pa.scalar(values.get(name, 0), ARROW_TYPES[name]), READY_ROWS) for name in names]
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        return iter([batch] * self._batches)

@@ -117,6 +117,15 @@ def test_much_more_than_a_batch_is_written_in_order(client: Client, monkeypatch:
         assert of_partition == sorted(of_partition)
 
 
+def test_batches_are_as_small_as_their_topic_wants_them(client: Client) -> None:
+    Admin(client).topics.create(NewTopic("small", 1, configs={"max.message.bytes": "2000"}))
+    values = [b"%04d" % at + bytes(96) for at in range(1_000)]
+    write(client, pa.record_batch({"value": pa.array(values)}), topic="small")
+    assert [record.value for record in found(client, "small")] == values
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+        write(client, pa.record_batch({"value": pa.array([bytes(2_000)])}), topic="small")
+
+
 def test_records_become_rows_with_all_columns_or_some(client: Client) -> None:
     with Producer(client) as producer:
         producer.send("other", b"v", key=b"k", headers=[("ü", b"1"), ("h", None)], timestamp_ms=1234)

@@ -12,16 +12,17 @@ from typing import Any, Protocol
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from semel.client import Client, ErrorCode
+from semel.client import Admin, Client, ErrorCode, KafkaError
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S
 from semel.client.errors import check
 from semel.client.offsets import Partition
 from semel.spark.columns import binary_of, numbers_of
 from semel.spark.errors import OptionError
+from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.schema import Buffer
 
-#: Well below what topics take by default, with room for topics that take less.
+#: Half of what topics take by default. Those that take less get smaller ones.
 BATCH_BYTES = 512 << 10
 #: What may wait in batches that are not full, of all partitions together.
 WAITING_BYTES_MAX = 32 << 20
@@ -95,7 +96,7 @@ class _Topic:
         self._name = name
         found = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
         self.partitions = len(found.partitions)
-        self.packer = Packer(self.partitions, BATCH_BYTES)
+        self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(client, name)))
 
     def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:
         """The partition of each row: the given one, else that of its key, else any."""
@@ -108,6 +109,18 @@ class _Topic:
         numbers = None if given is None else numbers_of(given)
         # Rows without a key stay together, and those of the next Arrow batch go somewhere else.
         return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
+
+
+def _records_bytes_max(client: Client, topic: str) -> int:
+    """How many bytes of records a batch of a topic may have, as far as we may know."""
+    try:
+        configs = Admin(client).configs.of_topic(topic)
+    except KafkaError as error:
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return BATCH_BYTES  # who may write may not always look
+        raise
+    limits = [int(each.value) for each in configs if each.name == "max.message.bytes" and each.value]
+    return max(1, min(limits, default=BATCH_BYTES) - HEADER_BYTES)
 
 
 def _packed_headers(column: pa.Array) -> list[bytes | None] | None:

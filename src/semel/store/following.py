@@ -25,8 +25,9 @@ from semel.store.memory_chunks import MemoryChunks
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.worker import Fuse, Worker
 
-DELAY_SECONDS: Final = 0.02
-"""How long commits may gather for one SQL transaction when nobody waits for the ledger."""
+DELAY_SECONDS: Final = 0.1
+"""How long commits may gather for one SQL transaction when nobody waits for the ledger: what changes often is
+then written once for many of them."""
 COMMITS_MAX: Final = 1_024
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Beyond these, commits wait for the ledger."""

@@ -107,6 +107,20 @@ def test_batches_follow_each_other_and_a_decided_one_is_not_written_again(
     assert output(client) == [b"0", b"1", b"2"]
 
 
+def test_a_restored_checkpoint_cannot_make_a_decided_batch_a_longer_one(
+    client: Client, tmp_path: Path
+) -> None:
+    """Spark makes the batches behind an older copy of a checkpoint anew, and they may end elsewhere."""
+    query = Query(tmp_path, "q")
+    for number, end in enumerate((10, 20, 30)):
+        plan = pipeline.plan_stream(client, NAME, query.batch(number, end, 0 if number == 0 else None))
+        pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
+    # Shorter ones are done: the next that is not has to begin where the last decision ended.
+    assert pipeline.plan_stream(client, NAME, query.batch(2, 25)).is_done
+    with pytest.raises(PipelineMismatch, match="batch 2 ends at offset 40 of .* has reached 30"):
+        pipeline.plan_stream(client, NAME, query.batch(2, 40))
+
+
 def test_the_first_copy_stops_when_a_second_has_begun(client: Client, tmp_path: Path) -> None:
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
     pipeline.decide(client, pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])

@@ -169,6 +169,7 @@ def _check(committed: Committed, pipeline_id: str, query_id: str, batch_id: int,
             f"pipeline.id {pipeline_id!r} belongs to a batch write. Give this query one of its own"
         )
     if last is not None and last.query_id == query_id and batch_id <= last.batch_id:
+        _check_end(committed, pipeline_id, batch_id, step)
         return True
     for key, offset in sorted(step.start.items()):
         reached = committed.offsets.get(key, offset)
@@ -180,6 +181,19 @@ def _check(committed: Committed, pipeline_id: str, query_id: str, batch_id: int,
                 "checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
             )
     return False
+
+
+def _check_end(committed: Committed, pipeline_id: str, batch_id: int, step: Step) -> None:
+    """A batch that was decided ends where it did, or before: behind an old copy of a checkpoint it may not."""
+    for key, offset in sorted(step.end.items()):
+        reached = committed.offsets.get(key, offset)
+        if offset > reached:
+            raise PipelineMismatch(
+                f"batch {batch_id} ends at offset {offset} of {describe(key)}, but pipeline {pipeline_id!r} "
+                f"has decided it before and has reached {reached}. The checkpoint is an older copy, and what "
+                "is behind would be left out: start with a new checkpointLocation, and with pipeline.id and "
+                "startingOffsets=committed on the source"
+            )
 
 
 # ---- write

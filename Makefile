@@ -27,7 +27,7 @@ fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup ## every test that needs no peer and no hour (make verify has the long ones)
+test: setup ## every test that needs no peer and no hour (make verify-long has the long ones)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 times in transactions
@@ -36,9 +36,9 @@ chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 
 
 verify: setup ## simulation, defects, power loss, fuzzing, chaos and 100 kills of a pipeline (about an hour)
 	$(BIN)/python -m verification verify
-	$(BIN)/python -m pytest -m long
 
-verify-long: setup ## the same, ten times as much, unattended
+verify-long: setup ## the same, ten times as much, and the long tests of Spark, unattended
+	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m verification long
 
 run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data

@@ -9,7 +9,12 @@ KEYS_MAX = 100
 
 
 async def compaction_of(
-    store: EmbeddedStore, key: PartitionKey, partition: Partition, now: int, delete_retention_ms: int
+    store: EmbeddedStore,
+    topic: str,
+    key: PartitionKey,
+    partition: Partition,
+    now: int,
+    delete_retention_ms: int,
 ) -> ReplaceBatches | None:
     """What the broker would ask for; None if nothing is stable yet."""
     end = partition.last_stable_offset
@@ -31,5 +36,5 @@ async def compaction_of(
     replaced = going.compact(batches, aborted)
     assert not replaced.unreadable, "nothing here is damaged"
     return ReplaceBatches(
-        key, partition.log_start_offset, partition.compactions, *replaced[:4], cleaned_offset=end
+        key, partition.log_start_offset, partition.compactions, *replaced[:4], cleaned_offset=end, topic=topic
     )

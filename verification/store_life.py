@@ -377,7 +377,8 @@ class Life:
         return None if key is None else await self._below(key, self._chance.randint(1, 8))
 
     async def _compact(self) -> Command | None:
-        key = await self._partition(self._chance.choice([*TOPICS]))
+        name = self._chance.choice([*TOPICS])
+        key = await self._partition(name)
         if key is None:
             return None
         if self._store.has_early:
@@ -385,7 +386,7 @@ class Life:
         await self._load([key])
         partition = self._state.partitions[key]
         assert partition is not None
-        return await compaction_of(self._store, key, partition, self._now, self._chance.choice((0, 20)))
+        return await compaction_of(self._store, name, key, partition, self._now, self._chance.choice((0, 20)))
 
     async def _partitions(self) -> list[PartitionKey]:
         topics = await self._store.ledger.topics()
@@ -402,5 +403,7 @@ class Life:
         return DeleteRecords(key, offset, *below, partition.compactions if partition else 0)
 
     def _create(self, name: str) -> Command:
-        configs = {"semel.visibility": "journal"} if name == "staged" else {}
+        configs = {"cleanup.policy": "compact"}
+        if name == "staged":
+            configs["semel.visibility"] = "journal"
         return CreateTopic(name, self._chance.randbytes(16), TOPICS[name], configs)

@@ -419,6 +419,7 @@ class Broker:
             tuple(each.base_offset for each in removed),
             freed,
             stable[-1].last_offset + 1 if stable else 0,
+            next((name for name, each in self._topic_ids.items() if each == key.topic_id), ""),
         )
 
     def _create(self, name: str, partitions: int) -> CreateTopic:
@@ -426,7 +427,7 @@ class Broker:
         if name not in self._existing:
             self._existing.add(name)
             self._topic_ids[name] = topic_id
-        return CreateTopic(name, topic_id, partitions, {"retention.bytes": "5"})
+        return CreateTopic(name, topic_id, partitions, {"retention.bytes": "5", "cleanup.policy": "compact"})
 
     def _append(self, key: PartitionKey, producer: int, count: int, timestamp: int) -> Prepared:
         """A batch outside transactions."""

@@ -14,7 +14,7 @@ from support.proxy import Proxy
 from support.spark_points import EXTENDED, PORTABLE, await_caught, catch, points
 from support.sparking import Numbers, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 KILLS = [
     pytest.param(protocol, place, id=f"{protocol}, {place}")

@@ -4,7 +4,7 @@ import pytest
 from support.spark_driver import DriverProcess
 from support.sparking import Numbers, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("protocol", ["extended"])

@@ -117,7 +117,7 @@ def test_a_restored_checkpoint_cannot_make_a_decided_batch_a_longer_one(
         pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
     # Shorter ones are done: the next that is not has to begin where the last decision ended.
     assert pipeline.plan_stream(client, NAME, query.batch(2, 25)).is_done
-    with pytest.raises(PipelineMismatch, match="batch 2 ends at offset 40 of .* has reached 30"):
+    with pytest.raises(PipelineMismatch, match=r"batch 2 ends at offset 40 of .* has reached 30"):
         pipeline.plan_stream(client, NAME, query.batch(2, 40))
 
 

@@ -15,7 +15,7 @@ from support.spark_driver import DriverProcess
 from support.spark_points import await_caught, catch, points, sender
 from support.sparking import BATCH, Numbers, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 #: Points that lie closer together are in `test_recovery` and `test_broker_kills`, where a death costs less.
 PLACES = {

@@ -18,7 +18,7 @@ from support.sparking import Pipeline, committed, open_transactions
 
 from semel.client import Admin, Client, Producer
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 KEYS = ("a", "b", "c")
 

@@ -31,7 +31,7 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreBroken, StoreFull
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.queries import SCHEMA
 from semel.store.rows import pack_open_transactions
@@ -288,6 +288,18 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "3"}]
+
+
+def test_an_older_ledger_that_was_not_stopped_cleanly_is_left_to_its_own_version(path: Path) -> None:
+    """Its journal may hold what only that version reads, and that version cannot read new tables."""
+    _version_1(path)
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE meta SET value = '0' WHERE name = 'clean_stop'")
+    connection.close()
+    with pytest.raises(StoreBroken, match="start and stop the version of Semel that wrote it once"):
+        LedgerWriter(path)
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
+    assert _look(path, "SELECT name FROM sqlite_schema WHERE name = 'transactions'") == []
 
 
 async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from semel.broker.topic_limits import TopicLimits
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches
-from semel.core.types import Partition, PartitionKey
+from semel.core.types import Partition, PartitionKey, Topic
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -43,11 +43,19 @@ class Compaction:
     async def compact(self) -> None:
         """Look at every partition of every topic that is compacted."""
         for topic in await self._broker.catalog.all():
-            limits = self._broker.catalog.limits(topic)
-            for key in limits.partitions if limits.compacts else ():
-                await self._compact_if_due(limits, key)
+            for key in self._broker.catalog.limits(topic).partitions:
+                await self._compact_if_due(key)
 
-    async def _compact_if_due(self, limits: TopicLimits, key: PartitionKey) -> None:
+    async def _topic(self, key: PartitionKey) -> Topic | None:
+        """The topic as it is now, if it is compacted. A round takes long, and policies change meanwhile."""
+        topic = await self._broker.catalog.topic_by_id(key.topic_id)
+        return topic if topic is not None and self._broker.catalog.limits(topic).compacts else None
+
+    async def _compact_if_due(self, key: PartitionKey) -> None:
+        topic = await self._topic(key)
+        if topic is None:
+            return
+        limits = self._broker.catalog.limits(topic)
         partition = await self._broker.reads.partition(key)
         if partition is None:
             return
@@ -108,10 +116,14 @@ class Compaction:
         return end_offset
 
     async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
-        """Compact the next batches; how far. None if there are none: the partition is gone, or unreadable."""
+        """Compact the next batches; how far. None if it ends here.
+
+        The partition is gone or unreadable, or it is not compacted any more.
+        """
         broker = self._broker
+        topic = await self._topic(key)
         seen = await broker.reads.partition(key)
-        if seen is None:
+        if topic is None or seen is None:
             return None
         if seen.log_start_offset >= end_offset:
             return end_offset
@@ -132,10 +144,11 @@ class Compaction:
                 seen.compactions,
                 *(replaced.rewritten, replaced.records, replaced.removed, replaced.freed_bytes),
                 end_offset if reached >= end_offset else seen.cleaned_offset,
+                topic.name,
             )
         )
         if not is_done:
-            # The start of the log has moved: the same again with what is left.
+            # The start of the log has moved: the same again with what is left, if it is still compacted.
             going.undo()
             return offset
         broker.metrics.compactions += 1

@@ -134,7 +134,8 @@ class Housekeeping:
                 keep_from = partition.high_watermark
             else:
                 first = await ledger.first_batch_since(key, oldest)
-                keep_from = max(keep_from, first.base_offset if first else keep_from)
+                # None: the batch with the largest time is gone, and nothing that is left is young enough.
+                keep_from = max(keep_from, first.base_offset if first else partition.high_watermark)
         if 0 <= limits.retention_bytes < partition.size_bytes:
             keep_from = max(keep_from, await ledger.offset_at_size(key, limits.retention_bytes))
         if keep_from > partition.log_start_offset:

@@ -39,6 +39,7 @@ class CommitOrderPosition(NamedTuple):
 
 class _OpenTransaction(NamedTuple):
     first_offset: int
+    epoch: int
     held: Held
 
 
@@ -95,9 +96,16 @@ class CommitOrderLog:
 
     def _hold(self, header: BatchHeader, data: Buffer, at: int) -> None:
         transaction = self._open.get(header.producer_id)
+        if transaction is not None and transaction.epoch != header.producer_epoch:
+            # Another transaction, and the end of this one was never read: compaction has taken it since, with
+            # everything before it, so there is nothing of it to show.
+            transaction.held.drop()
+            del self._open[header.producer_id]
+            transaction = None
         if transaction is None:
             first = max(header.base_offset, self._next)
-            transaction = self._open[header.producer_id] = _OpenTransaction(first, self._spool.hold())
+            transaction = _OpenTransaction(first, header.producer_epoch, self._spool.hold())
+            self._open[header.producer_id] = transaction
         transaction.held.add(bytes(memoryview(data)[at : at + header.length]))
 
     def _show(self, header: BatchHeader, data: Buffer, at: int) -> Iterator[ConsumedRecord]:

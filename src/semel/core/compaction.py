@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 from semel.core.types import Buffer, Rewritten
 from semel.wire.errors import ProtocolError
 from semel.wire.records import BatchHeader, read_header
-from semel.wire.reducing import Opened, open_batch, reduced
+from semel.wire.reducing import NO_HORIZON, Opened, open_batch, reduced
 
 _DIGEST_BYTES: Final = 32
 """Longer keys are known by their digest, so that the memory for a key is bounded. Shorter ones are exact."""
@@ -228,5 +228,7 @@ class Pass:
         try:
             return reduced(opened, kept, self._horizon)
         except ValueError:
-            # A client may call any time its own. Then the tombstones stay for good.
-            return batch.data if all(kept) else reduced(opened, kept, None)
+            # A client may call any time its own. Then the tombstones stay for good, and a horizon that the
+            # client made up must go: the next pass would take it for ours.
+            has_claimed = opened.header.delete_horizon is not None
+            return batch.data if all(kept) and not has_claimed else reduced(opened, kept, NO_HORIZON)

@@ -10,7 +10,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.core.facts import BatchesReplaced
-from semel.core.types import Buffer, Decide, Decision, Key, PartitionKey, Rewritten
+from semel.core.topic_configs import value_of, words
+from semel.core.types import (
+    Buffer,
+    Decide,
+    Decision,
+    Key,
+    PartitionKey,
+    Rewritten,
+    Topic,
+    TopicKey,
+)
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -20,7 +30,8 @@ class ReplaceBatches(NamedTuple):
     """Put rewritten batches in the place of others, and take some away. The answer says if it was done.
 
     It is not if the log start moved, or if batches were replaced, since the asker looked; or if the partition
-    is gone. With nothing to replace it only notes how far compaction has come.
+    is gone, or its topic is not compacted any more. With nothing to replace it only notes how far compaction
+    has come.
     """
 
     partition: PartitionKey
@@ -35,15 +46,18 @@ class ReplaceBatches(NamedTuple):
     """What all of these took before."""
     cleaned_offset: int
     """How far compaction has come."""
+    topic: str
+    """The name of the partition's topic."""
 
     def keys(self) -> Iterable[Key]:
-        """The partition."""
-        return (self.partition,)
+        """The partition, and the topic that says whether it is compacted."""
+        return (self.partition, TopicKey(self.topic))
 
 
 def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) -> Decision:
     partition = state.partitions[command.partition]
-    if partition is None:
+    topic = state.topics[TopicKey(command.topic)]
+    if partition is None or topic is None or not _is_compacted(topic, command.partition):
         return Decision(False)
     seen = (command.log_start_seen, command.compactions_seen)
     if seen != (partition.log_start_offset, partition.compactions):
@@ -59,6 +73,12 @@ def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) ->
         partition.compactions + 1,
     )
     return Decision(True, (fact,), command.records)
+
+
+def _is_compacted(topic: Topic, partition: PartitionKey) -> bool:
+    # A topic of the same name may be another one by now.
+    policy = value_of("cleanup.policy", topic.configs, {})
+    return topic.topic_id == partition.topic_id and "compact" in words(policy)
 
 
 DECIDE: dict[type[Any], Decide] = {ReplaceBatches: _replace_batches}

@@ -184,7 +184,7 @@ def _check(committed: Committed, pipeline_id: str, query_id: str, batch_id: int,
 
 
 def _check_end(committed: Committed, pipeline_id: str, batch_id: int, step: Step) -> None:
-    """A batch that was decided ends where it did, or before: behind an old copy of a checkpoint it may not."""
+    """A decided batch ends where it did, or before: behind an older copy of a checkpoint it may not."""
     for key, offset in sorted(step.end.items()):
         reached = committed.offsets.get(key, offset)
         if offset > reached:

@@ -302,6 +302,12 @@ class LedgerWriter:
             self._write_meta("clean_stop", "1")
         meta = dict(self._sql.rows("read_meta"))
         if older := _OLDER.get(meta["schema_version"]):
+            if meta["clean_stop"] != "1":
+                # The journal may hold commits that only that version can read, and it cannot read new tables.
+                raise StoreBroken(
+                    f"the ledger has schema {meta['schema_version']} and was not stopped cleanly:"
+                    " start and stop the version of Semel that wrote it once"
+                )
             for step in older:
                 self.connection.execute(step)
             self.connection.execute(SCHEMA)

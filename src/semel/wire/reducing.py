@@ -34,6 +34,7 @@ __all__ = ["Entry", "Opened", "has_keyless", "open_batch", "reduced"]
 
 _MAX_INT64: Final = (1 << 63) - 1
 _FOLDED_NULL: Final = 1
+NO_HORIZON: Final = -1
 
 
 class Entry(NamedTuple):
@@ -77,12 +78,14 @@ def has_keyless(data: Buffer) -> bool:
 def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None) -> bytes:
     """Return the batch with the records whose byte in ``stays`` is not 0, one byte for each, in their order.
 
-    ``delete_horizon`` is set if it is given, else it is what it was. ValueError if a record's time cannot be
-    told relative to it.
+    ``delete_horizon`` is set if it is given, NO_HORIZON takes it away, with None it is what it was.
+    ValueError if a record's time cannot be told relative to it.
     """
     header, payload = opened
     base_timestamp, attributes = header.base_timestamp, header.attributes
-    if delete_horizon is not None:
+    if delete_horizon == NO_HORIZON:
+        attributes &= ~DELETE_HORIZON
+    elif delete_horizon is not None:
         base_timestamp, attributes = min(delete_horizon, _MAX_INT64), attributes | DELETE_HORIZON
     shift = header.base_timestamp - base_timestamp
     latest = -1
@@ -116,7 +119,7 @@ def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None
 
 
 def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
-    """Read the records as `payload.walk` does, but headers are not looked at: they are copied or they go."""
+    """Read the records as `payload.walk` does, but headers are only passed over."""
     at, size, previous = 0, len(data), -1
     last_delta = header.last_offset_delta
     read, rest_of = varint.read, varint.decode_rest
@@ -142,7 +145,8 @@ def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
             is_tombstone = value_length == _FOLDED_NULL
             has_negative = (key is not None and key_length & 1) or (not is_tombstone and value_length & 1)
             value_end = at if is_tombstone else at + (value_length >> 1)
-            if length < 0 or has_negative or value_end >= end or end > size:
+            at = value_end + 1 if not data[value_end] else _skip_headers(data, value_end)
+            if length < 0 or has_negative or at != end or end > size:
                 raise ProtocolError("a record is not as long as it says")
             if not previous < delta <= last_delta:
                 raise ProtocolError("the offsets in a batch do not ascend within its range")
@@ -152,3 +156,17 @@ def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
         raise ProtocolError("a batch ends inside a record") from None
     if at != size:
         raise ProtocolError("a batch holds more than the records that it counts")
+
+
+def _skip_headers(data: bytes, at: int) -> int:
+    """Return the position behind the headers: what a reader could not read is damaged here too."""
+    count, at = varint.read(data, at)
+    if count < 0:
+        raise ProtocolError("a negative count of headers")
+    for _ in range(count):
+        for least in (0, -1):
+            length, at = varint.read(data, at)
+            if length < least:
+                raise ProtocolError("a negative length")
+            at += max(length, 0)
+    return at

@@ -91,3 +91,16 @@ def test_damage_is_a_protocol_error_and_nothing_else() -> None:
             continue
     # Some bytes say nothing that is looked at: times, keys, values, headers.
     assert 0 < opened < 4 * 160
+
+
+@pytest.mark.parametrize("count", [b"\x0a", b"\x01", b"\x02", b"\x02\x00", b"\x02\x01\x00", b"\x02\x00\x03"])
+def test_headers_that_no_reader_can_read_are_damage_here_too(count: bytes) -> None:
+    plain = encode_batch([Record(0, 1_000, b"a", b"x")])
+    payload = plain[HEADER_BYTES:]
+    # The length of the record, its bytes but for the count of headers, and another count.
+    record = payload[1:-1] + count
+    damaged = seal(read_header(plain), bytes([2 * len(record)]) + record)
+    with pytest.raises(ProtocolError):
+        decode_batch(damaged)
+    with pytest.raises(ProtocolError):
+        has_keyless(damaged)

@@ -19,7 +19,7 @@ from semel.broker.compaction import Compaction
 from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
-from semel.core.types import PartitionKey, ProducerKey, Topic
+from semel.core.types import PartitionKey, ProducerKey
 from semel.store.interface import StoreFull
 
 if TYPE_CHECKING:
@@ -119,12 +119,16 @@ class Housekeeping:
     async def _move_log_starts(self) -> None:
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
-                await self._retain_partition(topic, key)
+                await self._retain_partition(key)
 
-    async def _retain_partition(self, topic: Topic, key: PartitionKey) -> None:
-        limits = self._broker.catalog.limits(topic)
+    async def _retain_partition(self, key: PartitionKey) -> None:
+        # As it is now: a round takes long, and configs change meanwhile.
+        topic = await self._broker.catalog.topic_by_id(key.topic_id)
         partition = await self._broker.reads.partition(key)
-        if partition is None or not limits.deletes or partition.log_start_offset == partition.high_watermark:
+        if topic is None or partition is None:
+            return
+        limits = self._broker.catalog.limits(topic)
+        if not limits.deletes or partition.log_start_offset == partition.high_watermark:
             return
         ledger = self._broker.store.ledger
         keep_from = partition.log_start_offset

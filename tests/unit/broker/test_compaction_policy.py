@@ -1,4 +1,4 @@
-"""A topic that is not compacted any more keeps what is written to it, also while a round is under way."""
+"""Configs that change while a round of compaction or of retention is under way count at once."""
 
 from typing import Any
 
@@ -50,3 +50,23 @@ async def test_who_ends_compaction_keeps_what_is_there() -> None:
         await table.compact()
         table.broker.store.chunks.read = read  # type: ignore[method-assign]
         assert [value for _, _, value in await table.pairs()] == ["1", "2"]
+
+
+async def test_retention_that_ends_during_a_round_counts_for_what_comes_later_in_it() -> None:
+    async with compacting(configs={"cleanup.policy": "delete", "retention.ms": "1"}) as table:
+        other = PartitionKey(b"zebra".ljust(16, b"."), 0)
+        await table.broker.ask(CreateTopic("zebra", other.topic_id, 1, {"retention.ms": "1"}))
+        data = keyed(("a", "1"))
+        await table.broker.ask(Append(other, read_header(data), data))
+        await table.put(("a", "1"))
+        delete = table.broker.delete_records
+
+        async def delete_late(key: PartitionKey, offset: int) -> Any:
+            await table.broker.ask(AlterTopic("zebra", (("retention.ms", 0, "-1"),)))
+            return await delete(key, offset)
+
+        table.broker.delete_records = delete_late  # type: ignore[method-assign]
+        await table.broker._housekeeping.retain()
+        assert (await table.partition()).log_start_offset == 1
+        table.key = other
+        assert [value for _, _, value in await table.pairs()] == ["1"]

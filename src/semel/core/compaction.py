@@ -147,6 +147,8 @@ class Pass:
         self._with_data: set[int] = set()
         """Producers of whose transaction there was data, and not the marker yet."""
         self._with_data_before: frozenset[int] = frozenset()
+        self._has_unreadable = False
+        """Then a tombstone behind it may be all that hides a value in it, from readers that can open it."""
 
     def undo(self) -> None:
         """The last batches did not become what was said: they are looked at again."""
@@ -168,6 +170,7 @@ class Pass:
                 left = self._left_of(batch, header, is_aborted=is_aborted)
             except ProtocolError:
                 unreadable.append(batch.base_offset)
+                self._has_unreadable = True
                 continue
             if left is batch.data:
                 continue
@@ -210,7 +213,7 @@ class Pass:
     def _stays(self, base_offset: int, opened: Opened, horizon: int | None) -> tuple[bytearray, bool]:
         """A byte for each record that says if it stays, and whether a tombstone does."""
         newest = self._newest
-        is_due = horizon is not None and horizon <= self._now
+        is_due = horizon is not None and horizon <= self._now and not self._has_unreadable
         stays = bytearray()
         has_tombstone = False
         for entry in opened.entries():

@@ -7,7 +7,7 @@ from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
 from semel.client.spool import Spool
 from semel.core.partition import Append
 from semel.wire.batch import DELETE_HORIZON, HEADER_BYTES, seal
-from semel.wire.records import Record, decode_batch, encode_batch, read_header
+from semel.wire.records import Record, decode_batch, encode_batch, iter_batches, read_header
 
 
 async def test_a_batch_with_damaged_headers_takes_nothing_away() -> None:
@@ -20,6 +20,22 @@ async def test_a_batch_with_damaged_headers_takes_nothing_away() -> None:
         await table.put(("z", "1"))
         await table.compact()
         assert decode_batch(b"".join((await table.fetch()).buffers))[0].value == b"good"
+
+
+async def test_behind_a_batch_that_cannot_be_opened_tombstones_stay() -> None:
+    """Somebody else may be able to open it, and would see a value again that was deleted."""
+    for is_damaged in (False, True):
+        async with compacting(configs={"delete.retention.ms": "1000"}) as table:
+            plain = encode_batch([Record(0, 1_000, b"a", b"x")])
+            first = seal(read_header(plain), plain[HEADER_BYTES:-1] + b"\x0a") if is_damaged else plain
+            await table.broker.ask(Append(table.key, read_header(first), first))
+            await table.put(("a", None))
+            for number in range(3):
+                await table.put(("z", str(number)))
+                await table.compact()
+                later(table.broker, 10_000)
+            batches = iter_batches(b"".join((await table.fetch()).buffers))
+            assert [header.base_offset for _, header in batches] == ([0, 1, 4] if is_damaged else [4])
 
 
 async def test_a_made_up_horizon_is_not_believed_by_the_second_pass_either() -> None:

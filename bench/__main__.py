@@ -11,6 +11,7 @@ run that is quick, or not to be written, leaves the files alone.
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import bars, page
@@ -19,12 +20,14 @@ from bench.results import Results
 from bench.rows import table
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
-from bench.side_by_side.measuring import SIZES, Size, measure, started
+from bench.side_by_side.measuring import SIZES, Size, measure, noted, started
 from bench.side_by_side.warming import warm_up
-from bench.subjects import KAFKA_VERSION, SUBJECTS
+from bench.subjects import KAFKA_VERSION, SUBJECTS, Subject
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "benchmarks.json"
+PARTIAL = FILE.with_suffix(".partial.json")
+"""What a run has so far: it is gone when the run has come to its end."""
 BARS = "bars"
 
 
@@ -35,32 +38,50 @@ def main() -> None:
         return
     results = Results(options.size, environment(KAFKA_VERSION))
     began = time.perf_counter()
-    _measure(results, SIZES[options.size], options.only, options.subjects)
-    results.seconds = time.perf_counter() - began
+    is_kept = not options.no_write and options.size != "quick"
+    so_far = [*([PARTIAL] if is_kept else []), *([options.output] if options.output else [])]
+
+    def save() -> None:
+        results.seconds = time.perf_counter() - began
+        for path in so_far:
+            results.write(path)
+
+    _measure(results, SIZES[options.size], options.only, options.subjects, save)
     print(_summary(results))
-    if options.output:
-        results.write(options.output)
-    if not options.no_write and options.size != "quick":
+    if is_kept:
         _keep(results)
+        PARTIAL.unlink()
     sys.exit(1 if results.failed else 0)
 
 
-def _measure(results: Results, size: Size, only: list[str], names: list[str]) -> None:
+def _measure(
+    results: Results, size: Size, only: list[str], names: list[str], save: Callable[[], None]
+) -> None:
     """Side by side first: Spark's own connector has to be there when Java is started."""
     chosen = [each for each in WORKLOADS if not only or each.name in only]
     if chosen:
         makes = [each for each in SUBJECTS if not names or each.name in names]
         with started(makes, results) as subjects:
-            for subject in subjects:
-                rate = warm_up(subject, size.warm_seconds)
-                _say(f"warm: {subject.name}, {rate:,.0f} transactions per second")
+            warm = [each for each in subjects if _is_warm(each, size, results)]
             for make in chosen:
-                print(f"measuring: {make.name} …", flush=True)
-                measure(make(), subjects, size, results, _say)
+                _say(f"measuring: {make.name} …")
+                measure(make(), warm, size, results, _say)
+                save()
     if not only or BARS in only:
         for name, part in bars.parts(bars.QUICK if size.name == "quick" else bars.DEFAULT).items():
-            print(f"measuring: {BARS}: {name} …", flush=True)
-            results.bars.extend(part())
+            _say(f"measuring: {BARS}: {name} …")
+            with noted(f"{BARS}: {name}", results, _say):
+                results.bars.extend(part())
+            save()
+
+
+def _is_warm(subject: Subject, size: Size, results: Results) -> bool:
+    """Whether it works, after a while in which it did."""
+    rate = 0.0
+    with noted(subject.name, results, _say):
+        rate = warm_up(subject, size.warm_seconds)
+        _say(f"warm: {subject.name}, {rate:,.0f} transactions per second")
+    return rate > 0
 
 
 def _say(line: str) -> None:

@@ -18,6 +18,9 @@ from bench.results import About, Metric, Results, Skipped
 from bench.subjects import Subject, running
 from peers.programs import CannotBuild
 
+REASON_MAX = 500
+"""Characters of a reason: an error may bring a whole log."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -127,19 +130,42 @@ def started(makes: Sequence[Callable[[Path], Subject]], results: Results) -> Ite
 def measure(
     workload: Workload[C], subjects: Sequence[Subject], size: Size, results: Results, say: Say = print
 ) -> None:
-    """All rounds of a workload."""
+    """All rounds of a workload; one that cannot be held is noted."""
     results.workloads.append(workload.about)
+    with noted(workload.name, results, say), workload:
+        _rounds(workload, subjects, size, results, say)
+
+
+@contextmanager
+def noted(what: str, results: Results, say: Say) -> Iterator[None]:
+    """What goes wrong inside is told in the end: an hour of measurements is not lost for one of them."""
+    try:
+        yield
+    except CannotBuild as error:
+        results.skipped.append(Skipped(what, str(error)))
+    except Exception as error:  # noqa: BLE001 - see above
+        results.failed.append(Skipped(what, _in_one_line(error)))
+        say(f"  {what}: FAILED: {error}")
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:REASON_MAX]
+
+
+def _rounds(
+    workload: Workload[C], subjects: Sequence[Subject], size: Size, results: Results, say: Say
+) -> None:
     cells = workload.cells(size)
     broken: set[tuple[str, str]] = set()
-    with workload:
-        for number in range(size.rounds):
-            for cell in cells:
-                if number < cell.rounds(size):
-                    for subject in _turned(subjects, number):
-                        if (cell.label, subject.name) not in broken and not _once(
-                            workload, subject, cell, size, results, say
-                        ):
-                            broken.add((cell.label, subject.name))
+    for number in range(size.rounds):
+        for at, cell in enumerate(cells):
+            if number < cell.rounds(size):
+                # By the cell, too: who is first is at an advantage, or not, and that has to go around.
+                for subject in _turned(subjects, number + at):
+                    if (cell.label, subject.name) not in broken and not _once(
+                        workload, subject, cell, size, results, say
+                    ):
+                        broken.add((cell.label, subject.name))
 
 
 def _once(workload: Workload[C], subject: Subject, cell: C, size: Size, results: Results, say: Say) -> bool:
@@ -150,19 +176,13 @@ def _once(workload: Workload[C], subject: Subject, cell: C, size: Size, results:
         results.skipped.append(Skipped(where, why_not))
         return False
     began = time.perf_counter()
-    try:
+    values: dict[str, float] = {}
+    with noted(where, results, say):
         values = workload.measure(subject, cell, size)
-    except CannotBuild as error:
-        results.skipped.append(Skipped(where, str(error)))
-        return False
-    except Exception as error:  # noqa: BLE001 - an hour of measurements is not lost for one; it is told in the end
-        results.failed.append(Skipped(where, f"{type(error).__name__}: {error}"))
-        say(f"  {where}: FAILED: {error}")
-        return False
-    results.add(workload.name, cell.label, subject.name, values)
-    figures = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
-    say(f"  {where}: {figures} ({time.perf_counter() - began:.1f} s)")
-    return True
+        results.add(workload.name, cell.label, subject.name, values)
+        figures = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
+        say(f"  {where}: {figures} ({time.perf_counter() - began:.1f} s)")
+    return bool(values)
 
 
 def _turned(subjects: Sequence[Subject], number: int) -> list[Subject]:

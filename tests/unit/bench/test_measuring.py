@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pytest
 
@@ -58,12 +58,13 @@ class Rehearsed(Workload[One]):
     text = "No work."
     metrics: ClassVar = (Metric("figure", "1/s"),)
 
-    def __init__(self, failing: str = "") -> None:
+    def __init__(self, failing: str = "", cells: int = 1) -> None:
         self.asked: list[str] = []
         self.failing = failing
+        self.count = cells
 
     def cells(self, size: Size) -> list[One]:
-        return [One()]
+        return [One()] * self.count
 
     def measure(self, subject: Subject, cell: One, size: Size) -> dict[str, float]:
         self.asked.append(subject.name)
@@ -83,6 +84,24 @@ def test_subjects_take_turns_and_begin_in_turn() -> None:
     measure(workload, [subject("a"), subject("b")], TINY, results, lambda _: None)
     assert workload.asked == ["a", "b", "b", "a"]
     assert [series.values for series in results.series] == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_the_first_of_a_round_is_another_for_the_next_cell() -> None:
+    workload = Rehearsed(cells=2)
+    measure(workload, [subject("a"), subject("b")], TINY, Results("tiny", {}), lambda _: None)
+    assert workload.asked == ["a", "b", "b", "a", "b", "a", "a", "b"]
+
+
+def test_a_workload_that_cannot_be_held_is_noted_and_the_run_goes_on() -> None:
+    class Unheld(Rehearsed):
+        def __enter__(self) -> Self:
+            raise RuntimeError("no Java\nat all")
+
+    results = Results("tiny", {})
+    measure(Unheld(), [subject("a")], TINY, results, lambda _: None)
+    assert [(each.what, each.why) for each in results.failed] == [
+        ("transactions", "RuntimeError: no Java at all")
+    ]
 
 
 def test_what_fails_is_noted_once_and_the_rest_goes_on() -> None:

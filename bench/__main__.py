@@ -5,7 +5,7 @@
     python -m bench --page               only the page, from what was measured last
 
 The raw results are in results/benchmarks.json. A run of some workloads replaces those and keeps the rest; a
-run that is quick, or not to be written, leaves the files alone.
+run that is quick, of some subjects only, or not to be written leaves the files alone.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench import bars, page
 from bench.environment import environment
-from bench.results import Results
+from bench.results import BARS, Results
 from bench.rows import table
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "benchmarks.json"
 PARTIAL = FILE.with_suffix(".partial.json")
 """What a run has so far: it is gone when the run has come to its end."""
-BARS = "bars"
 
 
 def main() -> None:
@@ -38,7 +37,7 @@ def main() -> None:
         return
     results = Results(options.size, environment(KAFKA_VERSION))
     began = time.perf_counter()
-    is_kept = not options.no_write and options.size != "quick"
+    is_kept = not options.no_write and options.size != "quick" and not options.subjects
     so_far = [*([PARTIAL] if is_kept else []), *([options.output] if options.output else [])]
 
     def save() -> None:
@@ -68,6 +67,7 @@ def _measure(
                 measure(make(), warm, size, results, _say)
                 save()
     if not only or BARS in only:
+        results.bars_measured = results.run
         for name, part in bars.parts(bars.QUICK if size.name == "quick" else bars.DEFAULT).items():
             _say(f"measuring: {BARS}: {name} …")
             with noted(f"{BARS}: {name}", results, _say):
@@ -113,7 +113,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="NAME", help=", ".join(names))
     parser.add_argument(
-        "--subjects", nargs="+", choices=[each.name for each in SUBJECTS], default=[], help="only these"
+        "--subjects",
+        nargs="+",
+        choices=[each.name for each in SUBJECTS],
+        default=[],
+        help="only these, without writing",
     )
     parser.add_argument("--no-write", action="store_true", help="leave results/ and docs/ alone")
     parser.add_argument("--output", type=Path, help="write the raw results here, too")

@@ -21,13 +21,14 @@ HEAD = """# Benchmarks
 Written by `make bench` from [the raw results](../results/benchmarks.json); do not edit. Each ratio compares
 the same client doing the same work in the same run; absolute rates belong to the machine they were taken on
 and are only shown to give them a size. Subjects take turns in every round. What is shown is the median of the
-rounds, with the lowest and the highest; ratios are medians of the rounds' ratios, with the interval in which
-they are with 95 % confidence (bootstrap over rounds). How to see where the time goes is in
+rounds, with the lowest and the highest; ratios are medians of the rounds' ratios, with an interval (bootstrap
+over rounds). From six rounds on they are in it with 95 % confidence; with fewer it is the lowest to the
+highest, which is less sure; a figure that stands alone is of one round. How to see where the time goes is in
 [profiles.md](profiles.md).
 
 {environment}
 
-Size {size}; {seconds:,.0f} seconds in all.
+{seconds:,.0f} seconds in all. Each part says which run it is of; the line above is of the newest.
 
 ## Who is measured
 
@@ -50,7 +51,7 @@ BAR = """
 BARS = """
 ## Beside the client's floor
 
-Targets of earlier work, each with a measurement of its own.
+Targets of earlier work, each with a measurement of its own. {measured}
 
 {table}
 """
@@ -67,9 +68,9 @@ def write(results: Results, docs: Path) -> None:
 
 def document(results: Results) -> str:
     where = ", ".join(f"{name} {value}" for name, value in results.environment.items())
-    parts = [HEAD.format(environment=where, size=results.size, seconds=results.seconds)]
+    parts = [HEAD.format(environment=where, seconds=results.seconds)]
     if results.bars:
-        parts.append(BARS.format(table=table(results.bars)))
+        parts.append(BARS.format(measured=_measured(results.bars_measured), table=table(results.bars)))
     targets = rows(results)
     if targets:
         met = sum(row.met for row in targets)
@@ -101,7 +102,7 @@ def _in_order(results: Results) -> list[About]:
 
 
 def _section(results: Results, about: About) -> str:
-    parts = [f"\n## {about.title}\n\n{about.text}\n"]
+    parts = [f"\n## {about.title}\n\n{about.text}\n\n{_measured(about.measured)}\n"]
     if about.name == growth.Growth.name:
         parts.append(_growth_table(results))
         parts += [f"\n![{what}]({PLOTS}/{_growth_file(what)})\n" for what in growth.FIRST]
@@ -113,6 +114,10 @@ def _section(results: Results, about: About) -> str:
         more = "".join(tables[1:])
         parts.append(f"\n<details><summary>More figures</summary>\n{more}\n</details>\n")
     return "".join(parts)
+
+
+def _measured(run: str) -> str:
+    return f"(Measured: {run}.)"
 
 
 def _table(results: Results, about: About, metric: Metric) -> str:
@@ -135,6 +140,8 @@ def _beside(values: dict[str, list[float]]) -> str:
     if Semel.name not in values or Kafka.name not in values or not all(values[Kafka.name]):
         return "–"
     each = ratio_of(values[Semel.name], values[Kafka.name])
+    if each.rounds == 1:
+        return number(each.value)
     return f"{number(each.value)} ({number(each.low)} to {number(each.high)})"
 
 

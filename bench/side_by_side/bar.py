@@ -142,5 +142,5 @@ def _ratio(
 def _row(
     what: str, estimate: Estimate, target: float, more: str = "", *, higher_is_better: bool = True
 ) -> Row:
-    measured = f"{estimate.low:,.2f} to {estimate.high:,.2f}" + (f"; {more}" if more else "")
-    return Row(what, measured, estimate.value, target, higher_is_better)
+    seen = "one round" if estimate.rounds == 1 else f"{estimate.low:,.2f} to {estimate.high:,.2f}"
+    return Row(what, seen + (f"; {more}" if more else ""), estimate.value, target, higher_is_better)

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar
@@ -131,7 +131,7 @@ def measure(
     workload: Workload[C], subjects: Sequence[Subject], size: Size, results: Results, say: Say = print
 ) -> None:
     """All rounds of a workload; one that cannot be held is noted."""
-    results.workloads.append(workload.about)
+    results.workloads.append(replace(workload.about, measured=results.run))
     with noted(workload.name, results, say), workload:
         _rounds(workload, subjects, size, results, say)
 

@@ -1,5 +1,6 @@
 """The page and the targets, from results that are made up."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -35,7 +36,7 @@ def results() -> Results:
         made.add("growth", f"records: {count:,}", "semel", {"seconds": count / 1e3})
         made.add("growth", f"records: {count:,}", "kafka", {"seconds": (count / 1e3) ** 2})
     made.skipped = [Skipped("mock", "is not here"), Skipped("growth: mock", "is not here")]
-    made.bars = [Row("of old", "1.00 to 1.00", 1.0, 2.0)]
+    made.bars, made.bars_measured = [Row("of old", "1.00 to 1.00", 1.0, 2.0)], "long ago"
     return made
 
 
@@ -104,6 +105,40 @@ def test_a_run_of_one_workload_replaces_it_and_keeps_the_rest(results: Results) 
     assert results.find("transactions", CELL, "semel", "p50") is not None
     assert [row.what for row in results.bars] == ["of old"]
     assert [each.name for each in results.workloads].count("visibility") == 1
+
+
+def test_notes_are_kept_of_what_was_not_measured_anew(results: Results) -> None:
+    results.failed = [Skipped("bars: spark", "old"), Skipped("visibility: marker topic: kafka", "old")]
+    results.skipped = [
+        Skipped(what, "old") for what in ("kafka", "mock", "visibility: mock", "bulk: 1 KiB: mock")
+    ]
+    anew = Results("default", {}, workloads=[Visible().about], skipped=[Skipped("mock", "new")])
+    anew.add("visibility", "marker topic", "kafka", {"visible at once": 0.5})
+    anew.seconds = results.seconds = 60.0
+    results.replace(anew)
+    assert [(each.what, each.why) for each in results.skipped] == [
+        ("mock", "new"),
+        ("bulk: 1 KiB: mock", "old"),
+    ]
+    assert [each.what for each in results.failed] == ["bars: spark"]
+    assert results.seconds == 120.0
+
+
+def test_every_part_says_which_run_it_is_of(results: Results) -> None:
+    measured = [replace(each, measured=f"run {at}") for at, each in enumerate(results.workloads)]
+    results.workloads = measured
+    text = document(results)
+    assert "(Measured: long ago.)" in text
+    for each in measured:
+        assert f"## {each.title}\n\n{each.text}\n\n(Measured: {each.measured}.)" in text
+
+
+def test_one_round_has_no_interval() -> None:
+    made = Results("quick", {}, workloads=[Transactions().about])
+    for subject, rate in (("semel", 600.0), ("kafka", 300.0)):
+        made.add("transactions", CELL, subject, {"transactions per second": rate})
+    assert f"| {CELL} | 600 | 300 | 2.00 |" in document(made)
+    assert [row.measured for row in rows(made)] == ["one round; 600 and 300"]
 
 
 @pytest.mark.parametrize(

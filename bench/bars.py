@@ -42,7 +42,7 @@ class BarSize:
 
 
 QUICK = BarSize(1, 40_000, 200_000, 0.5, 200_000, 3.0)
-DEFAULT = BarSize(3, 200_000, 4_000_000, 5.0, 10_000_000, 60.0)
+DEFAULT = BarSize(3, 200_000, 4_000_000, 3.0, 10_000_000, 60.0)
 
 
 def beside_the_mock(rounds: int, records: int) -> list[Row]:

@@ -58,7 +58,7 @@ def _short_transactions(results: Results) -> list[Row]:
 def _overhead(results: Results) -> list[Row]:
     found: list[Row] = []
     metric = overhead.OVERHEAD
-    cells = overhead.GROUPS
+    cells = overhead.CELLS
     for cell in cells:
         ours = results.find("overhead", cell.label, Semel.name, metric)
         if ours is not None and cell.records == max(transactions.RECORDS):

@@ -15,9 +15,9 @@ from typing import ClassVar, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.results import Metric
-from bench.side_by_side.measuring import Cell, Size, Workload
+from bench.side_by_side.measuring import LESS, Cell, Size, Workload
 from bench.spark import Bench, start_spark
-from bench.subjects import ROOT, Mock, Semel, Subject
+from bench.subjects import ROOT, FlushingKafka, Mock, Semel, Subject
 from peers.programs import CannotBuild, fetch_spark_connector
 
 SOURCE, SINK, COPY, SMALL = "source", "sink", "end to end", "small batches"
@@ -81,6 +81,8 @@ class Pipeline(Workload[Step]):
     def why_not(self, subject: Subject, cell: Step) -> str | None:
         if subject.name == Mock.name:
             return "the mock cluster keeps too little to be read"
+        if subject.name == FlushingKafka.name:
+            return LESS
         return None if isinstance(subject, Semel) else self._no_connector
 
     def measure(self, subject: Subject, cell: Step, size: Size) -> dict[str, float]:

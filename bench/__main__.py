@@ -1,4 +1,5 @@
-"""``make bench``: measure Semel beside its peers, print what came out, write docs/benchmarks.md.
+"""``make bench``: measure Semel beside its peers, print what came out, write docs/benchmarks.md
+and the figures of README.md.
 
     python -m bench --quick              every workload on every subject, in a few minutes
     python -m bench --only transactions  one workload
@@ -33,7 +34,7 @@ PARTIAL = FILE.with_suffix(".partial.json")
 def main() -> None:
     options = _options()
     if options.page:
-        page.write(Results.read(FILE), ROOT / "docs")
+        page.write(Results.read(FILE), ROOT)
         return
     results = Results(options.size, environment(KAFKA_VERSION))
     began = time.perf_counter()
@@ -80,6 +81,7 @@ def _is_warm(subject: Subject, size: Size, results: Results) -> bool:
     rate = 0.0
     with noted(subject.name, results, _say):
         rate = warm_up(subject, size.warm_seconds)
+        results.environment[f"warm {subject.name}"] = f"{rate:,.0f} transactions/s"
         _say(f"warm: {subject.name}, {rate:,.0f} transactions per second")
     return rate > 0
 
@@ -101,7 +103,7 @@ def _keep(results: Results) -> None:
         kept = Results.read(FILE)
         kept.replace(results)
     kept.write(FILE)
-    page.write(kept, ROOT / "docs")
+    page.write(kept, ROOT)
 
 
 def _options() -> argparse.Namespace:

@@ -61,6 +61,13 @@ def _divided(mine: float, other: float) -> float:
     return mine / other
 
 
+def number(value: float) -> str:
+    """With about three digits that mean something."""
+    size = abs(value)
+    digits = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 4
+    return f"{value:,.{digits}f}"
+
+
 def exponent(work: Sequence[float], cost: Sequence[float]) -> float:
     """The slope of the line through the logarithms: 1 if cost grows as work does, 2 if with its square."""
     points = [(math.log(x), math.log(y)) for x, y in zip(work, cost, strict=True) if x > 0 and y > 0]

@@ -1,13 +1,15 @@
-"""docs/benchmarks.md and its plots, from the results and from nothing else."""
+"""docs/benchmarks.md, its plots and the figures of README.md, from the results and from nothing else."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures import Estimate, ratio_of
+from bench.figures import Estimate, number, ratio_of
 from bench.plots import bar_plot, line_plot, ratio_plot
-from bench.results import About, Metric, Results
-from bench.rows import table
+from bench.readme import readme
+from bench.reasons import why
+from bench.results import About, Metric, Results, by_reason
+from bench.rows import Row, table
 from bench.side_by_side import growth
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
@@ -46,7 +48,7 @@ BAR = """
 {count}
 
 {table}
-"""
+{reasons}"""
 
 BARS = """
 ## Beside the client's floor
@@ -54,33 +56,46 @@ BARS = """
 Targets of earlier work, each with a measurement of its own. {measured}
 
 {table}
-"""
+{reasons}"""
 
 
-def write(results: Results, docs: Path) -> None:
-    """The page and its plots."""
+def write(results: Results, root: Path) -> None:
+    """The page and its plots, and the figures of README.md."""
+    docs = root / "docs"
     plots = docs / PLOTS
     plots.mkdir(exist_ok=True)
     for name, text in pictures(results).items():
         (plots / name).write_text(text, encoding="utf-8")
     (docs / "benchmarks.md").write_text(document(results), encoding="utf-8")
+    front = root / "README.md"
+    front.write_text(readme(front.read_text(encoding="utf-8"), results), encoding="utf-8")
 
 
 def document(results: Results) -> str:
     where = ", ".join(f"{name} {value}" for name, value in results.environment.items())
     parts = [HEAD.format(environment=where, seconds=results.seconds)]
     if results.bars:
-        parts.append(BARS.format(measured=_measured(results.bars_measured), table=table(results.bars)))
+        measured = _measured(results.bars_measured)
+        parts.append(
+            BARS.format(measured=measured, table=table(results.bars), reasons=_reasons(results.bars))
+        )
     targets = rows(results)
     if targets:
         met = sum(row.met for row in targets)
-        parts.append(BAR.format(count=f"{met} of {len(targets)} are reached.", table=table(targets)))
+        count = f"{met} of {len(targets)} are reached."
+        parts.append(BAR.format(count=count, table=table(targets), reasons=_reasons(targets)))
     for about in _in_order(results):
         parts.append(_section(results, about))
     left_out = results.left_out()
     if left_out:
         parts.append("\n## Not measured\n\n" + "".join(f"- {each}\n" for each in left_out))
     return "".join(parts)
+
+
+def _reasons(targets: Sequence[Row]) -> str:
+    """Why some are not reached."""
+    lines = by_reason((row.what, why(row.what)) for row in targets if not row.met)
+    return "\nWhat is not reached, and why:\n\n" + "".join(f"- {each}\n" for each in lines) if lines else ""
 
 
 def pictures(results: Results) -> dict[str, str]:
@@ -148,13 +163,6 @@ def _beside(values: dict[str, list[float]]) -> str:
 def _spread(values: Sequence[float]) -> str:
     middle = number(statistics.median(values))
     return f"{middle} ({number(min(values))} to {number(max(values))})" if len(values) > 1 else middle
-
-
-def number(value: float) -> str:
-    """With about three digits that mean something."""
-    size = abs(value)
-    digits = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 4
-    return f"{value:,.{digits}f}"
 
 
 def _subjects(results: Results, workload: str) -> list[str]:

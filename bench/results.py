@@ -7,6 +7,8 @@ from pathlib import Path
 
 from bench.rows import Row
 
+NAMED_MAX = 4
+"""Things that are all named where they have the same reason."""
 BARS = "bars"
 """The targets of earlier work, as a part of a run."""
 
@@ -92,13 +94,7 @@ class Results:
 
     def left_out(self) -> list[str]:
         """What was not measured, and why; what has the same reason is put together."""
-        reasons: dict[str, list[str]] = {}
-        for each in self.skipped:
-            reasons.setdefault(each.why, []).append(each.what)
-        lines = []
-        for why, whats in reasons.items():
-            more = f" and {len(whats) - 1} more" if len(whats) > 1 else ""
-            lines.append(f"{whats[0]}{more}: {why}")
+        lines = by_reason((each.what, each.why) for each in self.skipped)
         return lines + [f"**failed** {each.what}: {each.why}" for each in self.failed]
 
     def write(self, path: Path) -> None:
@@ -140,6 +136,19 @@ class Results:
         self.failed = _joined(self.failed, others.failed, anew)
         self.environment, self.size = others.environment, others.size
         self.seconds += others.seconds
+
+
+def by_reason(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each reason, with all that it is about, or with the first of many."""
+    reasons: dict[str, list[str]] = {}
+    for what, why in notes:
+        reasons.setdefault(why, []).append(what)
+    return [
+        f"{'; '.join(whats)}: {why}"
+        if len(whats) <= NAMED_MAX
+        else f"{whats[0]} and {len(whats) - 1} more: {why}"
+        for why, whats in reasons.items()
+    ]
 
 
 def _joined(kept: Iterable[Skipped], new: Iterable[Skipped], anew: set[str]) -> list[Skipped]:

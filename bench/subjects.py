@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -236,7 +236,12 @@ def running(make: Callable[[Path], Subject]) -> Iterator[Subject]:
     """A subject with a directory of its own on the disk of the checkout, both gone in the end."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
         subject = make(Path(directory) / "data")
-        subject.start()
+        try:
+            subject.start()
+        except BaseException:
+            with suppress(AssertionError):  # what was not even run has nothing to be killed
+                subject.kill()
+            raise
         try:
             yield subject
         finally:

@@ -5,6 +5,7 @@ that what the machine does meanwhile meets all of them alike. What cannot be mea
 reason, and the rest goes on.
 """
 
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -125,8 +126,10 @@ def started(makes: Sequence[Callable[[Path], Subject]], results: Results) -> Ite
         for make in makes:
             try:
                 subjects.append(stack.enter_context(running(make)))
-            except (CannotBuild, OSError) as error:
+            except CannotBuild as error:
                 results.skipped.append(Skipped(getattr(make, "name", str(make)), str(error)))
+            except (OSError, AssertionError, subprocess.SubprocessError) as error:
+                results.skipped.append(Skipped(getattr(make, "name", str(make)), _in_one_line(error)))
         yield subjects
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import ClassVar, Self
 
 import pytest
@@ -15,6 +16,7 @@ from bench.side_by_side.measuring import DEFAULT, Cell, Size, Workload, measure,
 from bench.side_by_side.overhead import OVERHEAD, WITH, WITHOUT, Both, Overhead
 from bench.side_by_side.places import places, topics_of
 from bench.side_by_side.transactions import P50, P99, RATE, Transaction, Transactions
+from bench.side_by_side.warming import is_steady
 from bench.subjects import Mock, Subject
 from peers.programs import CannotBuild
 
@@ -133,6 +135,41 @@ def test_a_subject_that_cannot_be_had_is_skipped_by_name() -> None:
     with started([Missing], results) as subjects:
         assert subjects == []
     assert [(each.what, each.why) for each in results.skipped] == [("missing", "java is not installed")]
+
+
+def test_a_subject_that_does_not_come_up_is_killed_and_skipped() -> None:
+    class Stillborn(Subject):
+        name, title = "stillborn", "Stillborn"
+        killed = 0
+
+        def start(self) -> None:
+            raise CalledProcessError(1, "format")
+
+        def kill(self) -> None:
+            Stillborn.killed += 1
+            raise AssertionError
+
+    results = Results("tiny", {})
+    with started([Stillborn], results) as subjects:
+        assert subjects == []
+    assert Stillborn.killed == 1
+    assert [each.what for each in results.skipped] == ["stillborn"]
+    assert results.skipped[0].why.startswith("CalledProcessError: ")
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([], False),
+        ([100.0, 100.0], False),
+        ([100.0, 105.0, 105.0], True),
+        ([100.0, 90.0, 120.0], False),
+        ([100.0, 200.0, 200.0], False),
+        ([100.0, 200.0, 200.0, 210.0], True),
+    ],
+)
+def test_a_subject_is_warm_after_two_windows_that_are_no_faster(rates: list[float], expected: bool) -> None:
+    assert is_steady(rates) is expected
 
 
 @pytest.mark.parametrize(("partitions", "topics"), [(1, 1), (4, 1), (5, 2), (100, 25)])

@@ -6,16 +6,23 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.page import document, number, pictures, write
-from bench.results import Results, Skipped
+from bench.__main__ import FILE, ROOT
+from bench.figures import number
+from bench.page import document, pictures, write
+from bench.readme import FIGURES, readme
+from bench.reasons import UNKNOWN, why
+from bench.results import Results, Skipped, by_reason
 from bench.rows import Row
 from bench.side_by_side.bar import rows
 from bench.side_by_side.bulk import Bulks
+from bench.side_by_side.catalogue import WORKLOADS
 from bench.side_by_side.growth import Growth, Slope, slopes
+from bench.side_by_side.measuring import DEFAULT
 from bench.side_by_side.overhead import Overhead
 from bench.side_by_side.transactions import Transaction, Transactions
 from bench.side_by_side.visibility import Visible
 
+MARKS = "before\n<!-- figures -->\n<!-- /figures -->\nafter\n"
 CELL = Transaction("librdkafka", 1, 10, 1).label
 GROUP = Transaction("librdkafka", 1, 1000, 1).label
 
@@ -70,12 +77,15 @@ def test_cost_that_grows_faster_than_work_is_flagged(results: Results) -> None:
 def test_the_page_says_all_of_it(results: Results) -> None:
     text = document(results)
     assert "cores 2" in text
+    assert f"What is not reached, and why:\n\n- of old: {UNKNOWN}\n" in text
+    slowest = f"{CELL}: p99, over kafka's"
+    assert f"- {slowest}: {why(slowest)}\n" in text
     assert "| of old | 1.00 to 1.00 | 1.00 | ≥ 2.00 | **no** |" in text
     assert (
         f"| {CELL} | 600 (540 to 660) | 300 (270 to 330) | 700 (630 to 770) | 2.00 (2.00 to 2.00) |" in text
     )
     assert "| records | kafka | seconds | 2.00 | **faster than the work** |" in text
-    assert "- mock and 1 more: is not here" in text
+    assert "- mock; growth: mock: is not here" in text
     titles = [line for line in text.splitlines() if line.startswith("## ")]
     order = ["Transactions per second", "What a transaction costs", "From commit to visible", "Bulk"]
     assert [titles.index(f"## {title}") for title in order] == sorted(
@@ -84,13 +94,17 @@ def test_the_page_says_all_of_it(results: Results) -> None:
 
 
 def test_every_picture_of_the_page_is_drawn(results: Results, tmp_path: Path) -> None:
+    docs, front = tmp_path / "docs", tmp_path / "README.md"
+    docs.mkdir()
+    front.write_text(MARKS)
     write(results, tmp_path)
-    text = (tmp_path / "benchmarks.md").read_text()
+    assert front.read_text() == readme(MARKS, results)
+    text = (docs / "benchmarks.md").read_text()
     drawn = pictures(results)
     assert len(drawn) == text.count("](plots/")
     for name in drawn:
         assert f"](plots/{name})" in text
-        assert ElementTree.parse(tmp_path / "plots" / name).getroot().tag.endswith("svg")
+        assert ElementTree.parse(docs / "plots" / name).getroot().tag.endswith("svg")
 
 
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
@@ -106,6 +120,57 @@ def test_a_run_of_one_workload_replaces_it_and_keeps_the_rest(results: Results) 
     assert results.find("transactions", CELL, "semel", "p50") is not None
     assert [row.what for row in results.bars] == ["of old"]
     assert [each.name for each in results.workloads].count("visibility") == 1
+
+
+def everything() -> Results:
+    """As if each workload had been measured whole, and all were the same."""
+    made = Results("default", {})
+    for workload in WORKLOADS:
+        about = workload().about
+        made.workloads.append(about)
+        for cell in workload().cells(DEFAULT):
+            for subject in ("semel", "kafka", "mock"):
+                made.add(about.name, cell.label, subject, {each.name: 0.5 for each in about.metrics})
+    return made
+
+
+def test_every_target_that_may_not_be_reached_has_a_reason() -> None:
+    made = everything()
+    assert len(rows(made)) > 100
+    assert [row.what for row in rows(made) if why(row.what) == UNKNOWN] == []
+
+
+@pytest.mark.skipif(not FILE.exists(), reason="nothing was measured yet")
+def test_what_is_not_reached_in_the_results_has_a_reason() -> None:
+    kept = Results.read(FILE)
+    unmet = [row.what for row in (*kept.bars, *rows(kept)) if not row.met]
+    assert [what for what in unmet if why(what) == UNKNOWN] == []
+
+
+def test_reasons_name_a_few_and_count_many() -> None:
+    assert by_reason([("a", "x"), ("b", "y"), ("c", "x")]) == ["a; c: x", "b: y"]
+    assert by_reason((name, "x") for name in "abcde") == ["a and 4 more: x"]
+
+
+def test_the_readme_has_the_figures_of_the_run(results: Results) -> None:
+    text = readme(MARKS, results)
+    assert f"| transactions, {CELL}: per second | 600 | 300 | 2.00 |\n" in text
+    assert text.startswith("before\n<!-- figures -->\n")
+    assert text.endswith("<!-- /figures -->\nafter\n")
+    assert readme(text, results) == text
+    assert readme(MARKS, everything()).count("\n| ") == len(FIGURES) + 2
+    with pytest.raises(ValueError, match="no place"):
+        readme("nothing", results)
+
+
+def test_the_readme_has_a_place_for_figures() -> None:
+    readme((ROOT / "README.md").read_text(), Results("quick", {}))
+
+
+@pytest.mark.skipif(not FILE.exists(), reason="nothing was measured yet")
+def test_the_readme_has_the_figures_of_the_newest_results() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert readme(text, Results.read(FILE)) == text
 
 
 def test_notes_are_kept_of_what_was_not_measured_anew(results: Results) -> None:

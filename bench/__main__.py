@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import bars, page
-from bench.environment import environment
+from bench.environment import environment, load
 from bench.results import BARS, Results
 from bench.rows import table
 from bench.side_by_side.bar import rows
@@ -43,6 +43,7 @@ def main() -> None:
 
     def save() -> None:
         results.seconds = time.perf_counter() - began
+        results.environment["load after"] = load()
         for path in so_far:
             results.write(path)
 

@@ -13,7 +13,7 @@ from bench.rows import Row, table
 from bench.side_by_side import growth
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
-from bench.subjects import SUBJECTS, Kafka, Semel
+from bench.subjects import SUBJECTS, FlushingKafka, Kafka, Semel
 
 SHARE = "share"
 PLOTS = "plots"
@@ -138,7 +138,8 @@ def _measured(run: str) -> str:
 def _table(results: Results, about: About, metric: Metric) -> str:
     names = _subjects(results, about.name)
     better = "more is better" if metric.higher_is_better else "less is better"
-    head = [f"{metric.name}, {metric.unit}", *names, "Semel over kafka"]
+    others = [each.name for each in (Kafka, FlushingKafka) if each.name in names]
+    head = [f"{metric.name}, {metric.unit}", *names, *(f"Semel over {each}" for each in others)]
     lines = [f"\n| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for cell in _cells(results, about, metric):
         values = {
@@ -147,14 +148,15 @@ def _table(results: Results, about: About, metric: Metric) -> str:
             if (found := results.find(about.name, cell, name, metric.name)) is not None
         }
         shown = [_spread(values[name]) if name in values else "–" for name in names]
-        lines.append(f"| {cell} | {' | '.join(shown)} | {_beside(values)} |")
+        shown += [_beside(values, each) for each in others]
+        lines.append(f"| {cell} | {' | '.join(shown)} |")
     return "\n".join(lines) + f"\n\n({better})\n"
 
 
-def _beside(values: dict[str, list[float]]) -> str:
-    if Semel.name not in values or Kafka.name not in values or not all(values[Kafka.name]):
+def _beside(values: dict[str, list[float]], other: str) -> str:
+    if Semel.name not in values or other not in values or not all(values[other]):
         return "–"
-    each = ratio_of(values[Semel.name], values[Kafka.name])
+    each = ratio_of(values[Semel.name], values[other])
     if each.rounds == 1:
         return number(each.value)
     return f"{number(each.value)} ({number(each.low)} to {number(each.high)})"

@@ -24,6 +24,8 @@ SOURCE, SINK, COPY, SMALL = "source", "sink", "end to end", "small batches"
 RATE, LATENCY = "rows per second", "micro-batch"
 BATCHES = 5
 SMALL_BATCHES, SMALL_ROWS = 12, 1_000
+WARM_ROWS = 50_000
+"""That the sink writes before it is measured."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class Pipeline(Workload[Step]):
             topic = self.fresh("source")
             on.create(topic)
             self._filled[key] = (topic, on.fill(topic, rows))
-            on.read(*self._filled[key])  # Java compiles, and Python starts
+            # Java compiles, and Python starts, for the sink as for the source.
+            on.read(*self._filled[key])
+            on.write(self.fresh("warm"), self.fresh("pipeline"), WARM_ROWS)
         return self._filled[key]
 
 

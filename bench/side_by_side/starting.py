@@ -42,7 +42,8 @@ class Starting(Workload[Start]):
         "A process is started and asked until it answers Metadata. *empty*: a new directory; memory is taken"
         " at once, and after records of 1 KiB were written and read. With batches: so many of one record each"
         " are written, the process is stopped and started again, then killed and started again. Disk is what"
-        " all files take for each record of 100 bytes, in batches as large as librdkafka makes them."
+        " all files take for each record of 100 bytes, in batches as large as librdkafka makes them, after a"
+        " clean stop."
     )
     metrics: ClassVar = (
         Metric(READY, "s", False),

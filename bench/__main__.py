@@ -1,66 +1,90 @@
-"""``make bench``: measure Semel beside its peers, print what came out, write docs/benchmarks.md.
+"""``make bench``: measure Semel beside its peers, print what came out, write docs/benchmarks.md
+and the figures of README.md.
 
     python -m bench --quick              every workload on every subject, in a few minutes
     python -m bench --only transactions  one workload
     python -m bench --page               only the page, from what was measured last
 
 The raw results are in results/benchmarks.json. A run of some workloads replaces those and keeps the rest; a
-run that is quick, or not to be written, leaves the files alone.
+run that is quick, of some subjects only, or not to be written leaves the files alone.
 """
 
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import bars, page
-from bench.environment import environment
-from bench.results import Results
+from bench.environment import environment, load
+from bench.results import BARS, Results
 from bench.rows import table
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
-from bench.side_by_side.measuring import SIZES, Size, measure, started
+from bench.side_by_side.measuring import SIZES, Size, measure, noted, started
 from bench.side_by_side.warming import warm_up
-from bench.subjects import KAFKA_VERSION, SUBJECTS
+from bench.subjects import KAFKA_VERSION, SUBJECTS, Subject
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "benchmarks.json"
-BARS = "bars"
+PARTIAL = FILE.with_suffix(".partial.json")
+"""What a run has so far: it is gone when the run has come to its end."""
 
 
 def main() -> None:
     options = _options()
     if options.page:
-        page.write(Results.read(FILE), ROOT / "docs")
+        page.write(Results.read(FILE), ROOT)
         return
     results = Results(options.size, environment(KAFKA_VERSION))
     began = time.perf_counter()
-    _measure(results, SIZES[options.size], options.only, options.subjects)
-    results.seconds = time.perf_counter() - began
+    is_kept = not options.no_write and options.size != "quick" and not options.subjects
+    so_far = [*([PARTIAL] if is_kept else []), *([options.output] if options.output else [])]
+
+    def save() -> None:
+        results.seconds = time.perf_counter() - began
+        results.environment["load after"] = load()
+        for path in so_far:
+            results.write(path)
+
+    _measure(results, SIZES[options.size], options.only, options.subjects, save)
     print(_summary(results))
-    if options.output:
-        results.write(options.output)
-    if not options.no_write and options.size != "quick":
+    if is_kept:
         _keep(results)
+        PARTIAL.unlink()
     sys.exit(1 if results.failed else 0)
 
 
-def _measure(results: Results, size: Size, only: list[str], names: list[str]) -> None:
+def _measure(
+    results: Results, size: Size, only: list[str], names: list[str], save: Callable[[], None]
+) -> None:
     """Side by side first: Spark's own connector has to be there when Java is started."""
     chosen = [each for each in WORKLOADS if not only or each.name in only]
     if chosen:
         makes = [each for each in SUBJECTS if not names or each.name in names]
         with started(makes, results) as subjects:
-            for subject in subjects:
-                rate = warm_up(subject, size.warm_seconds)
-                _say(f"warm: {subject.name}, {rate:,.0f} transactions per second")
+            warm = [each for each in subjects if _is_warm(each, size, results)]
             for make in chosen:
-                print(f"measuring: {make.name} …", flush=True)
-                measure(make(), subjects, size, results, _say)
+                _say(f"measuring: {make.name} …")
+                measure(make(), warm, size, results, _say)
+                save()
     if not only or BARS in only:
+        results.bars_measured = results.run
         for name, part in bars.parts(bars.QUICK if size.name == "quick" else bars.DEFAULT).items():
-            print(f"measuring: {BARS}: {name} …", flush=True)
-            results.bars.extend(part())
+            _say(f"measuring: {BARS}: {name} …")
+            with noted(f"{BARS}: {name}", results, _say):
+                results.bars.extend(part())
+            save()
+
+
+def _is_warm(subject: Subject, size: Size, results: Results) -> bool:
+    """Whether it works, after a while in which it did."""
+    rate = 0.0
+    with noted(subject.name, results, _say):
+        rate = warm_up(subject, size.warm_seconds)
+        results.environment[f"warm {subject.name}"] = f"{rate:,.0f} transactions/s"
+        _say(f"warm: {subject.name}, {rate:,.0f} transactions per second")
+    return rate > 0
 
 
 def _say(line: str) -> None:
@@ -80,7 +104,7 @@ def _keep(results: Results) -> None:
         kept = Results.read(FILE)
         kept.replace(results)
     kept.write(FILE)
-    page.write(kept, ROOT / "docs")
+    page.write(kept, ROOT)
 
 
 def _options() -> argparse.Namespace:
@@ -92,7 +116,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="NAME", help=", ".join(names))
     parser.add_argument(
-        "--subjects", nargs="+", choices=[each.name for each in SUBJECTS], default=[], help="only these"
+        "--subjects",
+        nargs="+",
+        choices=[each.name for each in SUBJECTS],
+        default=[],
+        help="only these, without writing",
     )
     parser.add_argument("--no-write", action="store_true", help="leave results/ and docs/ alone")
     parser.add_argument("--output", type=Path, help="write the raw results here, too")

@@ -14,11 +14,16 @@ SEED = 6
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, and the interval in which it is with 95 % confidence."""
+    """A value, and an interval around it from so many rounds.
+
+    From six rounds on, the value is in it with 95 % confidence. With fewer the interval goes from the lowest
+    to the highest, which is less sure, and one round says nothing about it.
+    """
 
     value: float
     low: float
     high: float
+    rounds: int
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -39,7 +44,8 @@ def median_of(values: Sequence[float]) -> Estimate:
     chance = random.Random(SEED)
     medians = [statistics.median(chance.choices(values, k=len(values))) for _ in range(RESAMPLES)]
     outside = (1 - CONFIDENCE) / 2
-    return Estimate(statistics.median(values), quantile(medians, outside), quantile(medians, 1 - outside))
+    low, high = quantile(medians, outside), quantile(medians, 1 - outside)
+    return Estimate(statistics.median(values), low, high, len(values))
 
 
 def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
@@ -53,6 +59,13 @@ def _divided(mine: float, other: float) -> float:
     if other == 0:
         return 1.0 if mine == 0 else math.inf
     return mine / other
+
+
+def number(value: float) -> str:
+    """With about three digits that mean something."""
+    size = abs(value)
+    digits = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 4
+    return f"{value:,.{digits}f}"
 
 
 def exponent(work: Sequence[float], cost: Sequence[float]) -> float:

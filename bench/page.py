@@ -1,17 +1,19 @@
-"""docs/benchmarks.md and its plots, from the results and from nothing else."""
+"""docs/benchmarks.md, its plots and the figures of README.md, from the results and from nothing else."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures import Estimate, ratio_of
+from bench.figures import Estimate, number, ratio_of
 from bench.plots import bar_plot, line_plot, ratio_plot
-from bench.results import About, Metric, Results
-from bench.rows import table
+from bench.readme import readme
+from bench.reasons import why
+from bench.results import About, Metric, Results, by_reason
+from bench.rows import Row, table
 from bench.side_by_side import growth
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
-from bench.subjects import SUBJECTS, Kafka, Semel
+from bench.subjects import SUBJECTS, FlushingKafka, Kafka, Semel
 
 SHARE = "share"
 PLOTS = "plots"
@@ -21,13 +23,14 @@ HEAD = """# Benchmarks
 Written by `make bench` from [the raw results](../results/benchmarks.json); do not edit. Each ratio compares
 the same client doing the same work in the same run; absolute rates belong to the machine they were taken on
 and are only shown to give them a size. Subjects take turns in every round. What is shown is the median of the
-rounds, with the lowest and the highest; ratios are medians of the rounds' ratios, with the interval in which
-they are with 95 % confidence (bootstrap over rounds). How to see where the time goes is in
+rounds, with the lowest and the highest; ratios are medians of the rounds' ratios, with an interval (bootstrap
+over rounds). From six rounds on they are in it with 95 % confidence; with fewer it is the lowest to the
+highest, which is less sure; a figure that stands alone is of one round. How to see where the time goes is in
 [profiles.md](profiles.md).
 
 {environment}
 
-Size {size}; {seconds:,.0f} seconds in all.
+{seconds:,.0f} seconds in all. Each part says which run it is of; the line above is of the newest.
 
 ## Who is measured
 
@@ -45,41 +48,54 @@ BAR = """
 {count}
 
 {table}
-"""
+{reasons}"""
 
 BARS = """
 ## Beside the client's floor
 
-Targets of earlier work, each with a measurement of its own.
+Targets of earlier work, each with a measurement of its own. {measured}
 
 {table}
-"""
+{reasons}"""
 
 
-def write(results: Results, docs: Path) -> None:
-    """The page and its plots."""
+def write(results: Results, root: Path) -> None:
+    """The page and its plots, and the figures of README.md."""
+    docs = root / "docs"
     plots = docs / PLOTS
     plots.mkdir(exist_ok=True)
     for name, text in pictures(results).items():
         (plots / name).write_text(text, encoding="utf-8")
     (docs / "benchmarks.md").write_text(document(results), encoding="utf-8")
+    front = root / "README.md"
+    front.write_text(readme(front.read_text(encoding="utf-8"), results), encoding="utf-8")
 
 
 def document(results: Results) -> str:
     where = ", ".join(f"{name} {value}" for name, value in results.environment.items())
-    parts = [HEAD.format(environment=where, size=results.size, seconds=results.seconds)]
+    parts = [HEAD.format(environment=where, seconds=results.seconds)]
     if results.bars:
-        parts.append(BARS.format(table=table(results.bars)))
+        measured = _measured(results.bars_measured)
+        parts.append(
+            BARS.format(measured=measured, table=table(results.bars), reasons=_reasons(results.bars))
+        )
     targets = rows(results)
     if targets:
         met = sum(row.met for row in targets)
-        parts.append(BAR.format(count=f"{met} of {len(targets)} are reached.", table=table(targets)))
+        count = f"{met} of {len(targets)} are reached."
+        parts.append(BAR.format(count=count, table=table(targets), reasons=_reasons(targets)))
     for about in _in_order(results):
         parts.append(_section(results, about))
     left_out = results.left_out()
     if left_out:
         parts.append("\n## Not measured\n\n" + "".join(f"- {each}\n" for each in left_out))
     return "".join(parts)
+
+
+def _reasons(targets: Sequence[Row]) -> str:
+    """Why some are not reached."""
+    lines = by_reason((row.what, why(row.what)) for row in targets if not row.met)
+    return "\nWhat is not reached, and why:\n\n" + "".join(f"- {each}\n" for each in lines) if lines else ""
 
 
 def pictures(results: Results) -> dict[str, str]:
@@ -101,7 +117,7 @@ def _in_order(results: Results) -> list[About]:
 
 
 def _section(results: Results, about: About) -> str:
-    parts = [f"\n## {about.title}\n\n{about.text}\n"]
+    parts = [f"\n## {about.title}\n\n{about.text}\n\n{_measured(about.measured)}\n"]
     if about.name == growth.Growth.name:
         parts.append(_growth_table(results))
         parts += [f"\n![{what}]({PLOTS}/{_growth_file(what)})\n" for what in growth.FIRST]
@@ -115,10 +131,15 @@ def _section(results: Results, about: About) -> str:
     return "".join(parts)
 
 
+def _measured(run: str) -> str:
+    return f"(Measured: {run}.)"
+
+
 def _table(results: Results, about: About, metric: Metric) -> str:
     names = _subjects(results, about.name)
     better = "more is better" if metric.higher_is_better else "less is better"
-    head = [f"{metric.name}, {metric.unit}", *names, "Semel over kafka"]
+    others = [each.name for each in (Kafka, FlushingKafka) if each.name in names]
+    head = [f"{metric.name}, {metric.unit}", *names, *(f"Semel over {each}" for each in others)]
     lines = [f"\n| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for cell in _cells(results, about, metric):
         values = {
@@ -127,27 +148,23 @@ def _table(results: Results, about: About, metric: Metric) -> str:
             if (found := results.find(about.name, cell, name, metric.name)) is not None
         }
         shown = [_spread(values[name]) if name in values else "–" for name in names]
-        lines.append(f"| {cell} | {' | '.join(shown)} | {_beside(values)} |")
+        shown += [_beside(values, each) for each in others]
+        lines.append(f"| {cell} | {' | '.join(shown)} |")
     return "\n".join(lines) + f"\n\n({better})\n"
 
 
-def _beside(values: dict[str, list[float]]) -> str:
-    if Semel.name not in values or Kafka.name not in values or not all(values[Kafka.name]):
+def _beside(values: dict[str, list[float]], other: str) -> str:
+    if Semel.name not in values or other not in values or not all(values[other]):
         return "–"
-    each = ratio_of(values[Semel.name], values[Kafka.name])
+    each = ratio_of(values[Semel.name], values[other])
+    if each.rounds == 1:
+        return number(each.value)
     return f"{number(each.value)} ({number(each.low)} to {number(each.high)})"
 
 
 def _spread(values: Sequence[float]) -> str:
     middle = number(statistics.median(values))
     return f"{middle} ({number(min(values))} to {number(max(values))})" if len(values) > 1 else middle
-
-
-def number(value: float) -> str:
-    """With about three digits that mean something."""
-    size = abs(value)
-    digits = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 4
-    return f"{value:,.{digits}f}"
 
 
 def _subjects(results: Results, workload: str) -> list[str]:

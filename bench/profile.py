@@ -3,36 +3,44 @@
     python -m bench.profile --only transactions bulk --native
 
 A Semel of its own for each workload does what the quick size does, again and again for a while, and py-spy
-looks at it. The pictures are results/profiles/NAME.svg; see docs/profiles.md.
+looks at it; at a start from its first moment, and at the pipeline with all that runs Python for it. The
+pictures are results/profiles/NAME.svg; see docs/profiles.md.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
 
 from bench.environment import environment
 from bench.results import Results
 from bench.side_by_side.catalogue import WORKLOADS
 from bench.side_by_side.measuring import QUICK, measure
+from bench.side_by_side.pipeline import Pipeline
 from bench.side_by_side.starting import Starting
-from bench.subjects import KAFKA_VERSION, ROOT, Semel, running
+from bench.subjects import KAFKA_VERSION, READY, ROOT, Semel, running, serve
 
 PROFILES = ROOT / "results" / "profiles"
+PY_SPY = str(Path(sys.executable).parent / "py-spy")
 PER_SECOND = 200
-#: A start is over before anything can look at it, and it uses processes of its own.
-NAMES = [each.name for each in WORKLOADS if each is not Starting]
+PER_SECOND_OF_A_START = 1000
+"""Because it is over soon."""
+NAMES = [each.name for each in WORKLOADS]
 
 
 @contextmanager
 def looked_at(pid: int, picture: Path, options: Sequence[str]) -> Iterator[None]:
     """py-spy looks at a process, from here to the end of the block."""
-    command = [str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(pid)]
-    command += ["--output", str(picture), "--rate", str(PER_SECOND), "--nonblocking", *options]
+    command = [PY_SPY, "record", "--pid", str(pid), "--output", str(picture)]
+    command += ["--rate", str(PER_SECOND), "--nonblocking", *options]
     watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield
@@ -40,24 +48,64 @@ def looked_at(pid: int, picture: Path, options: Sequence[str]) -> Iterator[None]
         if watcher.poll() is None:
             watcher.send_signal(signal.SIGINT)
         said, _ = watcher.communicate(timeout=120)
-        if not picture.exists():
-            raise SystemExit(f"py-spy made no picture. It has to be allowed to look at processes:\n{said}")
+        _check(picture, said)
+
+
+def _check(picture: Path, said: str) -> None:
+    if not picture.exists():
+        raise SystemExit(f"py-spy made no picture. It has to be allowed to look at processes:\n{said}")
 
 
 def profile(name: str, seconds: float, options: Sequence[str]) -> Path:
-    """The picture of one workload, which goes on for at least so long."""
-    make = next(each for each in WORKLOADS if each.name == name)
+    """The picture of one workload."""
     PROFILES.mkdir(parents=True, exist_ok=True)
     picture = PROFILES / f"{name}.svg"
     picture.unlink(missing_ok=True)
+    if name == Starting.name:
+        start(picture, options)
+    else:
+        work(name, picture, seconds, options)
+    return picture
+
+
+def start(picture: Path, options: Sequence[str]) -> None:
+    """An empty broker, from its first import until it is ready."""
+    looking = [PY_SPY, "record", "--output", str(picture), "--rate", str(PER_SECOND_OF_A_START)]
+    looking += ["--nonblocking", *options]
+    with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
+        watcher = subprocess.Popen(
+            [*looking, "--", *serve(Path(directory) / "data")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert watcher.stdout is not None
+        said = []
+        for line in watcher.stdout:
+            said.append(line)
+            if line.startswith(READY):
+                for each in psutil.Process(watcher.pid).children():
+                    each.kill()
+        watcher.wait(timeout=120)
+    _check(picture, "".join(said))
+
+
+def work(name: str, picture: Path, seconds: float, options: Sequence[str]) -> None:
+    """A workload that goes on for at least so long."""
+    make = next(each for each in WORKLOADS if each.name == name)
     results = Results(QUICK.name, environment(KAFKA_VERSION))
-    with running(Semel) as subject, looked_at(subject.pid, picture, options):
+    with ExitStack() as stack:
+        subject = stack.enter_context(running(Semel))
+        if make is Pipeline:
+            # Sources and sinks run in processes that Spark starts: they, and the broker, come from here.
+            stack.enter_context(looked_at(os.getpid(), picture, ["--subprocesses", *options]))
+        else:
+            stack.enter_context(looked_at(subject.pid, picture, options))
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             measure(make(), [subject], QUICK, results)
     if results.failed:
         raise SystemExit(f"{results.failed[0].what}: {results.failed[0].why}")
-    return picture
 
 
 def main() -> None:

@@ -44,7 +44,9 @@ class RawClient:
 
     def ask_timed(self, request: Request, version: int) -> tuple[Any, float]:
         """The response, and the seconds from the first byte sent to the last byte received."""
-        frame = b"".join(encode_request(request, version, 1, "bench"))
+        return self._exchange(request, version, encoded(request, version))
+
+    def _exchange(self, request: Request, version: int, frame: bytes) -> tuple[Any, float]:
         started = time.perf_counter()
         self._socket.sendall(frame)
         received = bytearray(self._socket.recv(RECEIVE_BYTES))
@@ -78,14 +80,12 @@ class RawClient:
         version: int = PRODUCE_VERSION,
     ) -> float:
         """Seconds until one batch for each of the first partitions was acknowledged."""
-        parts = [PartitionProduceData(index=at, records=each) for at, each in enumerate(batches)]
-        request = ProduceRequest(
-            transactional_id=transactional_id,
-            acks=-1,
-            timeout_ms=30_000,
-            topic_data=[TopicProduceData(name=topic, partition_data=parts)],
-        )
-        answer, seconds = self.ask_timed(request, version)
+        request = produce_request(topic, batches, transactional_id)
+        return self.produce_frame(request, encoded(request, version), version)
+
+    def produce_frame(self, request: ProduceRequest, frame: bytes, version: int = PRODUCE_VERSION) -> float:
+        """The same for a request that is encoded already: what is sent often is encoded once."""
+        answer, seconds = self._exchange(request, version, frame)
         for part in answer.responses[0].partition_responses:
             assert part.error_code == ErrorCode.NONE, part
         return seconds
@@ -107,6 +107,21 @@ class RawClient:
                 count += header.last_offset_delta + 1
             offset = header.last_offset + 1
         return count, offset
+
+
+def encoded(request: Request, version: int) -> bytes:
+    return b"".join(encode_request(request, version, 1, "bench"))
+
+
+def produce_request(topic: str, batches: list[bytes], transactional_id: str | None = None) -> ProduceRequest:
+    """One batch for each of the first partitions."""
+    parts = [PartitionProduceData(index=at, records=each) for at, each in enumerate(batches)]
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=parts)],
+    )
 
 
 class RawProducer:

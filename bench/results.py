@@ -7,6 +7,11 @@ from pathlib import Path
 
 from bench.rows import Row
 
+NAMED_MAX = 4
+"""Things that are all named where they have the same reason."""
+BARS = "bars"
+"""The targets of earlier work, as a part of a run."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -19,12 +24,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class About:
-    """What a workload is, for the page."""
+    """What a workload is, for the page, and which run has measured it."""
 
     name: str
     title: str
     text: str
     metrics: tuple[Metric, ...]
+    measured: str = ""
 
 
 @dataclass
@@ -58,7 +64,14 @@ class Results:
     failed: list[Skipped] = field(default_factory=list)
     bars: list[Row] = field(default_factory=list)
     """The targets of earlier work, by what is measured for them alone."""
+    bars_measured: str = ""
     seconds: float = 0.0
+
+    @property
+    def run(self) -> str:
+        """What tells this run from others."""
+        commit, date = self.environment.get("commit", "unknown"), self.environment.get("date", "unknown")
+        return f"commit {commit}, {date}, size {self.size}"
 
     def add(self, workload: str, cell: str, subject: str, values: dict[str, float]) -> None:
         """One round of one cell."""
@@ -81,13 +94,7 @@ class Results:
 
     def left_out(self) -> list[str]:
         """What was not measured, and why; what has the same reason is put together."""
-        reasons: dict[str, list[str]] = {}
-        for each in self.skipped:
-            reasons.setdefault(each.why, []).append(each.what)
-        lines = []
-        for why, whats in reasons.items():
-            more = f" and {len(whats) - 1} more" if len(whats) > 1 else ""
-            lines.append(f"{whats[0]}{more}: {why}")
+        lines = by_reason((each.what, each.why) for each in self.skipped)
         return lines + [f"**failed** {each.what}: {each.why}" for each in self.failed]
 
     def write(self, path: Path) -> None:
@@ -109,18 +116,42 @@ class Results:
             skipped=[Skipped(**each) for each in kept["skipped"]],
             failed=[Skipped(**each) for each in kept["failed"]],
             bars=[Row(**each) for each in kept["bars"]],
+            bars_measured=kept["bars_measured"],
             seconds=kept["seconds"],
         )
 
     def replace(self, others: "Results") -> None:
-        """Take what another run has measured anew, and keep what it has not."""
+        """Take what another run has measured anew, and keep what it has not.
+
+        Notes belong to a workload, or to a subject as a whole: they are kept for those that are.
+        """
         names = {each.name for each in others.workloads}
+        anew = names | {each.subject for each in others.series}
+        if others.bars:
+            self.bars, self.bars_measured = others.bars, others.bars_measured
+            anew.add(BARS)
         self.workloads = [each for each in self.workloads if each.name not in names] + others.workloads
         self.series = [each for each in self.series if each.workload not in names] + others.series
-        self.skipped, self.failed = _joined(self.skipped, others.skipped), others.failed
-        self.bars = others.bars or self.bars
+        self.skipped = _joined(self.skipped, others.skipped, anew)
+        self.failed = _joined(self.failed, others.failed, anew)
         self.environment, self.size = others.environment, others.size
+        self.seconds += others.seconds
 
 
-def _joined(kept: Iterable[Skipped], new: Iterable[Skipped]) -> list[Skipped]:
-    return list({each.what: each for each in (*kept, *new)}.values())
+def by_reason(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each reason, with all that it is about, or with the first of many."""
+    reasons: dict[str, list[str]] = {}
+    for what, why in notes:
+        reasons.setdefault(why, []).append(what)
+    return [
+        f"{'; '.join(whats)}: {why}"
+        if len(whats) <= NAMED_MAX
+        else f"{whats[0]} and {len(whats) - 1} more: {why}"
+        for why, whats in reasons.items()
+    ]
+
+
+def _joined(kept: Iterable[Skipped], new: Iterable[Skipped], anew: set[str]) -> list[Skipped]:
+    """All notes but those about what was measured anew; the newer one of two about the same."""
+    still = [each for each in kept if each.what.partition(":")[0] not in anew]
+    return list({each.what: each for each in (*still, *new)}.values())

@@ -27,5 +27,6 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         sign = "≥" if row.higher_is_better else "≤"
         met = "yes" if row.met else "**no**"
-        lines.append(f"| {row.what} | {row.measured} | {row.value:,.2f} | {sign} {row.target:,.2f} | {met} |")
+        # Three digits, so that what is just short of its target does not look like it.
+        lines.append(f"| {row.what} | {row.measured} | {row.value:,.3f} | {sign} {row.target:,.2f} | {met} |")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -127,16 +127,19 @@ class Child(Subject):
         return self._process.pid
 
 
+def serve(directory: Path) -> list[str]:
+    """The command that runs a Semel on a free port, which it tells in its first line."""
+    command = [sys.executable, "-m", "semel", "serve", "--data", str(directory)]
+    return [*command, "--listen", "127.0.0.1:0", "--log-level", "error"]
+
+
 class Semel(Child):
     """A real ``semel serve``, which answers when what it says is on disk."""
 
     name, title = "semel", "Semel"
 
     def _run(self) -> None:
-        command = [sys.executable, "-m", "semel", "serve", "--data", str(self.directory)]
-        self._process = subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
-        )
+        self._process = subprocess.Popen(serve(self.directory), stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith(READY), line
@@ -236,7 +239,12 @@ def running(make: Callable[[Path], Subject]) -> Iterator[Subject]:
     """A subject with a directory of its own on the disk of the checkout, both gone in the end."""
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=ROOT) as directory:
         subject = make(Path(directory) / "data")
-        subject.start()
+        try:
+            subject.start()
+        except BaseException:
+            with suppress(AssertionError):  # what was not even run has nothing to be killed
+                subject.kill()
+            raise
         try:
             yield subject
         finally:

@@ -1,7 +1,7 @@
 """Work that measurements share. Each function does one round; rounds are interleaved by the caller."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
@@ -82,9 +82,18 @@ def bulk_consume(bootstrap: str, places: Sequence[Place], records: int) -> float
 
 
 def small_requests(
-    bootstrap: str, places: Sequence[Place], producers: int, seconds: float, *, idempotent: bool
-) -> int:
+    bootstrap: str,
+    places: Sequence[Place],
+    producers: int,
+    seconds: float,
+    processor: Callable[[], float],
+    *,
+    idempotent: bool,
+) -> tuple[int, float]:
     """How many single-record requests several producers get acknowledged in a while, with acks=all.
+
+    Also the processor time that went by meanwhile: connections are there when the clock starts, and what is
+    still under way when it stops is not counted.
 
     One thread feeds all of them: librdkafka has threads of its own for the network, and a thread of Python
     for each producer would only make them wait for each other.
@@ -111,6 +120,7 @@ def small_requests(
     for client, _, _ in clients:
         assert client.flush(30) == 0
     value = b"x" * 100
+    before = processor()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for client, topic, partition in clients:
@@ -119,6 +129,7 @@ def small_requests(
             client.poll(0)
         # A moment for the network: without it this loop takes the processor from those it waits for.
         time.sleep(0.0002)
+    done, used = acknowledged, processor() - before
     for client, _, _ in clients:
         assert client.flush(60) == 0
-    return acknowledged
+    return done, used

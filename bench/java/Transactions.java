@@ -12,6 +12,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -19,7 +20,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Transactions back to back, by Apache Kafka's own client.
  *
  * <p>Each line of standard input is a measurement: address, places (topic:partition, with commas), records to
- * each place, producers, seconds, a name for their ids, and how many transactions come before the clock runs.
+ * each place, producers, seconds, a name for their ids, how many transactions come before the clock runs, and
+ * "transactions", or "plain" for groups of records that are acknowledged without one.
  * Each is answered by one line: "answer", the name, "ok", the transactions, the seconds, p50 and p99 in
  * milliseconds; or instead of "ok" and the figures "failed" and why. Other lines are what the client logs.
  */
@@ -33,7 +35,8 @@ public class Transactions {
             int producers,
             double seconds,
             String name,
-            int warm) {
+            int warm,
+            boolean isPlain) {
 
         static Work of(String line) {
             String[] words = line.split(" ");
@@ -50,7 +53,8 @@ public class Transactions {
                     Integer.parseInt(words[3]),
                     Double.parseDouble(words[4]),
                     words[5],
-                    Integer.parseInt(words[6]));
+                    Integer.parseInt(words[6]),
+                    words[7].equals("plain"));
         }
     }
 
@@ -58,12 +62,16 @@ public class Transactions {
     static List<Long> run(Work work, int number, CyclicBarrier ready) throws Exception {
         Properties properties = new Properties();
         properties.put("bootstrap.servers", work.bootstrap());
-        properties.put("transactional.id", work.name() + "-" + number);
+        if (!work.isPlain()) {
+            properties.put("transactional.id", work.name() + "-" + number);
+        }
         properties.put("key.serializer", ByteArraySerializer.class.getName());
         properties.put("value.serializer", ByteArraySerializer.class.getName());
         List<Long> moments = new ArrayList<>();
         try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(properties)) {
-            producer.initTransactions();
+            if (!work.isPlain()) {
+                producer.initTransactions();
+            }
             for (int at = 0; at < work.warm(); at++) {
                 transaction(producer, work);
             }
@@ -80,14 +88,28 @@ public class Transactions {
         return moments;
     }
 
-    static void transaction(KafkaProducer<byte[], byte[]> producer, Work work) {
-        producer.beginTransaction();
+    static void transaction(KafkaProducer<byte[], byte[]> producer, Work work) throws Exception {
+        if (work.isPlain()) {
+            List<Future<RecordMetadata>> sent = send(producer, work);
+            producer.flush();
+            for (Future<RecordMetadata> each : sent) {
+                each.get();
+            }
+        } else {
+            producer.beginTransaction();
+            send(producer, work);
+            producer.commitTransaction();
+        }
+    }
+
+    static List<Future<RecordMetadata>> send(KafkaProducer<byte[], byte[]> producer, Work work) {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
         for (TopicPartition place : work.places()) {
             for (int at = 0; at < work.records(); at++) {
-                producer.send(new ProducerRecord<>(place.topic(), place.partition(), null, VALUE));
+                sent.add(producer.send(new ProducerRecord<>(place.topic(), place.partition(), null, VALUE)));
             }
         }
-        producer.commitTransaction();
+        return sent;
     }
 
     static String measure(Work work) throws Exception {

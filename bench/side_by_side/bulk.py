@@ -59,7 +59,7 @@ class Bulks(Workload[Bulk]):
         return [Bulk(each, kind, count) for each in (KIB, 100) for kind in KINDS for count in (1, MANY)]
 
     def measure(self, subject: Subject, cell: Bulk, size: Size) -> dict[str, float]:
-        records = size.records * (1 if cell.size == KIB else 4)
+        records = size.records * (1 if cell.size == KIB else 2)
         # The mock cluster cannot delete, so that it gets the same topics again.
         name = self.name if subject.name == Mock.name else self.fresh("topic")
         where = places(subject, name, cell.partitions)

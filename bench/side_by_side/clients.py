@@ -51,20 +51,38 @@ Opening = Callable[[int], AbstractContextManager[Transaction]]
 
 
 def librdkafka(
-    bootstrap: str, places: Sequence[Place], records: int, producers: int, seconds: float, name: str
+    bootstrap: str,
+    places: Sequence[Place],
+    records: int,
+    producers: int,
+    seconds: float,
+    name: str,
+    *,
+    plain: bool = False,
 ) -> Timed:
+    """Transactions, or plain groups of records of which each is acknowledged before the next."""
+
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
-        producer = transactional(bootstrap, f"{name}-{number}")
+        producer = idempotent(bootstrap) if plain else transactional(bootstrap, f"{name}-{number}")
+
+        def group() -> None:
+            write(producer, places, records)
+            left = producer.flush(PATIENCE_SECONDS)
+            assert left == 0, f"{left} records were not acknowledged"
 
         def transaction() -> None:
             producer.begin_transaction()
             write(producer, places, records)
             producer.commit_transaction(PATIENCE_SECONDS)
 
-        yield transaction
+        yield group if plain else transaction
 
     return by_the_clock(opened, producers, seconds)
+
+
+def idempotent(bootstrap: str) -> Producer:
+    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
 
 
 def transactional(bootstrap: str, transactional_id: str) -> Producer:
@@ -157,11 +175,15 @@ class JavaClient:
         producers: int,
         seconds: float,
         name: str,
+        *,
+        plain: bool = False,
     ) -> Timed:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         where = ",".join(f"{topic}:{partition}" for topic, partition in places)
-        self._process.stdin.write(f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM}\n")
+        kind = "plain" if plain else "transactions"
+        question = f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM} {kind}\n"
+        self._process.stdin.write(question)
         self._process.stdin.flush()
         # The client logs to the same place, so that an answer says which question it belongs to.
         logged: list[str] = []

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer
 from bench.figures import exponent
 from bench.results import Metric, Results
 from bench.side_by_side.clients import PATIENCE_SECONDS, VALUE, WARM, transactional, write
-from bench.side_by_side.measuring import Cell, Size, Workload
+from bench.side_by_side.measuring import LESS, Cell, Size, Workload
 from bench.side_by_side.places import places, topics_of
-from bench.subjects import Mock, Subject
+from bench.subjects import FlushingKafka, Mock, Subject
 from bench.together import together
 from bench.workloads import bulk_consume, bulk_produce
 from semel.client import Client, TransactionalProducer
@@ -23,7 +23,7 @@ RECORDS, PARTITIONS, PRODUCERS = "records", "partitions", "producers"
 OPEN, MEMBERS = "open transactions", "group members"
 FIRST = {RECORDS: 20_000, PARTITIONS: 4, PRODUCERS: 1, OPEN: 16, MEMBERS: 2}
 """Where each begins."""
-LAST = {PRODUCERS: 64, MEMBERS: 64}
+LAST = {PRODUCERS: 64, MEMBERS: 16}
 """Where some end, because the clients are the limit there."""
 EACH = 20
 """Transactions of each producer, or over each number of partitions."""
@@ -76,7 +76,7 @@ class Growth(Workload[Point]):
     def why_not(self, subject: Subject, cell: Point) -> str | None:
         if subject.name == Mock.name and cell.what in (OPEN, MEMBERS):
             return "the mock cluster has no such transactions and groups"
-        return None
+        return LESS if subject.name == FlushingKafka.name else None
 
     def measure(self, subject: Subject, cell: Point, size: Size) -> dict[str, float]:
         work = {

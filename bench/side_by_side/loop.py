@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, Producer
 from bench.figures import quantile
 from bench.results import Metric
 from bench.side_by_side.clients import PATIENCE_SECONDS, VALUE, WARM, transactional
-from bench.side_by_side.measuring import Cell, Size, Workload
-from bench.subjects import Mock, Subject
+from bench.side_by_side.measuring import LESS, Cell, Size, Workload
+from bench.subjects import FlushingKafka, Mock, Subject
 from bench.workloads import bulk_produce
 
 PARTITIONS = 4
@@ -50,7 +50,9 @@ class Loop(Workload[Turn]):
         return [Turn(records) for records in (10, 100, 1000)]
 
     def why_not(self, subject: Subject, cell: Turn) -> str | None:
-        return "the mock cluster commits no offsets in transactions" if subject.name == Mock.name else None
+        if subject.name == Mock.name:
+            return "the mock cluster commits no offsets in transactions"
+        return LESS if subject.name == FlushingKafka.name else None
 
     def measure(self, subject: Subject, cell: Turn, size: Size) -> dict[str, float]:
         source, target = self.fresh("in"), self.fresh("out")

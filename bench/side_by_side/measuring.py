@@ -5,11 +5,12 @@ that what the machine does meanwhile meets all of them alike. What cannot be mea
 reason, and the rest goes on.
 """
 
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar
@@ -17,6 +18,10 @@ from typing import ClassVar, Generic, Self, TypeVar
 from bench.results import About, Metric, Results, Skipped
 from bench.subjects import Subject, running
 from peers.programs import CannotBuild
+
+LESS = "measured only where a target is about it, so that a run ends within the hour"
+REASON_MAX = 500
+"""Characters of a reason: an error may bring a whole log."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Size:
     """Of one window in which every subject works before it is measured."""
     seconds: float
     """Of one measurement that goes by the clock."""
+    seconds_of_others: float
+    """The same, of transactions that no target is about."""
     records: int
     """Of one measurement that goes by the number of records, at 1 KiB."""
     rows: int
@@ -41,9 +48,9 @@ class Size:
 
 
 # Quick is for seeing that everything works: Java is not warm by then, so that its figures say little.
-QUICK = Size("quick", 1, 0, 2.0, 0.4, 40_000, 100_000, (20_000,), 3)
-DEFAULT = Size("default", 4, 1, 8.0, 1.0, 100_000, 1_000_000, (1_000_000,), 6)
-FULL = Size("full", 7, 5, 8.0, 2.0, 200_000, 4_000_000, (1_000_000, 10_000_000), 7)
+QUICK = Size("quick", 1, 0, 2.0, 0.4, 0.4, 40_000, 100_000, (20_000,), 3)
+DEFAULT = Size("default", 3, 1, 6.0, 1.5, 0.5, 100_000, 600_000, (1_000_000,), 5)
+FULL = Size("full", 7, 5, 8.0, 2.0, 2.0, 200_000, 4_000_000, (1_000_000, 10_000_000), 7)
 SIZES = {size.name: size for size in (QUICK, DEFAULT, FULL)}
 
 
@@ -119,27 +126,52 @@ def started(makes: Sequence[Callable[[Path], Subject]], results: Results) -> Ite
         for make in makes:
             try:
                 subjects.append(stack.enter_context(running(make)))
-            except (CannotBuild, OSError) as error:
+            except CannotBuild as error:
                 results.skipped.append(Skipped(getattr(make, "name", str(make)), str(error)))
+            except (OSError, AssertionError, subprocess.SubprocessError) as error:
+                results.skipped.append(Skipped(getattr(make, "name", str(make)), _in_one_line(error)))
         yield subjects
 
 
 def measure(
     workload: Workload[C], subjects: Sequence[Subject], size: Size, results: Results, say: Say = print
 ) -> None:
-    """All rounds of a workload."""
-    results.workloads.append(workload.about)
+    """All rounds of a workload; one that cannot be held is noted."""
+    results.workloads.append(replace(workload.about, measured=results.run))
+    with noted(workload.name, results, say), workload:
+        _rounds(workload, subjects, size, results, say)
+
+
+@contextmanager
+def noted(what: str, results: Results, say: Say) -> Iterator[None]:
+    """What goes wrong inside is told in the end: an hour of measurements is not lost for one of them."""
+    try:
+        yield
+    except CannotBuild as error:
+        results.skipped.append(Skipped(what, str(error)))
+    except Exception as error:  # noqa: BLE001 - see above
+        results.failed.append(Skipped(what, _in_one_line(error)))
+        say(f"  {what}: FAILED: {error}")
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:REASON_MAX]
+
+
+def _rounds(
+    workload: Workload[C], subjects: Sequence[Subject], size: Size, results: Results, say: Say
+) -> None:
     cells = workload.cells(size)
     broken: set[tuple[str, str]] = set()
-    with workload:
-        for number in range(size.rounds):
-            for cell in cells:
-                if number < cell.rounds(size):
-                    for subject in _turned(subjects, number):
-                        if (cell.label, subject.name) not in broken and not _once(
-                            workload, subject, cell, size, results, say
-                        ):
-                            broken.add((cell.label, subject.name))
+    for number in range(size.rounds):
+        for at, cell in enumerate(cells):
+            if number < cell.rounds(size):
+                # By the cell, too: who is first is at an advantage, or not, and that has to go around.
+                for subject in _turned(subjects, number + at):
+                    if (cell.label, subject.name) not in broken and not _once(
+                        workload, subject, cell, size, results, say
+                    ):
+                        broken.add((cell.label, subject.name))
 
 
 def _once(workload: Workload[C], subject: Subject, cell: C, size: Size, results: Results, say: Say) -> bool:
@@ -150,19 +182,13 @@ def _once(workload: Workload[C], subject: Subject, cell: C, size: Size, results:
         results.skipped.append(Skipped(where, why_not))
         return False
     began = time.perf_counter()
-    try:
+    values: dict[str, float] = {}
+    with noted(where, results, say):
         values = workload.measure(subject, cell, size)
-    except CannotBuild as error:
-        results.skipped.append(Skipped(where, str(error)))
-        return False
-    except Exception as error:  # noqa: BLE001 - an hour of measurements is not lost for one; it is told in the end
-        results.failed.append(Skipped(where, f"{type(error).__name__}: {error}"))
-        say(f"  {where}: FAILED: {error}")
-        return False
-    results.add(workload.name, cell.label, subject.name, values)
-    figures = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
-    say(f"  {where}: {figures} ({time.perf_counter() - began:.1f} s)")
-    return True
+        results.add(workload.name, cell.label, subject.name, values)
+        figures = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
+        say(f"  {where}: {figures} ({time.perf_counter() - began:.1f} s)")
+    return bool(values)
 
 
 def _turned(subjects: Sequence[Subject], number: int) -> list[Subject]:

@@ -1,128 +1,80 @@
 """What a transaction costs: the same records, written by the same client, with one and without."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from confluent_kafka import Producer
-
 from bench.results import Metric
-from bench.side_by_side.clients import PATIENCE_SECONDS, WARM, transactional, write
-from bench.side_by_side.measuring import Cell, Size, Workload, counted
+from bench.side_by_side.clients import Run, librdkafka
+from bench.side_by_side.measuring import Size
 from bench.side_by_side.places import places
-from bench.side_by_side.transactions import PARTITIONS, RECORDS
-from bench.subjects import Subject
-from bench.workloads import Place
+from bench.side_by_side.transactions import (
+    JAVA,
+    LIBRDKAFKA,
+    MOCK_CLIENT,
+    RECORDS,
+    WIDE,
+    ByClients,
+    Transaction,
+)
+from bench.subjects import FlushingKafka, Mock, Subject
 
-OVERHEAD, WITH, WITHOUT, STREAMED = "overhead", "with", "without", "overhead beside a stream"
-TURNS = 4
-"""One kind after the other, so often, so that both meet the same machine."""
-
-QUEUE = 20_000
-"""Records that may wait in the client of a stream; a longer queue makes it slower."""
+OVERHEAD, WITH, WITHOUT = "overhead", "with", "without"
 
 
-@dataclass(frozen=True)
-class Group(Cell):
-    """The records that are written together."""
+class Both(Transaction):
+    """A transaction, and the same records without one."""
 
-    partitions: int
-    records: int
+    def rounds(self, size: Size) -> int:
+        return size.rounds if self.client == LIBRDKAFKA else size.rounds_of_others
 
     @property
-    def label(self) -> str:
-        return f"{counted(self.partitions, 'partition')} × {counted(self.records, 'record')}"
+    def is_in_the_bar(self) -> bool:
+        """Also the large ones of one producer, of which there are few in a second."""
+        return super().is_in_the_bar or (self.records == max(RECORDS) and self.producers == 1)
 
 
-GROUPS = [Group(partitions, records) for partitions in PARTITIONS for records in RECORDS]
+CELLS = [Both(each.client, each.partitions, each.records, each.producers) for each in WIDE]
+"""Those of the transactions per second, by the clients that can do without transactions."""
 
 
-class Overhead(Workload[Group]):
+class Overhead(ByClients[Both]):
     """Groups of records: acknowledged, or committed."""
 
     name = "overhead"
     title = "What a transaction costs"
     text = (
-        "One librdkafka producer writes groups of records. Without transactions an idempotent producer waits"
-        " until each group is acknowledged; with them it waits for the commit. Overhead is the part of the"
-        " throughput that is lost: 0.30 means that 70 % is left. Beside a stream, the idempotent producer"
-        " waits for nothing and batches as it likes, which says what small transactions cost at all."
+        "Each producer writes groups of records, as large as the transactions above. Without transactions an"
+        " idempotent producer waits until each group is acknowledged; with them it waits for the commit, and"
+        " one is measured right after the other. Overhead is the part of the throughput that is lost: 0.30"
+        " means that 70 % is left."
     )
     metrics: ClassVar = (
         Metric(OVERHEAD, "share", False),
-        Metric(STREAMED, "share", False),
         Metric(WITH, "records/s"),
         Metric(WITHOUT, "records/s"),
     )
 
-    def cells(self, size: Size) -> list[Group]:
-        return GROUPS
+    def cells(self, size: Size) -> list[Both]:
+        return CELLS
 
-    def measure(self, subject: Subject, cell: Group, size: Size) -> dict[str, float]:
-        where = places(subject, "overhead", cell.partitions)
-        plain = Producer({"bootstrap.servers": subject.bootstrap, "enable.idempotence": True, "log_level": 0})
-        writers = {
-            WITHOUT: Acknowledged(plain, where, cell.records),
-            WITH: Committed(transactional(subject.bootstrap, self.fresh("id")), where, cell.records),
-            STREAMED: Streamed(plain, where, cell.records),
-        }
-        for writer in writers.values():
-            for _ in range(WARM):
-                writer.group()
-            writer.finish()
-        rates = dict.fromkeys(writers, 0.0)
-        for _ in range(TURNS):
-            for name, writer in writers.items():
-                rates[name] += writer.rate(size.seconds / TURNS) / TURNS
-        return {
-            OVERHEAD: 1 - rates[WITH] / rates[WITHOUT],
-            STREAMED: 1 - rates[WITH] / rates[STREAMED],
-            WITH: rates[WITH],
-            WITHOUT: rates[WITHOUT],
-        }
+    def why_not(self, subject: Subject, cell: Both) -> str | None:
+        if subject.name == Mock.name and cell.client != LIBRDKAFKA:
+            return MOCK_CLIENT
+        if subject.name in (Mock.name, FlushingKafka.name) and cell.producers > 1:
+            return "the overhead of several producers is compared with Apache Kafka's as it comes"
+        return None
 
+    def measure(self, subject: Subject, cell: Both, size: Size) -> dict[str, float]:
+        without, having = (self._rate(subject, cell, size, plain=plain) for plain in (True, False))
+        return {OVERHEAD: 1 - having / without, WITH: having, WITHOUT: without}
 
-class Acknowledged:
-    """Writes a group and waits until it is acknowledged."""
-
-    def __init__(self, producer: Producer, where: Sequence[Place], records: int) -> None:
-        self.producer = producer
-        self.where = where
-        self.records = records
-
-    def group(self) -> None:
-        write(self.producer, self.where, self.records)
-        self.finish()
-
-    def finish(self) -> None:
-        left = self.producer.flush(PATIENCE_SECONDS)
-        assert left == 0, f"{left} records were not acknowledged"
-
-    def rate(self, seconds: float) -> float:
+    def _rate(self, subject: Subject, cell: Both, size: Size, *, plain: bool) -> float:
         """Records per second."""
-        groups = 0
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            self.group()
-            groups += 1
-        self.finish()
-        return groups * self.records * len(self.where) / (time.perf_counter() - began)
-
-
-class Committed(Acknowledged):
-    """Writes a group in a transaction."""
-
-    def group(self) -> None:
-        self.producer.begin_transaction()
-        write(self.producer, self.where, self.records)
-        self.producer.commit_transaction(PATIENCE_SECONDS)
-
-
-class Streamed(Acknowledged):
-    """Writes group after group, and waits only in the end."""
-
-    def group(self) -> None:
-        while len(self.producer) > QUEUE:
-            self.producer.poll(0.01)
-        write(self.producer, self.where, self.records)
+        where = places(subject, self.name, cell.partitions)
+        run: Run = partial(librdkafka, plain=plain)
+        if cell.client == JAVA:
+            run = partial(self.java_client(subject, size), plain=plain)
+        timed = run(
+            subject.bootstrap, where, cell.records, cell.producers, cell.seconds(size), self.fresh("id")
+        )
+        return timed.rate * cell.records * cell.partitions

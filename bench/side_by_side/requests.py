@@ -54,9 +54,8 @@ class Requests(Workload[Connections]):
 
     def measure(self, subject: Subject, cell: Connections, size: Size) -> dict[str, float]:
         where = places(subject, self.name, PARTITIONS)
-        before = subject.processor_seconds()
-        done = small_requests(subject.bootstrap, where, cell.count, size.seconds, idempotent=True)
-        used = subject.processor_seconds() - before
+        cost = subject.processor_seconds
+        done, used = small_requests(subject.bootstrap, where, cell.count, size.seconds, cost, idempotent=True)
         found = {RATE: done / size.seconds, COST: used / done * 1e6}
         if cell.count == 1:
             found |= self._one_at_a_time(subject, where[0][0], size.seconds)

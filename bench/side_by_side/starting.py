@@ -4,12 +4,13 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bench.raw import RawClient, batch
+from bench.raw import PRODUCE_VERSION, RawClient, batch, encoded, produce_request
 from bench.results import Metric
 from bench.side_by_side.bulk import values
-from bench.side_by_side.measuring import Cell, Size, Workload
+from bench.side_by_side.measuring import LESS, Cell, Size, Workload
 from bench.subjects import FlushingKafka, Mock, Subject, running
 from bench.workloads import bulk_consume, bulk_produce
+from semel.wire.messages import ProduceRequest
 
 READY, AGAIN, AFTER_KILL = "ready when new", "ready again", "ready after kill -9"
 IDLE, BUSY, DISK = "memory when idle", "memory after work", "disk"
@@ -41,7 +42,8 @@ class Starting(Workload[Start]):
         "A process is started and asked until it answers Metadata. *empty*: a new directory; memory is taken"
         " at once, and after records of 1 KiB were written and read. With batches: so many of one record each"
         " are written, the process is stopped and started again, then killed and started again. Disk is what"
-        " all files take for each record of 100 bytes, in batches as large as librdkafka makes them."
+        " all files take for each record of 100 bytes, in batches as large as librdkafka makes them, after a"
+        " clean stop."
     )
     metrics: ClassVar = (
         Metric(READY, "s", False),
@@ -58,9 +60,7 @@ class Starting(Workload[Start]):
     def why_not(self, subject: Subject, cell: Start) -> str | None:
         if subject.name == Mock.name:
             return "the mock cluster keeps nothing"
-        if cell.batches and subject.name == FlushingKafka.name:
-            return "it would flush a file for every batch, for hours"
-        return None
+        return LESS if subject.name == FlushingKafka.name else None
 
     def measure(self, subject: Subject, cell: Start, size: Size) -> dict[str, float]:
         with running(type(subject)) as another:
@@ -103,21 +103,22 @@ def fill(subject: Subject, batches: int) -> float:
     """Seconds to write so many batches of one record, a hundred in each request."""
     subject.create({"batches": PARTITIONS})
     client = RawClient(subject.bootstrap)
-    one = [batch([b"x" * 20])] * PARTITIONS
-    _until_led(client, one)
+    request = produce_request("batches", [batch([b"x" * 20])] * PARTITIONS)
+    frame = encoded(request, PRODUCE_VERSION)
+    _until_led(client, request, frame)
     began = time.perf_counter()
     for _ in range(batches // PARTITIONS - 1):
-        client.produce("batches", one)
+        client.produce_frame(request, frame)
     client.close()
     return time.perf_counter() - began
 
 
-def _until_led(client: RawClient, one: list[bytes]) -> None:
+def _until_led(client: RawClient, request: ProduceRequest, frame: bytes) -> None:
     """Write the first batches. Apache Kafka has created a topic before its partitions have leaders."""
     end = time.perf_counter() + LEADERS_SECONDS
     while True:
         try:
-            client.produce("batches", one)
+            client.produce_frame(request, frame)
             return
         except AssertionError:
             if time.perf_counter() > end:

@@ -3,13 +3,14 @@
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from bench.results import Metric
 from bench.side_by_side.clients import JavaClient, Run, librdkafka, semel_client
-from bench.side_by_side.measuring import Cell, Size, Workload, counted
+from bench.side_by_side.measuring import LESS, Cell, Size, Workload, counted
 from bench.side_by_side.places import places
-from bench.subjects import Mock, Subject
+from bench.subjects import FlushingKafka, Mock, Subject
+from peers.programs import CannotBuild
 
 LIBRDKAFKA, JAVA, OURS = "librdkafka", "java", "semel.client"
 IN_PYTHON: dict[str, Run] = {LIBRDKAFKA: librdkafka, OURS: semel_client}
@@ -19,6 +20,7 @@ PRODUCERS = (1, 8, 32)
 BAR_RECORDS = 10
 BAR_PRODUCERS = (1, 8)
 RATE, P50, P99 = "transactions per second", "p50", "p99"
+MOCK_CLIENT = "the mock cluster speaks only with librdkafka, in the first form of transactions"
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,59 @@ class Transaction(Cell):
         size = f"{counted(self.partitions, 'partition')} × {counted(self.records, 'record')}"
         return f"{self.client}, {size}, {counted(self.producers, 'producer')}"
 
+    @property
+    def is_in_the_bar(self) -> bool:
+        return self.records == BAR_RECORDS and self.producers in BAR_PRODUCERS
+
     def rounds(self, size: Size) -> int:
-        is_in_the_bar = self.records == BAR_RECORDS and self.producers in BAR_PRODUCERS
-        return size.rounds if is_in_the_bar else size.rounds_of_others
+        return size.rounds if self.is_in_the_bar else size.rounds_of_others
+
+    def seconds(self, size: Size) -> float:
+        """Of one measurement."""
+        return size.seconds if self.is_in_the_bar else size.seconds_of_others
 
 
-class Transactions(Workload[Transaction]):
+WIDE = [
+    Transaction(client, partitions, records, producers)
+    for client in (LIBRDKAFKA, JAVA)
+    for partitions in PARTITIONS
+    for records in RECORDS
+    for producers in PRODUCERS
+]
+"""By the clients that everybody has."""
+
+T = TypeVar("T", bound=Transaction)
+
+
+class ByClients(Workload[T]):
+    """One that needs the client in Java, which is had when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._java: JavaClient | None = None
+        self._no_java: CannotBuild | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def java_client(self, subject: Subject, size: Size) -> JavaClient:
+        """Warm, because the client is in Java, too. What cannot be built is not tried again."""
+        if self._no_java is not None:
+            raise self._no_java
+        if self._java is None:
+            try:
+                self._java = self._stack.enter_context(JavaClient())
+            except CannotBuild as error:
+                self._no_java = error
+                raise
+            where = places(subject, "warming", 1)
+            self._java(subject.bootstrap, where, BAR_RECORDS, 4, size.warm_seconds * 2, self.fresh("id"))
+        return self._java
+
+
+class Transactions(ByClients[Transaction]):
     """Begin, write, commit, and again."""
 
     name = "transactions"
@@ -52,45 +101,24 @@ class Transactions(Workload[Transaction]):
     )
     metrics: ClassVar = (Metric(RATE, "1/s"), Metric(P50, "ms", False), Metric(P99, "ms", False))
 
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._java: JavaClient | None = None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
     def cells(self, size: Size) -> list[Transaction]:
-        wide = [
-            Transaction(client, partitions, records, producers)
-            for client in (LIBRDKAFKA, JAVA)
-            for partitions in PARTITIONS
-            for records in RECORDS
-            for producers in PRODUCERS
-        ]
         ours = [
             Transaction(OURS, partitions, BAR_RECORDS, producers)
             for partitions in PARTITIONS
             for producers in BAR_PRODUCERS
         ]
-        return wide + ours
+        return WIDE + ours
 
     def why_not(self, subject: Subject, cell: Transaction) -> str | None:
         if subject.name == Mock.name and cell.client != LIBRDKAFKA:
-            return "the mock cluster speaks only with librdkafka, in the first form of transactions"
+            return MOCK_CLIENT
+        if subject.name in (Mock.name, FlushingKafka.name) and not cell.is_in_the_bar:
+            return LESS
         return None
 
     def measure(self, subject: Subject, cell: Transaction, size: Size) -> dict[str, float]:
         where = places(subject, "transactions", cell.partitions)
-        run: Run = self._java_client(subject, size) if cell.client == JAVA else IN_PYTHON[cell.client]
-        timed = run(subject.bootstrap, where, cell.records, cell.producers, size.seconds, self.fresh("id"))
+        run: Run = self.java_client(subject, size) if cell.client == JAVA else IN_PYTHON[cell.client]
+        seconds, name = cell.seconds(size), self.fresh("id")
+        timed = run(subject.bootstrap, where, cell.records, cell.producers, seconds, name)
         return {RATE: timed.rate, P50: timed.p50_ms, P99: timed.p99_ms}
-
-    def _java_client(self, subject: Subject, size: Size) -> JavaClient:
-        """Warm, because the client is in Java, too."""
-        if self._java is None:
-            self._java = self._stack.enter_context(JavaClient())
-            where = places(subject, "warming", 1)
-            self._java(subject.bootstrap, where, BAR_RECORDS, 4, size.warm_seconds * 2, self.fresh("id"))
-        return self._java

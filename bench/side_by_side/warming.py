@@ -1,5 +1,7 @@
 """What every subject does before it is measured: Java is fast when it has compiled what it meets often."""
 
+from collections.abc import Sequence
+
 from bench.side_by_side.clients import librdkafka
 from bench.side_by_side.places import places
 from bench.subjects import Subject
@@ -7,9 +9,10 @@ from bench.workloads import bulk_consume, bulk_produce
 
 PARTITIONS, RECORDS, PRODUCERS = 8, 10, 4
 BULK = 50_000
-WINDOWS_MIN, WINDOWS_MAX = 2, 8
+WINDOWS_MAX = 8
+STEADY_WINDOWS = 2
 FASTER = 1.1
-"""A window that is not faster than the best before it by this factor is the last."""
+"""Two windows in a row that are not faster by this factor than the best before them are the last."""
 
 
 def warm_up(subject: Subject, seconds: float) -> float:
@@ -17,11 +20,14 @@ def warm_up(subject: Subject, seconds: float) -> float:
     where = places(subject, "warming", PARTITIONS)
     bulk_produce(subject.bootstrap, where, BULK)
     bulk_consume(subject.bootstrap, where, BULK)
-    best = 0.0
-    for number in range(WINDOWS_MAX):
-        name = f"warming-{number}"
-        rate = librdkafka(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, name).rate
-        if number >= WINDOWS_MIN and rate < best * FASTER:
-            return max(rate, best)
-        best = max(rate, best)
-    return best
+    rates: list[float] = []
+    while len(rates) < WINDOWS_MAX and not is_steady(rates):
+        name = f"warming-{len(rates)}"
+        rates.append(librdkafka(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, name).rate)
+    return max(rates)
+
+
+def is_steady(rates: Sequence[float]) -> bool:
+    """Whether the last windows were no faster than those before; one alone may have been disturbed."""
+    before, last = rates[:-STEADY_WINDOWS], rates[-STEADY_WINDOWS:]
+    return bool(before) and max(last) < max(before) * FASTER

@@ -1,21 +1,30 @@
 """The page and the targets, from results that are made up."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from bench.page import document, number, pictures, write
-from bench.results import Results, Skipped
+from bench.__main__ import FILE, ROOT
+from bench.figures import number
+from bench.page import document, pictures, write
+from bench.readme import FIGURES, readme
+from bench.reasons import UNKNOWN, why
+from bench.results import Results, Skipped, by_reason
 from bench.rows import Row
 from bench.side_by_side.bar import rows
 from bench.side_by_side.bulk import Bulks
+from bench.side_by_side.catalogue import WORKLOADS
 from bench.side_by_side.growth import Growth, Slope, slopes
+from bench.side_by_side.measuring import DEFAULT
 from bench.side_by_side.overhead import Overhead
 from bench.side_by_side.transactions import Transaction, Transactions
 from bench.side_by_side.visibility import Visible
 
+MARKS = "before\n<!-- figures -->\n<!-- /figures -->\nafter\n"
 CELL = Transaction("librdkafka", 1, 10, 1).label
+GROUP = Transaction("librdkafka", 1, 1000, 1).label
 
 
 @pytest.fixture
@@ -28,14 +37,14 @@ def results() -> Results:
             values = {"transactions per second": rate * factor, "p50": 1e3 / rate, "p99": 2e3 / rate}
             made.add("transactions", CELL, subject, values)
         for subject, share in (("semel", 0.25), ("kafka", 0.5)):
-            made.add("overhead", "1 partition × 1,000 records", subject, {"overhead": share})
+            made.add("overhead", GROUP, subject, {"overhead": share})
         made.add("visibility", "marker topic", "semel", {"visible at once": 1.0, "p50": 0.0, "p99": 0.0})
         made.add("visibility", "marker topic", "kafka", {"visible at once": 0.0, "p50": 1.0, "p99": 2.0})
     for count in (1_000, 2_000, 4_000):
         made.add("growth", f"records: {count:,}", "semel", {"seconds": count / 1e3})
         made.add("growth", f"records: {count:,}", "kafka", {"seconds": (count / 1e3) ** 2})
     made.skipped = [Skipped("mock", "is not here"), Skipped("growth: mock", "is not here")]
-    made.bars = [Row("of old", "1.00 to 1.00", 1.0, 2.0)]
+    made.bars, made.bars_measured = [Row("of old", "1.00 to 1.00", 1.999, 2.0)], "long ago"
     return made
 
 
@@ -48,9 +57,23 @@ def test_targets_say_whether_they_are_reached(results: Results) -> None:
     assert over_mock.met
     slowest = found[f"{CELL}: p99, over kafka's"]
     assert (slowest.value, slowest.met) == (0.5, False)
-    less = found["overhead of a transaction, 1 partition × 1,000 records: less Apache Kafka's"]
+    less = found[f"overhead of a transaction, {GROUP}: less Apache Kafka's"]
     assert (less.value, less.met) == (-0.25, True)
-    assert found["from commit to visible, marker topic: p99 in ms"].met
+    at_once = found["from commit to visible, marker topic: share that is visible at once, in the worst round"]
+    assert (at_once.measured, at_once.value, at_once.met) == ("3 rounds", 1.0, True)
+
+
+def test_one_commit_that_was_not_visible_at_once_is_seen(results: Results) -> None:
+    results.add("visibility", "marker topic", "semel", {"visible at once": 0.999})
+    assert [row.met for row in rows(results) if row.what.startswith("from commit to visible")] == [False]
+
+
+def test_kafka_with_a_flush_has_a_column_of_its_own(results: Results) -> None:
+    for _ in range(3):
+        results.add("transactions", CELL, "kafka-flush", {"transactions per second": 100.0})
+    text = document(results)
+    assert "| Semel over kafka | Semel over kafka-flush |" in text
+    assert "| 2.00 (2.00 to 2.00) | 6.00 (5.40 to 6.60) |" in text
 
 
 def test_what_was_not_measured_is_no_target(results: Results) -> None:
@@ -68,12 +91,15 @@ def test_cost_that_grows_faster_than_work_is_flagged(results: Results) -> None:
 def test_the_page_says_all_of_it(results: Results) -> None:
     text = document(results)
     assert "cores 2" in text
-    assert "| of old | 1.00 to 1.00 | 1.00 | ≥ 2.00 | **no** |" in text
+    assert f"What is not reached, and why:\n\n- of old: {UNKNOWN}\n" in text
+    slowest = f"{CELL}: p99, over kafka's"
+    assert f"- {slowest}: {why(slowest)}\n" in text
+    assert "| of old | 1.00 to 1.00 | 1.999 | ≥ 2.00 | **no** |" in text
     assert (
         f"| {CELL} | 600 (540 to 660) | 300 (270 to 330) | 700 (630 to 770) | 2.00 (2.00 to 2.00) |" in text
     )
     assert "| records | kafka | seconds | 2.00 | **faster than the work** |" in text
-    assert "- mock and 1 more: is not here" in text
+    assert "- mock; growth: mock: is not here" in text
     titles = [line for line in text.splitlines() if line.startswith("## ")]
     order = ["Transactions per second", "What a transaction costs", "From commit to visible", "Bulk"]
     assert [titles.index(f"## {title}") for title in order] == sorted(
@@ -82,13 +108,17 @@ def test_the_page_says_all_of_it(results: Results) -> None:
 
 
 def test_every_picture_of_the_page_is_drawn(results: Results, tmp_path: Path) -> None:
+    docs, front = tmp_path / "docs", tmp_path / "README.md"
+    docs.mkdir()
+    front.write_text(MARKS)
     write(results, tmp_path)
-    text = (tmp_path / "benchmarks.md").read_text()
+    assert front.read_text() == readme(MARKS, results)
+    text = (docs / "benchmarks.md").read_text()
     drawn = pictures(results)
     assert len(drawn) == text.count("](plots/")
     for name in drawn:
         assert f"](plots/{name})" in text
-        assert ElementTree.parse(tmp_path / "plots" / name).getroot().tag.endswith("svg")
+        assert ElementTree.parse(docs / "plots" / name).getroot().tag.endswith("svg")
 
 
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
@@ -104,6 +134,91 @@ def test_a_run_of_one_workload_replaces_it_and_keeps_the_rest(results: Results) 
     assert results.find("transactions", CELL, "semel", "p50") is not None
     assert [row.what for row in results.bars] == ["of old"]
     assert [each.name for each in results.workloads].count("visibility") == 1
+
+
+def everything() -> Results:
+    """As if each workload had been measured whole, and all were the same."""
+    made = Results("default", {})
+    for workload in WORKLOADS:
+        about = workload().about
+        made.workloads.append(about)
+        for cell in workload().cells(DEFAULT):
+            for subject in ("semel", "kafka", "mock"):
+                made.add(about.name, cell.label, subject, {each.name: 0.5 for each in about.metrics})
+    return made
+
+
+def test_every_target_that_may_not_be_reached_has_a_reason() -> None:
+    made = everything()
+    assert len(rows(made)) > 100
+    assert [row.what for row in rows(made) if why(row.what) == UNKNOWN] == []
+
+
+@pytest.mark.skipif(not FILE.exists(), reason="nothing was measured yet")
+def test_what_is_not_reached_in_the_results_has_a_reason() -> None:
+    kept = Results.read(FILE)
+    unmet = [row.what for row in (*kept.bars, *rows(kept)) if not row.met]
+    assert [what for what in unmet if why(what) == UNKNOWN] == []
+
+
+def test_reasons_name_a_few_and_count_many() -> None:
+    assert by_reason([("a", "x"), ("b", "y"), ("c", "x")]) == ["a; c: x", "b: y"]
+    assert by_reason((name, "x") for name in "abcde") == ["a and 4 more: x"]
+
+
+def test_the_readme_has_the_figures_of_the_run(results: Results) -> None:
+    text = readme(MARKS, results)
+    assert f"| transactions, {CELL}: per second | 600 | 300 | 2.00 |\n" in text
+    assert text.startswith("before\n<!-- figures -->\n")
+    assert text.endswith("<!-- /figures -->\nafter\n")
+    assert readme(text, results) == text
+    assert readme(MARKS, everything()).count("\n| ") == len(FIGURES) + 2
+    with pytest.raises(ValueError, match="no place"):
+        readme("nothing", results)
+
+
+def test_the_readme_has_a_place_for_figures() -> None:
+    readme((ROOT / "README.md").read_text(), Results("quick", {}))
+
+
+@pytest.mark.skipif(not FILE.exists(), reason="nothing was measured yet")
+def test_the_readme_has_the_figures_of_the_newest_results() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert readme(text, Results.read(FILE)) == text
+
+
+def test_notes_are_kept_of_what_was_not_measured_anew(results: Results) -> None:
+    results.failed = [Skipped("bars: spark", "old"), Skipped("visibility: marker topic: kafka", "old")]
+    results.skipped = [
+        Skipped(what, "old") for what in ("kafka", "mock", "visibility: mock", "bulk: 1 KiB: mock")
+    ]
+    anew = Results("default", {}, workloads=[Visible().about], skipped=[Skipped("mock", "new")])
+    anew.add("visibility", "marker topic", "kafka", {"visible at once": 0.5})
+    anew.seconds = results.seconds = 60.0
+    results.replace(anew)
+    assert [(each.what, each.why) for each in results.skipped] == [
+        ("mock", "new"),
+        ("bulk: 1 KiB: mock", "old"),
+    ]
+    assert [each.what for each in results.failed] == ["bars: spark"]
+    assert results.seconds == 120.0
+
+
+def test_every_part_says_which_run_it_is_of(results: Results) -> None:
+    measured = [replace(each, measured=f"run {at}") for at, each in enumerate(results.workloads)]
+    results.workloads = measured
+    text = document(results)
+    assert "(Measured: long ago.)" in text
+    for each in measured:
+        assert f"## {each.title}\n\n{each.text}\n\n(Measured: {each.measured}.)" in text
+
+
+def test_one_round_has_no_interval() -> None:
+    made = Results("quick", {}, workloads=[Transactions().about])
+    for subject, rate in (("semel", 600.0), ("kafka", 300.0)):
+        made.add("transactions", CELL, subject, {"transactions per second": rate})
+    assert f"| {CELL} | 600 | 300 | 2.00 |" in document(made)
+    assert [row.measured for row in rows(made)] == ["one round; 600 and 300"]
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ def words(picture: str) -> list[str]:
 
 
 def test_ratios_are_dots_with_whiskers() -> None:
-    picture = ratio_plot("a < b", {"one": {"semel": Estimate(2, 1.5, 3), "kafka": Estimate(1, 1, 1)}})
+    picture = ratio_plot("a < b", {"one": {"semel": Estimate(2, 1.5, 3, 3), "kafka": Estimate(1, 1, 1, 3)}})
     assert {"a < b", "one", "semel", "kafka", "1 ×"} <= set(words(picture))
     semel, kafka = (float(each.attrib["cx"]) for each in parts(picture, "circle"))
     assert semel > kafka
 
 
 def test_a_ratio_without_bound_is_left_out() -> None:
-    picture = ratio_plot("title", {"one": {"semel": Estimate(math.inf, 1, math.inf)}})
+    picture = ratio_plot("title", {"one": {"semel": Estimate(math.inf, 1, math.inf, 3)}})
     assert parts(picture, "circle") == []
 
 

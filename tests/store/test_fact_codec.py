@@ -58,6 +58,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 any_fact = st.one_of([_values(kind) for kind in facts.DURABLE])
+any_places = st.lists(st.builds(Place, *[st.integers(0, 2**63 - 1)] * 3), max_size=3)
 
 
 def _types(value: Any) -> Any:
@@ -67,7 +68,7 @@ def _types(value: Any) -> Any:
 
 
 @settings(deadline=None)
-@given(st.lists(any_fact, max_size=6), st.lists(st.builds(Place, numbers, numbers, numbers), max_size=3))
+@given(st.lists(any_fact, max_size=6), any_places)
 def test_what_is_packed_comes_back(drawn: list[Any], places: list[Place]) -> None:
     found, found_places = unpack_facts(pack_facts(drawn, places))
     assert (found, found_places) == (drawn, places)
@@ -98,3 +99,12 @@ def test_what_is_not_known_is_not_written() -> None:
         pack_facts([facts.GroupChanged(object())], [])
     with pytest.raises(TypeError, match="SessionChanged"):
         pack_facts([facts.SessionChanged("g", None)], [])
+
+
+@pytest.mark.parametrize(
+    "place", [(1, 2), (1, 2, -1), (1, 2, "3"), (1, (2,), 3), (1, 2, 3.0), (True, 2, 3), None]
+)
+def test_what_is_no_place_is_refused(place: Any) -> None:
+    """Found by fuzzing: a journal whose checksum is right and whose places are not."""
+    with pytest.raises(ValueError, match="these are no"):
+        unpack_facts(marshal.dumps(([], [place])))

@@ -6,6 +6,7 @@ refused by name, with the nearest name that is.
 """
 
 import difflib
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -205,7 +206,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         kind, called = _KINDS.get(name, (object, ""))
         texts = value if isinstance(value, list) else []
         if not isinstance(value, kind) or not all(isinstance(each, str) for each in texts):
-            raise typer.BadParameter(f"{name} in {path} is {called}, not {value!r}", param_hint="--config")
+            shown = reprlib.repr(value)  # which may be nested too deeply for all of it
+            raise typer.BadParameter(f"{name} in {path} is {called}, not {shown}", param_hint="--config")
     for name, allowed in (("log-level", LogLevel), ("log-format", LogFormat)):
         known = [each.value for each in allowed]
         if name in options and options[name] not in known:

@@ -73,9 +73,15 @@ def unpack_facts(data: bytes) -> tuple[list[Fact], list[Place]]:
     """The facts and places in these bytes. ValueError if they are something else."""
     try:
         facts, places = marshal.loads(data)
-        return [_shaped(fact) for fact in facts], [Place._make(place) for place in places]
+        return [_shaped(fact) for fact in facts], [_place(*place) for place in places]
     except (EOFError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"these are no facts: {error!r}") from error
+
+
+def _place(chunk_id: int, position: int, length: int) -> Place:
+    if not type(chunk_id) is type(position) is type(length) is int or min(chunk_id, position, length) < 0:
+        raise ValueError("these are no places")
+    return Place(chunk_id, position, length)
 
 
 def _flat(value: Any) -> Any:

@@ -25,7 +25,8 @@ class Both(Transaction):
     """A transaction, and the same records without one."""
 
     def rounds(self, size: Size) -> int:
-        return size.rounds if self.client == LIBRDKAFKA else size.rounds_of_others
+        is_one = self.client == LIBRDKAFKA and self.producers == 1
+        return size.rounds if is_one else size.rounds_of_others
 
     @property
     def is_in_the_bar(self) -> bool:

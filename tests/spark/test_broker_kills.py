@@ -17,7 +17,9 @@ from support.sparking import Numbers, Pipeline
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 KILLS = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}")
+    pytest.param(
+        protocol, place, id=f"{protocol}, {place}", marks=pytest.mark.long if protocol == "portable" else ()
+    )
     for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
     for place in places
 ]

@@ -17,6 +17,8 @@ from support.sparking import BATCH, Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
+#: What every broker has takes a driver for each point: minutes. The same points are in `test_recovery`.
+LONG = pytest.mark.long
 #: Points that lie closer together are in `test_recovery` and `test_broker_kills`, where a death costs less.
 PLACES = {
     "portable": [
@@ -30,7 +32,7 @@ PLACES = {
     "extended": ["before the decision", "after the ends"],
 }
 DEATHS = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}")
+    pytest.param(protocol, place, id=f"{protocol}, {place}", marks=LONG if protocol == "portable" else ())
     for protocol, places in PLACES.items()
     if protocol == "portable" or "SEMEL_PEER" not in os.environ
     for place in places

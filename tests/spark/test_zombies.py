@@ -21,7 +21,7 @@ from support.sparking import ENVIRONMENT, Numbers, Pipeline
 
 from semel.wire.messages import ProduceRequest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 #: Who is held must not lose its patience before it is let go.
 PATIENCE = {"kafka.request.timeout.ms": 240_000}

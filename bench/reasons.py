@@ -2,49 +2,73 @@
 
 from fnmatch import fnmatchcase
 
+_REQUEST = (
+    "A request costs Semel some 65 µs of one core, because its rules run in Python (ADR 0014), and librdkafka"
+    " sends one for each partition and two more for each transaction."
+)
+_FLOOR = (
+    "The mock cluster keeps nothing and is compiled. Semel writes and flushes every commit (what a flush"
+    " takes here is told above), and a request costs some 65 µs of one core in Python (ADR 0014)."
+)
+_PYTHON_ROWS = (
+    "Every row goes from Java through a process of Python and back, which Spark's own connector does not"
+    " need: what a Python source of ready-made batches reaches is told beside the targets of Spark."
+)
+_FRESH_MEMORY = (
+    "Semel flushes before it answers, and Kafka as it comes does not. On a virtual machine that gives freed"
+    " memory back, fresh pages cost more than the copy into them (ADR 0014)."
+)
+
 WHY = {
-    "*: transactions per second, over mock's": (
-        "The mock cluster keeps nothing; Semel decodes, decides and flushes before it answers."
-    ),
+    "*: transactions per second, over mock's": _FLOOR,
     "librdkafka, *, 1 producer: transactions per second, over kafka's": (
-        "Much of a short transaction is the client's own time, which is the same for both."
+        "More than half of such a transaction is the client's own time, which is the same for both."
+        f" {_REQUEST} Kafka as it comes never waits for the disk."
     ),
     "*: p99, over kafka's": (
         "Semel waits for the disk in every transaction, Kafka as it comes never does: a slow flush is in the"
-        " p99 of one alone."
+        " p99 of one alone. Kafka's own p99 is that of a retry where two transactions follow each other"
+        " closely, which large ones do not meet."
     ),
     "*, 1 producer: transactions per second, over kafka's": (
-        "A commit waits for a flush, and Kafka's as it comes does not."
+        "The work grows with the partitions, in Python; Kafka's pause between two transactions does not grow."
     ),
     "*, 8 producers: transactions per second, over kafka's": (
-        "The producers share the cores with the broker, and Semel's rules run on one core."
+        "Eight producers take the second core for themselves, and Semel's rules run on one. Kafka's brokers"
+        " use both, and do not flush."
     ),
     "overhead of a transaction, *: share of the throughput that is lost": (
-        "A commit is one request and one flush more, however many records come before it."
+        "A commit waits for a flush that is longer than the write of the records, where they are few, and"
+        " eight or more producers share one core of the broker for their requests."
     ),
     "overhead of a transaction, *: less Apache Kafka's": (
         "Overhead is a share: where the plain write is faster, the same time for a commit is more of it."
+        " Cells of several producers have one round, and their noise is larger than the difference."
     ),
     "from commit to visible, *": "A reader asked again before it found what was committed.",
     "a producer hangs, *": "The reader had not got the last records when the hanging producer ended.",
-    "bulk, *: produce, over kafka's without a flush": (
-        "Semel flushes before it answers, and handles each batch in Python; Kafka as it comes does not flush."
-    ),
+    "bulk, *: produce, over kafka's without a flush": _FRESH_MEMORY,
     "bulk, *: consume, over kafka's without a flush": (
-        "Kafka hands files to the kernel; Semel reads them and sends them from Python."
+        "Kafka hands files to the kernel (sendfile); Semel reads them and sends them from Python."
     ),
-    "Spark, *": "Rows go through a process of Python; Spark's own connector is inside Java.",
-    "ready when new, over kafka's": "Python imports its modules before anything else.",
+    "Spark, *": _PYTHON_ROWS,
+    "ready when new, over kafka's": "Most of a start is the import of Python's modules.",
     "memory *, over kafka's": "Python's modules and the tails of partitions are in memory.",
-    "one idempotent producer, *": "The mock cluster keeps nothing; Semel flushes before it answers.",
+    "one idempotent producer, *": (
+        f"{_FRESH_MEMORY} A broker that writes nothing (`--memory`) is no faster: the client's thread polls"
+        " without a pause while its requests are under way, and broker and client share two cores."
+    ),
     "one consumer reading back *": "The mock cluster reads from memory, Semel from files.",
-    "eight producers, one record per request *": "A request costs its decoding, whatever is in it.",
-    "raw client, *": "A transaction is two requests, the plain write is one.",
-    "* librdkafka producers, *": "The mock cluster keeps nothing; Semel flushes before it answers.",
-    "one librdkafka producer, *": "The mock cluster keeps nothing; Semel flushes before it answers.",
+    "eight producers, one record per request *": _REQUEST,
+    "raw client, *": (
+        "A transaction is two requests and one flush, the plain write one request and one flush. Here a"
+        " flush is so quick that the second request is what counts."
+    ),
+    "* librdkafka producers, *": _FLOOR,
+    "one librdkafka producer, *": _FLOOR,
     "a journal topic with one transaction left open *": "The two topics are read in turn, not at once.",
-    "Spark: *": "Rows go between Java and a process of Python.",
-    "ready with *": "Python imports its modules, and the ledger is opened and read.",
+    "Spark: *": _PYTHON_ROWS,
+    "ready with *": "Most of a start is the import of Python's modules.",
     "resident memory *": "Python's modules and the tails of partitions are in memory.",
 }
 """By the row, as a pattern; the first that fits."""

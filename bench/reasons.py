@@ -60,8 +60,8 @@ WHY = {
     ),
     "one consumer reading back *": "The mock cluster reads from memory, Semel from files.",
     "eight producers, one record per request *": (
-        "Five requests at a time from each leave few to share a commit, and a request costs some 65 µs in Python"
-        " (ADR 0014)."
+        "Five requests at a time from each leave few to share a commit, and a request costs some 65 µs in"
+        " Python (ADR 0014)."
     ),
     "raw client, *": (
         "A transaction is two requests and one flush, the plain write one request and one flush. Here a"

@@ -18,6 +18,7 @@ from typing import Self
 import psutil
 
 from support.sparking import ENVIRONMENT, MASTER, Pipeline, start_spark
+from support.waiting import until
 
 END_SECONDS = 120.0
 
@@ -78,8 +79,10 @@ class DriverProcess:
         for each in found:
             # A parent that stands still starts nothing, and does not tell its children to end.
             _try(each, "suspend")
-        for each in found:
-            _try(each, "kill")
+        # Children first: when a parent dies and one of the process group that it leaves behind stands still,
+        # the kernel sends SIGHUP to all of that group, and a zombie in it would end.
+        for each in reversed(found):
+            _end(each)
         self.wait()
 
     def wait(self) -> int:
@@ -105,6 +108,15 @@ class DriverProcess:
 def _try(process: psutil.Process, what: str) -> None:
     try:
         getattr(process, what)()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _end(process: psutil.Process) -> None:
+    """Kill it, and wait until it is dead, whether or not its parent has heard of that."""
+    _try(process, "kill")
+    try:
+        until(lambda: process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD), END_SECONDS)
     except psutil.NoSuchProcess:
         return
 

@@ -1,9 +1,11 @@
 """``python -m verification``: run the checks of a size, and keep what they came to.
 
-Checks that wait for other processes run in a row of their own, beside those that keep the processors busy.
+Checks that wait for other processes run in a row of their own, beside those that keep the processors busy;
+these step back, because what waits cannot make up for lost time by another processor.
 """
 
 import argparse
+import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     commit = results.commit_now()
     rows: dict[str, list[Result]] = {}
-    with ProcessPoolExecutor(1) as busy, ProcessPoolExecutor(1) as waiting:
+    with ProcessPoolExecutor(1, None, os.nice, (10,)) as busy, ProcessPoolExecutor(1) as waiting:
         under_way = {}
         for name in options.only or CHECKS:
             check = CHECKS[name]

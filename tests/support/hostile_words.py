@@ -3,11 +3,12 @@
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import crc32c
 
+from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
 from semel.wire.frames import encode_request
 from semel.wire.messages import FetchRequest, ProduceRequest
@@ -158,10 +159,10 @@ def fetch(
 
 def error_codes(message: Any) -> Iterator[int]:
     """Every error code in a response, at any depth."""
-    if is_dataclass(message):
-        for each in fields(message):
-            value = getattr(message, each.name)
-            if each.name == "error_code":
+    if isinstance(message, Declared):
+        for name in message.declared:
+            value = getattr(message, name)
+            if name == "error_code":
                 yield int(value)
             else:
                 yield from error_codes(value)

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-
 from semel.broker.histogram import SECONDS, Histogram
 from semel.core.facts import TransactionChanged
 from semel.core.partition import Append
@@ -51,44 +49,6 @@ class TransactionMetrics:
         self.verification_failures = 0
         self.early_ticks = 0
         self.flushes = 0
-
-    def families(self) -> Iterable[Metric]:
-        """As Prometheus' metric families."""
-        ended = CounterMetricFamily(
-            "semel_transactions_ended", "Transactions ended.", labels=["outcome", "reason"]
-        )
-        for (outcome, reason), count in self.ended.items():
-            ended.add_metric([outcome, reason], count)
-        yield ended
-        fenced = CounterMetricFamily("semel_producers_fenced", "Producers fenced.", labels=["reason"])
-        for reason, count in self.fenced.items():
-            fenced.add_metric([reason], count)
-        yield fenced
-        for name, documentation, total in (
-            (
-                "semel_transaction_verification_failures",
-                "Batches that are not in the transaction they claim to be in.",
-                self.verification_failures,
-            ),
-            ("semel_early_ticks", "Ticks that were answered before they were flushed.", self.early_ticks),
-            ("semel_flushes", "Commits that flushed, with all early work before them.", self.flushes),
-        ):
-            yield CounterMetricFamily(name, documentation, value=total)
-        for name, documentation, histogram in (
-            (
-                "semel_transaction_end_seconds",
-                "Time from a request to end a transaction to its answer.",
-                self.end_seconds,
-            ),
-            (
-                "semel_transaction_verification_seconds",
-                "Time to decide a batch of a transaction, verification included.",
-                self.verification_seconds,
-            ),
-        ):
-            family = HistogramMetricFamily(name, documentation)
-            family.add_metric([], histogram.cumulative(), histogram.total)
-            yield family
 
 
 class Watch:

@@ -143,8 +143,8 @@ def _serve(
     level: LogLevel,
     layout: LogFormat,
 ) -> int:
+    from semel.allocator import keep_memory
     from semel.server import descriptors
-    from semel.server.allocator import keep_memory
     from semel.server.logs import configure
     from semel.server.run import run, serve
 

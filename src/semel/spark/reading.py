@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from semel.allocator import keep_memory
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
 from semel.client.errors import check, is_retriable
 from semel.client.fetching import FetchUnderWay, begin_fetch, shown
@@ -25,6 +26,8 @@ from semel.wire.messages import PartitionData
 ROWS_WANTED = 50_000
 BYTES_WANTED = 8 << 20
 ROWS_MAX = 100_000
+#: Free memory that a worker keeps: two fetches, and the Arrow batches that are on their way.
+KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ def read_range(
     client: Client, wanted: Range, options: SourceOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range that a reader may see."""
+    keep_memory(KEPT_BYTES)
     rows = _Rows(wanted, columns)
     fetches = _Fetches(client, wanted, options)
     position = wanted.start

@@ -10,7 +10,7 @@
     class ProduceRequest(Request):
         ...
 
-A declared class is a dataclass with slots and keyword arguments, and every field has a default. A field
+A declared class is like a dataclass with slots and keyword arguments, and every field has a default. A field
 that does not exist in a version is left out when it is encoded and has its default when it is decoded,
 so the code above the wire handles one class and rarely asks for the version.
 
@@ -25,15 +25,15 @@ field.
 
 import struct as struct_module
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
+from semel.wire.declared import Declared, declare
 from semel.wire.decoding import Decoder, compile_decoder
 from semel.wire.diagnosis import find_fault
 from semel.wire.encoding import Encoder, compile_encoder
 from semel.wire.errors import EncodeError, ProtocolError
-from semel.wire.spec import FIELD, Buffer, Field, Versions
+from semel.wire.spec import Buffer, Field, Versions
 
 __all__ = [
     "Buffer",
@@ -65,7 +65,7 @@ M = TypeVar("M", bound="Message")
 ZERO_UUID = bytes(16)
 
 
-class Message:
+class Message(Declared):
     """A request or a response: what the decorators below make of a declaration."""
 
     __slots__ = ()
@@ -141,8 +141,8 @@ class Response(Message):
 
 @dataclass_transform(kw_only_default=True)
 def struct(declaration: type[S]) -> type[S]:
-    """Make a class a part of messages: a dataclass with slots, keyword arguments and defaults."""
-    return dataclass(slots=True, kw_only=True)(declaration)
+    """Make a class a part of messages, with slots, keyword arguments and defaults."""
+    return declare(declaration)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -164,7 +164,7 @@ def _message(api_key: int, versions: str, flexible: int | None) -> Callable[[typ
     last = served.last
 
     def decorate(declaration: type[M]) -> type[M]:
-        message = dataclass(slots=True, kw_only=True)(declaration)
+        message: type[M] = declare(declaration)
         message.api_key = api_key
         message.min_version = served.first
         message.max_version = last
@@ -184,18 +184,13 @@ def _field(
     *,
     nullable: bool | str = False,
     element: str | type | None = None,
-    factory: Callable[[], object] | None = None,
     show: bool = True,
 ) -> Any:
-    """A dataclass field that carries its declaration; returned as Any, so that it may stand for its value."""
+    """What is declared of a field; returned as Any, so that it may stand for its value."""
     if nullable is True:
         nullable = "0+"
     nulls = Versions.parse(nullable) if nullable else None
-    declared = Field(kind, Versions.parse(versions), nulls, default, tag, element)
-    metadata = {FIELD: declared}
-    if factory is not None:
-        return field(default_factory=factory, metadata=metadata, repr=show)
-    return field(default=default, metadata=metadata, repr=show)
+    return Field(kind, Versions.parse(versions), nulls, default, tag, element, show)
 
 
 def int8(*, versions: str = "0+", default: int = 0, tag: int | None = None) -> Any:
@@ -273,7 +268,7 @@ def array(
     """A list of structs, or of the kind that `element` names, such as `"int32"`; empty by default."""
     if default is None:
         return _field("array", versions, None, tag, nullable=nullable, element=element)
-    return _field("array", versions, [], tag, nullable=nullable, element=element, factory=list)
+    return _field("array", versions, [], tag, nullable=nullable, element=element)
 
 
 def nested(
@@ -287,4 +282,4 @@ def nested(
     """One struct inside another; with all its own defaults unless `default=None` says that it is null."""
     if default is None:
         return _field("nested", versions, None, tag, nullable=nullable, element=element)
-    return _field("nested", versions, ..., tag, nullable=nullable, element=element, factory=element)
+    return _field("nested", versions, ..., tag, nullable=nullable, element=element)

@@ -4,13 +4,11 @@
 Nothing here knows how a message is declared or how it is compiled.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-
-#: The metadata key under which a dataclass field keeps its `Field`.
-FIELD = "semel.wire.field"
 
 #: struct codes of everything whose width does not depend on its value.
 FIXED_CODES = {
@@ -46,6 +44,7 @@ class Versions:
     last: int | None
 
     @classmethod
+    @cache
     def parse(cls, text: str) -> "Versions":
         """Read `"3-12"`, `"7+"` or `"5"`."""
         if text.endswith("+"):
@@ -63,6 +62,7 @@ class Field:
 
     `kind` is a key of `FIXED_CODES`, or one of `string`, `bytes`, `records`, `array`, `nested`.
     `element` is what an array holds (a kind, or a struct class) and the struct class of a nested field.
+    The default of an array may be an empty list, and that of a nested field `...`: a struct of defaults.
     """
 
     kind: str
@@ -71,6 +71,8 @@ class Field:
     default: object
     tag: int | None
     element: str | type | None = None
+    is_shown: bool = True
+    """Whether a text shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def element_field(kind: str) -> Field:
 
 def members(struct_class: type) -> list[Member]:
     """The declared fields of a struct or message class, in wire order."""
-    return [Member(declared.name, declared.metadata[FIELD]) for declared in fields(struct_class)]
+    declared: dict[str, Field] = struct_class.declared  # type: ignore[attr-defined]  # every one has it
+    return [Member(name, field) for name, field in declared.items()]
 
 
 def untagged_members(struct_class: type, version: int) -> list[Member]:

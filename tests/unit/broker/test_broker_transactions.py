@@ -21,6 +21,7 @@ from support.edge import until
 from support.shelf import offsets
 
 from semel.broker.features import finalized_levels
+from semel.broker.metrics_text import page as metrics_page
 from semel.broker.offset_search import LATEST
 from semel.broker.reads import FetchRange, Isolation
 from semel.core.transactions.commands import AbortOpen, ChangeFeature
@@ -135,13 +136,13 @@ async def test_transactions_are_counted() -> None:
         producer = await Producer(broker, "id").init()
         await producer.send()
         later(broker, 3_000)
-        page = broker.metrics.page().decode()
+        page = metrics_page(broker.metrics).decode()
         assert "semel_open_transactions 1.0" in page
         assert "semel_oldest_open_transaction_seconds 3." in page
         await Producer(broker, "id").init()
         assert (await producer.send()).error is not ErrorCode.NONE
         assert await broker.ask(AbortOpen("id")) is False
-        page = broker.metrics.page().decode()
+        page = metrics_page(broker.metrics).decode()
         assert "semel_open_transactions 0.0" in page
         assert "semel_oldest_open_transaction_seconds 0.0" in page
         assert 'semel_transactions_ended_total{outcome="abort",reason="fenced"} 1.0' in page

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.edge import until
 
 from semel.broker.metrics import Metrics
+from semel.broker.metrics_text import page
 from semel.server.metrics_page import CLIENTS_MAX, REQUEST_BYTES_MAX, MetricsPage
 
 
@@ -30,7 +31,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    families = text_string_to_metric_families(metrics.page().decode())
+    families = text_string_to_metric_families(page(metrics).decode())
     return {
         sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value
         for family in families

@@ -1,6 +1,8 @@
 """Declarations and the functions that are compiled from them, beyond what equality with kio shows."""
 
 import ast
+import copy
+import pickle
 import struct
 from pathlib import Path
 
@@ -90,6 +92,27 @@ class TestDeclaration:
 
     def test_secrets_are_not_shown(self) -> None:
         assert "hunter2" not in repr(SaslAuthenticateRequest(auth_bytes=b"\0user\0hunter2"))
+
+
+class TestObjects:
+    def test_an_unknown_or_unnamed_argument_is_refused(self) -> None:
+        for make in (lambda: Point(y=1), lambda: Point(1)):  # type: ignore[call-arg, misc]
+            for _ in range(2):  # the first time the constructor is written, then it is there
+                with pytest.raises(TypeError):
+                    make()
+        assert Point(x=1).x == 1
+
+    def test_equal_is_who_has_the_same_class_and_values(self) -> None:
+        assert Point(x=1) == Point(x=1) != Point(x=2)
+        assert Point() != PlotRequest()
+        with pytest.raises(TypeError):
+            hash(Point())
+
+    def test_a_copy_is_equal_and_its_own(self) -> None:
+        plot = PlotRequest(points=[Point(x=1)])
+        for other in (copy.deepcopy(plot), pickle.loads(pickle.dumps(plot))):
+            assert other == plot
+            assert other.points is not plot.points
 
 
 class TestVersions:
@@ -298,6 +321,7 @@ def test_the_wire_imports_no_input_or_output() -> None:
     package = Path(schema.__file__).parent
     names = (
         "schema",
+        "declared",
         "spec",
         "source",
         "encoding",
@@ -307,7 +331,17 @@ def test_the_wire_imports_no_input_or_output() -> None:
         "errors",
         "frames",
     )
-    allowed = {"struct", "dataclasses", "typing", "enum", "types", "collections", "contextlib", "semel"}
+    allowed = {
+        "struct",
+        "dataclasses",
+        "typing",
+        "enum",
+        "functools",
+        "types",
+        "collections",
+        "contextlib",
+        "semel",
+    }
     for name in names:
         for node in ast.walk(ast.parse((package / f"{name}.py").read_text())):
             if isinstance(node, ast.Import):

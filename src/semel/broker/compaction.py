@@ -22,6 +22,7 @@ from semel.broker.topic_limits import TopicLimits
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches
 from semel.core.types import Partition, PartitionKey, Topic
+from semel.store.interface import StoreFull
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -41,10 +42,17 @@ class Compaction:
         self._broker = broker
 
     async def compact(self) -> None:
-        """Look at every partition of every topic that is compacted."""
+        """Look at every partition of every topic that is compacted. StoreFull if one found no room."""
+        full: StoreFull | None = None
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
-                await self._compact_if_due(key)
+                try:
+                    await self._compact_if_due(key)
+                except StoreFull as error:
+                    # Others may need less, and what they give back may be what is missing here.
+                    full = error
+        if full is not None:
+            raise full
 
     async def _topic(self, key: PartitionKey) -> Topic | None:
         """The topic as it is now, if it is compacted. A round takes long, and policies change meanwhile."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from support.brokering import Producer, later
-from support.compacting import CODECS, COMMITTED, UNCOMMITTED, compacting, keyed, seen
+from support.compacting import CODECS, COMMITTED, EAGER, UNCOMMITTED, compacting, keyed, seen
 
 from semel.broker import compaction
 from semel.core.partition import Append, DeleteRecords
-from semel.core.topics import AlterTopic
-from semel.core.types import ErrorCode
+from semel.core.topics import AlterTopic, CreateTopic
+from semel.core.types import ErrorCode, PartitionKey
 from semel.store.interface import StoreFull
 from semel.wire.batch import DELETE_HORIZON, HEADER_BYTES, seal
 from semel.wire.records import Codec, Header, Record, encode_batch, iter_batches, read_header
@@ -333,6 +333,29 @@ async def test_on_a_full_disk_nothing_is_compacted_and_nothing_is_lost(
                 await table.compact()
         assert len(await table.records()) == 3
         await table.compact()
+        assert await table.pairs() == [(1, "b", "1"), (2, "a", "2")]
+
+
+async def test_a_partition_without_room_does_not_keep_others_from_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with compacting() as table:
+        # Topics come by their names: the large one first.
+        large = PartitionKey(b"large".ljust(16, b"."), 0)
+        await table.broker.ask(CreateTopic("large", large.topic_id, 1, EAGER))
+        for data in (keyed(("a", "1"), ("b", "1" * 1_000)), keyed(("a", "2"))):
+            await table.broker.ask(Append(large, read_header(data), data))
+        await table.put(("a", "1"), ("b", "1"))
+        await table.put(("a", "2"))
+
+        async def little_room(length: int) -> None:
+            if length > 500:
+                raise StoreFull("no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table.broker.store, "make_room", little_room)
+            with pytest.raises(StoreFull):
+                await table.compact()
         assert await table.pairs() == [(1, "b", "1"), (2, "a", "2")]
 
 

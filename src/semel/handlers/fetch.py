@@ -21,6 +21,7 @@ from semel.handlers.list_offsets import (
     list_offsets,
     offset_for_leader_epoch,
 )
+from semel.store.interface import StoreFull
 from semel.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -57,8 +58,12 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     turn = sessions.begin(request, by_id=context.version >= FIRST_BY_ID, now=broker.now())
     if turn.error:
         return FetchResponse(error_code=turn.error)
-    topics = await _topics(broker, turn.partitions)
-    answers = await _fetch_all(broker, request, turn.partitions, topics, isolation)
+    try:
+        topics = await _topics(broker, turn.partitions)
+        answers = await _fetch_all(broker, request, turn.partitions, topics, isolation)
+    except StoreFull:
+        # The ledger has no room for what was committed, so it cannot say where the records are.
+        answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
     if context.version < FIRST_WITH_STORAGE_ERROR:
         for data in answers:
             if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR:

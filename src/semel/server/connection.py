@@ -35,7 +35,7 @@ from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
 from semel.server.sockets import address_of, keep_alive
 from semel.server.under_way import UnderWay
-from semel.store.interface import StoreBroken
+from semel.store.interface import StoreBroken, StoreFull
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.messages import FetchRequest, ProduceRequest
@@ -340,6 +340,9 @@ class Connection(asyncio.Protocol):
             self._doom("refused", error)
         elif isinstance(error, ProtocolError):
             self._doom("malformed request", error)
+        elif isinstance(error, StoreFull):
+            # Not a mistake of ours: who comes back is answered when there is room.
+            self._doom("no room", error)
         else:
             self._edge.failed(under_way.api_key, under_way.version, error)
             self._doom("internal error", repr(error))

@@ -9,6 +9,7 @@ from support.shelf import ONE, ZERO, offsets_in
 
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection
+from semel.store.interface import StoreFull
 from semel.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -101,6 +102,24 @@ async def test_a_store_that_lost_bytes_is_another_error_in_old_versions(version:
     served.reading.shelf.rows[ZERO].clear()
     error = only(await served.ask(fetch(asked(0)), version)).error_code
     assert error == (ErrorCode.NOT_LEADER_OR_FOLLOWER if version <= 5 else ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+@pytest.mark.parametrize("version", [4, 6, BY_NAME, BY_ID])
+async def test_on_a_full_disk_a_reader_is_told_to_come_again(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served()
+    served.reading.append(timestamps=[1])
+
+    async def no_room(*_: object, **__: object) -> None:
+        raise StoreFull("no room for what was committed")
+
+    monkeypatch.setattr(served.reads, "fetch", no_room)
+    data = only(await served.ask(fetch(asked(0)), version))
+    told = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 6 else ErrorCode.KAFKA_STORAGE_ERROR
+    assert (data.error_code, data.partition_index) == (told, 0)
+    monkeypatch.undo()
+    assert offsets_in(only(await served.ask(fetch(asked(0)), version)).records) == [0]
 
 
 async def test_an_isolation_level_that_does_not_exist_closes_the_connection() -> None:

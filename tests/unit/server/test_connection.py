@@ -10,7 +10,7 @@ import uvloop
 from support.edge import Client, Produces, serving
 
 from semel.handlers.context import CloseConnection
-from semel.store.interface import StoreBroken
+from semel.store.interface import StoreBroken, StoreFull
 from semel.wire.messages import (
     ApiVersionsRequest,
     FetchRequest,
@@ -193,6 +193,23 @@ def test_requests_in_flight_are_limited_and_reading_stops() -> None:
             await under_test.until(lambda: connection._is_reading)
 
     run(main())
+
+
+def test_a_full_disk_is_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async def metadata(broker: Any, request: Any, context: Any) -> MetadataResponse:
+            raise StoreFull("no room for what was committed")
+
+        async with serving({3: metadata}) as under_test:
+            client = await under_test.connect()
+            client.send(MetadataRequest(), 9)
+            assert await client.is_closed()
+            assert under_test.broker.metrics.connections_closed == {"no room": 1}
+            assert not under_test.broker.failures
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert not caplog.records
 
 
 def test_a_mistake_in_a_handler_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,9 @@ from support.sparking import ENVIRONMENT, Numbers, Pipeline
 
 from semel.wire.messages import ProduceRequest
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+PORTABLE = pytest.param("portable", marks=pytest.mark.long)
 
 #: Who is held must not lose its patience before it is let go.
 PATIENCE = {"kafka.request.timeout.ms": 240_000}
@@ -34,7 +36,7 @@ def numbers(proxied: Pipeline) -> Numbers:
     return Numbers(proxied)
 
 
-@pytest.mark.parametrize("protocol", ["portable", "extended"])
+@pytest.mark.parametrize("protocol", [PORTABLE, "extended"])
 def test_a_task_of_an_older_run(numbers: Numbers, proxy: Proxy, protocol: str) -> None:
     """Its driver was killed, and the successor has done the batch when it goes on."""
     caught = catch(proxy, points(protocol)[BEGIN])
@@ -52,7 +54,7 @@ def test_a_task_of_an_older_run(numbers: Numbers, proxy: Proxy, protocol: str) -
     numbers.go_on()
 
 
-@pytest.mark.parametrize("protocol", ["portable"])
+@pytest.mark.parametrize("protocol", [PORTABLE])
 def test_a_driver_that_another_copy_has_succeeded(
     numbers: Numbers, proxy: Proxy, protocol: str, tmp_path: Path
 ) -> None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from semel.server.edge import Edge
 
 FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
+EXPECTED: Final = {CloseConnection: "refused", ProtocolError: "malformed request", StoreFull: "no room"}
+"""Why a connection is closed by an error that is no mistake of ours."""
 
 
 class Connection(asyncio.Protocol):
@@ -336,16 +338,10 @@ class Connection(asyncio.Protocol):
     # Ending.
 
     def _doom_for(self, error: BaseException, under_way: UnderWay) -> None:
-        if isinstance(error, CloseConnection):
-            self._doom("refused", error)
-        elif isinstance(error, ProtocolError):
-            self._doom("malformed request", error)
-        elif isinstance(error, StoreFull):
-            # Not a mistake of ours: who comes back is answered when there is room.
-            self._doom("no room", error)
-        else:
+        reason = next((why for kind, why in EXPECTED.items() if isinstance(error, kind)), None)
+        if reason is None:
             self._edge.failed(under_way.api_key, under_way.version, error)
-            self._doom("internal error", repr(error))
+        self._doom(reason or "internal error", error if reason else repr(error))
 
     def _doom(self, reason: str, error: object) -> None:
         """Begin nothing more; close when what was begun is answered."""

@@ -1,6 +1,7 @@
 """Columns between the codec and Arrow: the same buffers under another name, nothing is copied."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -34,9 +35,9 @@ def _array(columns: Columns, name: str, topic: str, partition: int) -> pa.Array:
             buffers = [found.validity, found.offsets, found.data]
             return pa.Array.from_buffers(kind, rows, [_buffer(each) for each in buffers], found.nulls)
         case "topic":
-            return pa.repeat(pa.scalar(topic, kind), rows)
+            return _repeated(name, topic, rows)
         case "partition":
-            return pa.repeat(pa.scalar(partition, kind), rows)
+            return _repeated(name, partition, rows)
         case "offset":
             return pa.Array.from_buffers(kind, rows, [None, _buffer(columns.offsets)], 0)
         case "timestampType":
@@ -46,6 +47,12 @@ def _array(columns: Columns, name: str, topic: str, partition: int) -> pa.Array:
             return found.cast(kind)
         case _:
             return pa.array(columns.headers, kind)
+
+
+@lru_cache(maxsize=8)
+def _repeated(name: str, value: str | int, rows: int) -> pa.Array:
+    """A column in which every row is the same. One batch after another has as many rows, and needs it."""
+    return pa.repeat(pa.scalar(value, ARROW_TYPES[name]), rows)
 
 
 def _buffer(data: object) -> pa.Buffer | None:

@@ -75,8 +75,8 @@ class Seen:
     header: RequestHeader
     frame: bytes
     position: int
-    client_port: int
-    """The port from which it came, by which the process can be found."""
+    ports: tuple[int, int]
+    """From where it came and where it came to. Only both name a connection: others may share one of them."""
 
     @cached_property
     def body(self) -> Any:
@@ -242,7 +242,7 @@ class _Link:
         self._proxy = proxy
         self._number = number
         self._client = client
-        self._client_port = client_port
+        self._ports = (client_port, client.getsockname()[1])
         self._broker = broker
         broker.settimeout(None)
         for each in (client, broker):
@@ -271,7 +271,7 @@ class _Link:
     def _requests(self) -> None:
         while (frame := _receive(self._client)) is not None:
             header, position = decode_request_header(frame)
-            seen = Seen(self._number, header, frame, position, self._client_port)
+            seen = Seen(self._number, header, frame, position, self._ports)
             self._treat(seen, self._proxy.judge(seen))
         with self._answered:
             # What was delivered late is answered, though its client has left.

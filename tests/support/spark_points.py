@@ -109,7 +109,12 @@ def await_caught(rule: Rule, check: Callable[[], None] = lambda: None) -> Seen:
 
 def sender(seen: Seen) -> psutil.Process:
     """The process that has sent a request."""
+    return connected(*seen.ports)
+
+
+def connected(port: int, to_port: int) -> psutil.Process:
+    """The process that has a connection from one port to another."""
     for each in psutil.net_connections("tcp"):
-        if each.laddr and each.laddr.port == seen.client_port and each.pid is not None:
+        if each.raddr and (each.laddr.port, each.raddr.port) == (port, to_port) and each.pid is not None:
             return psutil.Process(each.pid)
-    raise AssertionError(f"no process has the port {seen.client_port}")
+    raise AssertionError(f"no process has a connection from port {port} to {to_port}")

@@ -27,8 +27,9 @@ fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup ## every test that needs no peer and no hour (make verify-long has the long ones)
+test: setup ## every test that needs no peer and no hour, and the shortest size of the proof
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m verification test
 
 chaos: setup ## kill -9 under load: 50 times idempotent and while deleting, 200 times in transactions
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py

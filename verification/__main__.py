@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="a part of the size, for a look")
     parser.add_argument("--no-write", action="store_true", help="show, and keep nothing")
     options = parser.parse_args()
-    commit = results.commit_now()
+    commit, word = results.commit_now(), results.WORDS[options.size]
     rows: dict[str, list[Result]] = {}
     with ProcessPoolExecutor(1, None, os.nice, (10,)) as busy, ProcessPoolExecutor(1) as waiting:
         under_way = {}
@@ -34,7 +34,7 @@ def main() -> int:
         for done in as_completed(under_way):
             name, (found, seconds) = under_way[done], done.result()
             rows[name] = [
-                Result(each.name, each.value, each.target, each.met, each.seeds, seconds, commit)
+                Result(f"{word}: {each.name}", each.value, each.target, each.met, each.seeds, seconds, commit)
                 for each in found
             ]
             if not options.no_write:

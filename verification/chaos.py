@@ -23,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from support.chance import fresh_seed
 from support.chaos_broker import RARE, RUNNING, STARTING, ChaosBroker
 from support.chaos_run import Outcome, Run, run_of
 from support.process import BrokerProcess
@@ -48,6 +49,7 @@ OPTIONS = (
 SMALL = ("--set", "semel.chunk.bytes.max=65536")
 FAILURES_MAX = 3
 """After so many failures of its own nothing more is tried."""
+SECONDS_MAX = 3_600
 MIB = 1024 * 1024
 KILLS_PER_RUN = 25
 FAULTS_PER_RUN = 1_000
@@ -58,26 +60,17 @@ EVERYONE_EVERY = 5
 WRITERS = ("own", "own-1", "librdkafka", "aiokafka")
 
 
-def kills(
-    count: int, *, seed: int | None = None, seconds: float = 3_600, per_run: int = KILLS_PER_RUN
-) -> Chaos:
+def kills(count: int) -> Chaos:
     """kill -9 at random moments and at named points, also while it recovers from the one before."""
-    return _runs("kill -9", count, per_run, seed, seconds, _killed)
+    return _runs("kill -9", count, KILLS_PER_RUN, _killed)
 
 
-def _runs(
-    name: str,
-    count: int,
-    per_run: int,
-    seed: int | None,
-    seconds: float,
-    go: Callable[[Run, int, float], None],
-) -> Outcome:
-    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
-    deadline = time.monotonic() + seconds
+def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> Outcome:
+    seed = fresh_seed()
+    deadline = time.monotonic() + SECONDS_MAX
     total = Outcome(name)
     while total.episodes < count and time.monotonic() < deadline and len(total.failures) < FAILURES_MAX:
-        print(f"{name}: seed {seed}")  # noqa: T201 - whoever watches can repeat it
+        print(f"{name}: seed {seed}", flush=True)  # noqa: T201 - whoever watches can repeat it
         try:
             with run_of(name, seed) as run:
                 try:
@@ -165,9 +158,9 @@ def until_ended(broker: ChaosBroker, seconds: float) -> bool:
 # ---- the ends of transactions
 
 
-def end_faults(count: int, *, seed: int | None = None, seconds: float = 3_600) -> Chaos:
+def end_faults(count: int) -> Chaos:
     """EndTxn that comes late, twice or never, in both generations of the protocol."""
-    return _runs("EndTxn faults", count, FAULTS_PER_RUN, seed, seconds, _disturbed)
+    return _runs("EndTxn faults", count, FAULTS_PER_RUN, _disturbed)
 
 
 def _disturbed(run: Run, count: int, deadline: float) -> None:
@@ -186,9 +179,9 @@ def _disturbed(run: Run, count: int, deadline: float) -> None:
 # ---- pauses
 
 
-def pauses(count: int, *, seed: int | None = None, seconds: float = 3_600) -> Chaos:
+def pauses(count: int) -> Chaos:
     """SIGSTOP of the broker under load, and of producers inside their transactions."""
-    return _runs("pauses", count, PAUSES_PER_RUN, seed, seconds, _paused)
+    return _runs("pauses", count, PAUSES_PER_RUN, _paused)
 
 
 def _paused(run: Run, count: int, deadline: float) -> None:
@@ -224,9 +217,9 @@ def _stop(broker: BrokerProcess, seconds: float) -> None:
 # ---- disks and other limits
 
 
-def disk_faults(episodes: int, *, seed: int | None = None, seconds: float = 3_600) -> Chaos:
+def disk_faults(episodes: int) -> Chaos:
     """Disks that fail, are slow or full, and processes without descriptors or memory."""
-    return _runs("disk faults", episodes, DISK_FAULTS_PER_RUN, seed, seconds, _on_a_bad_disk)
+    return _runs("disk faults", episodes, DISK_FAULTS_PER_RUN, _on_a_bad_disk)
 
 
 def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:

@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from support.chance import fresh_seed
 from support.process import BrokerProcess
 from support.spark_driver import DriverProcess
 from support.sparking import Pipeline, committed, create, open_transactions, values
@@ -203,9 +204,9 @@ class Killed:
         )
 
 
-def run(kills: int, seed: int | None = None) -> Killed:
+def run(kills: int) -> Killed:
     """Kill so often, then let the pipeline come to its end and compare."""
-    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    seed = fresh_seed()
     with tempfile.TemporaryDirectory(prefix="semel-kills-") as name:
         directory = Path(name)
         with BrokerProcess(directory / "data") as broker:

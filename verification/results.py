@@ -10,12 +10,23 @@ ROOT = Path(__file__).parent.parent
 FILE = ROOT / "results" / "verification.json"
 PAGE = ROOT / "docs" / "verification.md"
 
+WORDS = {"test": "make test", "verify": "make verify", "long": "make verify-long"}
+"""What each size is called by those who run it. A row's name begins with it."""
+
 _HEAD = """# Verification
 
-Written by `make verify`; do not edit. What each row means is in [the checker's page](checker.md) and below.
+Written by `make test`, `make verify` and `make verify-long`, each its own rows; do not edit. What each row means
+is in [the checker's page](checker.md) and below.
+"""
+
+_TABLE = """
+## {word}
 
 | what | found | target | met | seeds | seconds |
 | --- | --- | --- | --- | --- | --- |
+{rows}
+
+Measured at commit {commits}.
 """
 
 _FOOT = """
@@ -41,6 +52,7 @@ class Result:
     """One row: what was found, and what should have been."""
 
     name: str
+    """Whose row it is, and what it tells: ``make test: simulated histories``."""
     value: int
     target: int
     met: bool
@@ -65,14 +77,21 @@ def merge(measured: Iterable[Result]) -> None:
 
 
 def page(rows: Iterable[Result]) -> str:
-    """The rows as a page."""
+    """The rows as a page, a table for each of those who wrote them."""
+    tables: dict[str, list[Result]] = {word: [] for word in WORDS.values()}
+    for row in rows:
+        tables[row.name.partition(": ")[0]].append(row)
+    return _HEAD + "".join(_table(word, rows) for word, rows in tables.items() if rows) + _FOOT
+
+
+def _table(word: str, rows: list[Result]) -> str:
     lines = [
-        f"| {row.name} | {row.value:,} | {row.target:,} | {'yes' if row.met else '**no**'} "
+        f"| {row.name.partition(': ')[2]} | {row.value:,} | {row.target:,} | {'yes' if row.met else '**no**'} "
         f"| {row.seeds or '–'} | {row.duration:,.0f} |"
         for row in rows
     ]
-    commits = sorted({row.commit for row in rows})
-    return _HEAD + "\n".join(lines) + f"\n\nMeasured at commit {', '.join(commits)}.\n" + _FOOT
+    commits = ", ".join(sorted({row.commit for row in rows}))
+    return _TABLE.format(word=word, rows="\n".join(lines), commits=commits)
 
 
 def read() -> list[Result]:

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple, TypeVar
 from simulation.__main__ import killed_by, one
 from simulation.mutants import MUTANTS
 from verification import chaos, checking, fuzzing, machines, pipeline_kills, power_loss, store_mutants
+from verification.results import WORDS
 
-SIZES: Final = ("test", "verify", "long")
+SIZES: Final = tuple(WORDS)
 SEEDS_APART: Final = 100_000_000
 """Between the first seeds of those who share a check."""
 
@@ -61,14 +62,16 @@ def _seeds(ran: list[range]) -> str:
 def histories(count: int) -> Iterator[Found]:
     """Simulated histories, and what was wrong in them."""
     wrong: list[str] = []
-    faults = 0
+    faults = operations = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for seed, problems, _, counts in pool.map(one, range(count), chunksize=10):
+        for seed, problems, size, counts in pool.map(one, range(count), chunksize=10):
+            operations += size
             faults += sum(counts.values())
             if problems:
                 wrong.append(f"seed {seed}: {problems[0]}")
     seeds = f"0–{count - 1}"
     yield Found("simulated histories", count, count, seeds)
+    yield Found("operations in them", operations, count)
     yield Found("faults injected into them", faults, count)
     yield Found("anomalies in them", len(wrong), 0, seeds, "; ".join(wrong[:3]))
 
@@ -130,6 +133,8 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
             "" if len(ran.seeds) <= 3 else f" and {len(ran.seeds) - 3}"
         )
         yield Found(name, ran.episodes, count, seeds)
+        yield Found(f"transactions that were committed under {name}", ran.committed, count // 4, seeds)
+        yield Found(f"transactions that were aborted under {name}", ran.aborted, 1, seeds)
         bad = sum(ran.anomalies.values()) + len(ran.problems) + len(ran.failures) + ran.hangs_unexplained
         told = "; ".join([*map(str, ran.anomalies), *ran.problems, *ran.failures, *ran.kept][:3])
         yield Found(f"lost, doubled, torn, aborted or hanging by {name}", bad, 0, seeds, told)

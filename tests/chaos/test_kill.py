@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
+from support.chance import fresh_seed
 from support.load import idempotent_load
 from support.process import BrokerProcess
 
@@ -18,8 +19,7 @@ ACKNOWLEDGED_BETWEEN_KILLS = 300
 
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_kill_under_idempotent_load(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"SEMEL_SEED={seed}")  # noqa: T201 - shown when the test fails
+    seed = fresh_seed()
     chance = random.Random(seed)
     with BrokerProcess(tmp_path / "data") as broker:
         with idempotent_load(broker.bootstrap, writers=8, partitions=4) as load:

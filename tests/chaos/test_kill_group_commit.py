@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.chance import fresh_seed
 from support.process import BrokerProcess
 from support.raw import RawClient
 from support.raw_log import Log
@@ -27,8 +28,7 @@ MOMENTS_SECONDS = (0.0, 0.0002, 0.0005, 0.001, 0.02)
 
 @pytest.mark.timeout(120 + 30 * KILLS)
 def test_kill_around_a_group_commit(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"SEMEL_SEED={seed}")  # noqa: T201 - shown when the test fails
+    seed = fresh_seed()
     chance = random.Random(seed)
     with BrokerProcess(tmp_path / "data") as broker, StubbornClient(broker.bootstrap) as client:
         topics = [make_topic(client, 2), make_topic(client, 2, semel_visibility="journal")]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from support.chance import fresh_seed
 from support.process import BrokerProcess
 from support.raw import RawClient
 from support.raw_transactions import Log, RawProducer, committed, make_topic
@@ -54,8 +55,7 @@ def abandon(broker: BrokerProcess, topic: str, number: int) -> None:
 def test_kill_under_transactional_load(
     tmp_path: Path, visibility: str, record_property: Callable[[str, object], None]
 ) -> None:
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"SEMEL_SEED={seed}")  # noqa: T201 - shown when the test fails
+    seed = fresh_seed()
     chance = random.Random(seed)
     with BrokerProcess(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from support.chance import fresh_seed
 from support.confluent import create
 from support.process import BrokerProcess
 from support.waiting import until
@@ -124,7 +125,7 @@ def check(broker: BrokerProcess, writer: Writer) -> int:
 
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_kill_while_compacting(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
+    seed = fresh_seed()
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     with BrokerProcess(tmp_path / "data", *OPTIONS) as broker:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.chance import fresh_seed
 from support.load import idempotent_load
 from support.process import BrokerProcess
 from support.raw import RawClient, batch, produce_request
@@ -76,7 +77,7 @@ def allocated(broker: BrokerProcess) -> int:
 
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_kill_while_deleting(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
+    seed = fresh_seed()
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     with BrokerProcess(tmp_path / "data", *OPTIONS) as broker:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.chance import fresh_seed
 from support.load import idempotent_load
 from support.process import BrokerProcess, free_port
 from support.raw import RawClient, batch
@@ -30,7 +31,7 @@ BETWEEN = 300
 
 @pytest.mark.timeout(120 + 20 * STOPS)
 def test_sigterm_under_idempotent_load(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
+    seed = fresh_seed()
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     with BrokerProcess(tmp_path / "data") as broker:

@@ -9,12 +9,12 @@ Against another broker (SEMEL_PEER) the histories are counted, not asserted: run
 """
 
 import os
-import random
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from support.chance import fresh_seed
 from support.confluent import create
 from support.delayed import (
     ADD_PARTITIONS,
@@ -188,8 +188,7 @@ def test_a_late_init_tears_nothing(proxy: Proxy, logs: Logs) -> None:
 @pytest.mark.parametrize("generation", [1, 2])
 def test_random_histories(bootstrap: str, reader: RawClient, logs: Logs, generation: int) -> None:
     """Ends and joins are delayed, doubled and lost at random; every producer is told the truth."""
-    seed = int(os.environ.get("SEMEL_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"SEMEL_SEED={seed}")  # noqa: T201 - shown when the test fails
+    seed = fresh_seed()
     hanging: list[str] = []
     histories: list[History] = []
     with Proxy(bootstrap) as proxy:

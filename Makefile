@@ -15,6 +15,7 @@ setup: $(STAMP) ## make .venv with everything for development
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark]'
+	$(BIN)/python -m tools.spark_classes
 	@touch $@
 
 check: setup ## format, lint, types, layers

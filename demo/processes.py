@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from tools.spark_classes import java_options
+
 STOP_SECONDS = 60.0
 
 
@@ -80,10 +82,10 @@ def driver(directory: Path, bootstrap: str) -> Program:
     arguments += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoints")]
     arguments += ["--trigger", "500 milliseconds", "--master", "local[2]"]
     arguments += ["--log", str(directory / "spark.log")]
-    # Two cores: as many tasks, and code that is compiled quickly rather than well.
+    # Two cores: as many tasks.
     settings = {
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": java_options(),
         "spark.sql.codegen.wholeStage": "false",
     }
     for name, value in settings.items():

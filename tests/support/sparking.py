@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.client import Admin, Client, NewTopic, Producer
 from support.spark_faults import FaultySource
+from tools.spark_classes import java_options
 
 READ_SECONDS = 30.0
 BATCH = 400
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 #: The processes that Spark starts run this Python, with what these tests have on their path.
 ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
-    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), str(ROOT)]),
 }
 
 
@@ -41,8 +42,7 @@ def start_spark(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
-        # Tests are short: what is compiled well, or by several threads, is compiled for nothing.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", java_options())
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.python.unix.domain.socket.enabled", "true")
     )

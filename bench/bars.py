@@ -33,7 +33,9 @@ class BarSize:
     rounds: int
     records: int
     rows: int
-    """That Spark reads in a round."""
+    """That Spark reads in a round: so many that a rate is measured, not the start of a job."""
+    batch_rows: int
+    """Of a micro-batch."""
     seconds: float
     batches: int
     """In the ledger, for the start with many."""
@@ -41,8 +43,8 @@ class BarSize:
     """How long one transaction is left open."""
 
 
-QUICK = BarSize(1, 40_000, 200_000, 0.5, 200_000, 3.0)
-DEFAULT = BarSize(3, 200_000, 4_000_000, 3.0, 10_000_000, 60.0)
+QUICK = BarSize(1, 40_000, 200_000, 50_000, 0.5, 200_000, 3.0)
+DEFAULT = BarSize(3, 200_000, 20_000_000, 1_000_000, 3.0, 10_000_000, 60.0)
 
 
 def beside_the_mock(rounds: int, records: int) -> list[Row]:
@@ -160,7 +162,7 @@ def parts(size: BarSize) -> dict[str, Callable[[], list[Row]]]:
             eight_producers_beside_the_mock(size.rounds, size.seconds),
             *readers_beside_an_open_transaction(size.open_seconds),
         ],
-        "spark": lambda: rows_on_spark(size.rounds, size.rows, size.rows // 4),
+        "spark": lambda: rows_on_spark(size.rounds, size.rows, size.batch_rows),
         "start": lambda: start_and_memory(size.rounds),
         "memory": lambda: [memory_under_load(size.records)],
         "many": lambda: [ready_with_many_batches(size.batches)],

@@ -146,7 +146,8 @@ def source_to_noop(on: Bench, rounds: int, rows: int) -> Row:
         rates.append(_thrown_away(ours, written))
     del rates[0], ready[0]  # Java compiles, and Python starts
     return Row(
-        "Spark: source into the noop sink, all columns, 100 B values: million rows per second",
+        "Spark: source into the noop sink, all columns, 100 B values: million rows per second "
+        f"of a job with {rows // 10**5 / 10:g} million",
         f"{spread(rates)}; a Python source of ready-made Arrow batches: {spread(ready)}",
         statistics.median(rates),
         3,

@@ -81,6 +81,10 @@ class SimulatedChunks:
         """The bytes at these places."""
         return [bytearray(self._disk.bytes[chunk_id]) for chunk_id, _, _ in places]
 
+    async def read_together(self, places: Sequence[Place]) -> bytearray:
+        """The bytes at these places, one behind another."""
+        return bytearray().join(await self.read(places))
+
     async def append(self, batches: Sequence[Buffer]) -> list[Place]:
         """Commits bring their batches along."""
         raise NotImplementedError

@@ -85,6 +85,20 @@ async def test_a_read_may_span_places_or_take_part_of_one(chunk_stores: Any) -> 
     await chunks.close()
 
 
+async def test_places_are_read_together(chunk_stores: Any) -> None:
+    chunks = await chunk_stores.open()
+    places = await chunks.append([b"one", b"two", b"three"])
+    (last,) = await chunks.append([b"x" * CHUNK_BYTES_MAX])
+    found = await chunks.read_together([places[2], places[0], last, places[1]])
+    assert found == b"threeone" + b"x" * CHUNK_BYTES_MAX + b"two"
+    found[0] = 0
+    assert await chunks.read([places[2]]) == [b"three"]
+    assert await chunks.read_together([]) == b""
+    with pytest.raises(LookupError):
+        await chunks.read_together([places[0], Place(last.chunk_id + 1, 0, 1)])
+    await chunks.close()
+
+
 async def test_more_batches_than_one_system_call_takes(chunk_stores: Any) -> None:
     chunks = await chunk_stores.open()
     batches = [number.to_bytes(4, "big") for number in range(2_500)]

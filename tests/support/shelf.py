@@ -97,6 +97,9 @@ class Shelf:
         await self._called("read")
         return found
 
+    async def read_together(self, places: Sequence[Place]) -> bytearray:
+        return bytearray().join(await self.read(places))
+
 
 class Reading:
     """A shelf, what reads from it, and a writer."""

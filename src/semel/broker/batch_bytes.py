@@ -81,6 +81,9 @@ async def read_batches(chunks: ChunkStore, wanted: Sequence[Sequence[StoredBatch
     runs = [runs_of(batches) for batches in wanted]
     spans, lies_in = spans_of(run for each in runs for run in each)
     try:
+        if len(wanted) == 1 and len(spans) == len(runs[0]) > 1:
+            # One partition whose runs are far apart: whoever reads a long way wants each of them.
+            return [[await chunks.read_together(runs[0])]]
         buffers = await chunks.read(spans)
     except LookupError:
         # What lies in a gap may be gone, and a store may know only the places that it gave out itself.

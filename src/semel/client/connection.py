@@ -24,15 +24,15 @@ from semel.client.errors import (
     RequestTimedOut,
     UnsupportedRequest,
 )
+from semel.client.receiving import FrameReceiver
 from semel.client.sasl import authenticate
 from semel.client.security import Security
 from semel.wire.errors import ErrorCode, ProtocolError
-from semel.wire.frames import FrameParser, decode_response_header, encode_request
+from semel.wire.frames import decode_response_header, encode_request
 from semel.wire.messages import APIS, ApiVersionsRequest, ApiVersionsResponse
 from semel.wire.schema import Request
 
 RESPONSE_BYTES_MAX = 1 << 28  # no honest answer is larger: brokers cut fetches long before
-RECEIVE_BYTES = 1 << 18
 #: The part of an authenticated session after which another connection is made, before the broker ends it.
 SESSION_PART = 0.85
 SOFTWARE_NAME = "semel"
@@ -108,7 +108,7 @@ class Connection:
         self.timeout_s = timeout_s
         self.features: dict[str, int] = {}
         self.features_epoch = -1  # the higher it is, the newer is what the broker says
-        self._parser = FrameParser(RESPONSE_BYTES_MAX)
+        self._receiver = FrameReceiver(RESPONSE_BYTES_MAX)
         self._pending: deque[Pending] = deque()
         self._next_id = 0
         self._expires_at: float | None = None
@@ -212,10 +212,10 @@ class Connection:
                 if left_s <= 0:
                     raise TimeoutError
                 self._socket.settimeout(left_s)
-                data = self._socket.recv(RECEIVE_BYTES)
-                if not data:
+                frames = self._receiver.receive(self._socket)
+                if frames is None:
                     raise ConnectionLost(f"{self.host}:{self.port} hung up before it answered.")
-                for frame in self._parser.feed(data):
+                for frame in frames:
                     if not self._pending:
                         raise ProtocolError("an answer that nothing was asked for")
                     self._pending.popleft()._answer(frame)

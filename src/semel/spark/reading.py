@@ -65,6 +65,7 @@ def read_range(
                         yield from rows.take()
             position = next_offset
             attempts = Attempts(client.timeout_s)
+            del data, found  # so that the next fetch may take their room
         else:
             try:
                 attempts.failed(_Waiting(data.high_watermark))

@@ -88,6 +88,9 @@ class ChunkStore(Protocol):
         through: the bytes are there and cannot be had.
         """
 
+    async def read_together(self, places: Sequence[Place]) -> bytearray:
+        """As `read`, one behind another in a single buffer, without a copy that would join them."""
+
     async def release(self, places: Sequence[Place]) -> None:
         """Nobody points at these ranges any more: give their space back. They may read as zeros from now on.
 

@@ -25,6 +25,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -98,13 +99,24 @@ class LocalChunks:
 
         An OSError of the disk passes through: the bytes are there and cannot be had, which is not "gone".
         """
+        buffers = [bytearray(place.length) for place in places]
+        await self._read_into(places, buffers)
+        return buffers
+
+    async def read_together(self, places: Sequence[Place]) -> bytearray:
+        """As `read`, one behind another in a single buffer."""
+        ends = list(accumulate((place.length for place in places), initial=0))
+        buffer = bytearray(ends[-1])
+        view = memoryview(buffer)
+        await self._read_into(places, [view[start:end] for start, end in pairwise(ends)])
+        return buffer
+
+    async def _read_into(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
         self._fuse.check()
-        few = len(places) <= INLINE_PLACES_MAX
-        if _NOWAIT and few and sum(place.length for place in places) <= INLINE_BYTES_MAX:
-            found = self._read_cached(places)
-            if found is not None:
-                return found
-        return await self._readers.run(self.read_now, places)
+        is_little = len(places) <= INLINE_PLACES_MAX and sum(map(len, buffers)) <= INLINE_BYTES_MAX
+        if _NOWAIT and is_little and self._read_cached(places, buffers):
+            return
+        await self._readers.run(self._read_into_now, places, buffers)
 
     async def release(self, places: Sequence[Place]) -> None:
         """Nobody points at these ranges any more: give their space back."""
@@ -289,6 +301,10 @@ class LocalChunks:
     def read_now(self, places: Sequence[Place]) -> list[bytearray]:
         """Read on the calling thread."""
         buffers = [bytearray(place.length) for place in places]
+        self._read_into_now(places, buffers)
+        return buffers
+
+    def _read_into_now(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
         for chunk_id, position, run in runs(places, buffers):
             try:
                 file = self._open_files.take(self._path(chunk_id))
@@ -299,7 +315,6 @@ class LocalChunks:
                 self._read_run(file.descriptor, chunk_id, position, run)
             finally:
                 self._open_files.give_back(file)
-        return buffers
 
     def _read_run(self, descriptor: int, chunk_id: int, position: int, run: Sequence[Buffer]) -> None:
         wanted = sum(map(len, run))
@@ -313,22 +328,21 @@ class LocalChunks:
             if wanted:
                 views = rest_of(views, taken)
 
-    def _read_cached(self, places: Sequence[Place]) -> list[bytearray] | None:
-        """The bytes if all of them are in memory; None if a disk would have to be waited for."""
-        buffers = [bytearray(place.length) for place in places]
+    def _read_cached(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> bool:
+        """Whether all of them were in memory, and are read; a disk is not waited for."""
         for chunk_id, position, run in runs(places, buffers):
             file = self._open_files.take(self._path(chunk_id), if_open=True)
             if file is None:
-                return None
+                return False
             try:
                 if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
-                    return None
+                    return False
             except OSError:
                 # Not in memory, or a file system that cannot tell: the thread finds out what it is.
-                return None
+                return False
             finally:
                 self._open_files.give_back(file)
-        return buffers
+        return True
 
     def _release_now(self, places: Sequence[Place]) -> None:
         for chunk_id, start, end in merged(places):

@@ -70,6 +70,14 @@ cdef class Memory:
         return 0
 
 
+cdef Memory like(Memory before):
+    """Empty, with as much room as the one before it: what comes next is about as long, and is not moved."""
+    cdef Memory fresh = Memory()
+    if before is not None and before.capacity:
+        fresh.reserve(before.capacity)
+    return fresh
+
+
 cdef class View:
     """The bytes of another object, for as long as this one lives. None has none."""
 
@@ -193,8 +201,12 @@ cdef class BytesColumn:
     cdef Memory validity
     cdef Py_ssize_t nulls
 
-    def __cinit__(self):
-        self.offsets, self.data, self.validity = Memory(), Memory(), Memory()
+    def __cinit__(self, BytesColumn before=None):
+        if before is None:
+            self.offsets, self.data, self.validity = Memory(), Memory(), Memory()
+        else:
+            self.offsets, self.data = like(before.offsets), like(before.data)
+            self.validity = like(before.validity)
         self.offsets.reserve(4)
         (<int32_t*> self.offsets.data)[0] = 0
         self.offsets.size = 4
@@ -240,8 +252,9 @@ cdef class Reader:
 
     cdef _clear(self):
         self.rows = 0
-        self.offsets, self.timestamps, self.types, self.places = Memory(), Memory(), Memory(), Memory()
-        self.keys, self.values, self.headers = BytesColumn(), BytesColumn(), []
+        self.offsets, self.timestamps = like(self.offsets), like(self.timestamps)
+        self.types, self.places = like(self.types), Memory()
+        self.keys, self.values, self.headers = BytesColumn(self.keys), BytesColumn(self.values), []
 
     @property
     def size_bytes(self):

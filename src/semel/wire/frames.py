@@ -51,6 +51,16 @@ class FrameParser:
         """How many bytes wait for the rest of their frame."""
         return len(self._partial)
 
+    @property
+    def missing(self) -> int:
+        """How many bytes the frame that has begun still needs, as far as is known."""
+        return self._missing
+
+    def take_over(self) -> memoryview:
+        """What has arrived of a frame whose size is known. The rest of it goes elsewhere."""
+        begun, self._partial, self._missing = self._partial, bytearray(), 4
+        return memoryview(begun)[4:]
+
     def feed(self, data: Buffer) -> list[memoryview]:
         """Take the next bytes of the stream; the payloads that are complete now, read-only."""
         # The payloads that are returned point into the data, which therefore must never change.

@@ -1,0 +1,61 @@
+"""Frames from a socket, the large ones received where they stay.
+
+Most of what a broker sends is fetched records, in frames of megabytes. Collecting them from pieces is a copy,
+and the memory for them costs as much again. So the rest of a large frame is received into the room that the
+frame before it had, if nobody reads that any more.
+"""
+
+import socket
+from typing import Final
+
+from semel.wire.frames import FrameParser
+
+PIECE_BYTES: Final = 1 << 18
+"""What is received at once while it is not known what comes."""
+LARGE_BYTES: Final = 1 << 18
+"""If so much of a frame is missing, it is received in place."""
+ROOM_BYTES_MAX: Final = 1 << 24
+"""Room is made on the broker's word for a frame of up to this size; a larger one grows as it arrives."""
+
+
+class FrameReceiver:
+    """Takes the frames of one connection from its socket."""
+
+    __slots__ = ("_filled", "_kept", "_parser", "_room")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._parser = FrameParser(max_frame_bytes)
+        #: The place of a large frame that has begun, and how much of it has arrived.
+        self._room: memoryview | None = None
+        self._filled = 0
+        #: The room of the large frame before.
+        self._kept = bytearray()
+
+    def receive(self, source: socket.socket) -> list[memoryview] | None:
+        """Read once; the payloads that are complete now, or None if the other side has hung up."""
+        if self._room is None:
+            piece = source.recv(PIECE_BYTES)
+            frames = self._parser.feed(piece)
+            if LARGE_BYTES <= self._parser.missing <= ROOM_BYTES_MAX:
+                self._make_room(self._parser.missing)
+            return frames if piece else None
+        count = source.recv_into(self._room[self._filled :])
+        self._filled += count
+        if self._filled < len(self._room):
+            return [] if count else None
+        whole, self._room = self._room.toreadonly(), None
+        return [whole]
+
+    def _make_room(self, missing: int) -> None:
+        begun = self._parser.take_over()
+        size = len(begun) + missing
+        try:
+            # Refused while somebody looks into it.
+            self._kept.append(0)
+            self._kept.pop()
+        except BufferError:
+            self._kept = bytearray()
+        if len(self._kept) < size:
+            self._kept = bytearray(size)
+        self._room, self._filled = memoryview(self._kept)[:size], len(begun)
+        self._room[: len(begun)] = begun

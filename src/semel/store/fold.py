@@ -10,6 +10,7 @@ is written before them, so that everything happens in the order in which it beca
 Here is no rule. Each fact says what its entity becomes.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -43,6 +44,9 @@ from semel.store.partition_fold import PartitionFold
 from semel.store.queries import ManyRows, Statements
 from semel.store.rows import pack_configs, row_of_transaction
 
+FACTS_AT_ONCE: Final = 128
+"""After so many the thread offers Python's lock. An event loop that has to ask for it waits longer each time
+than these take, and a request needs it several times."""
 _PUT_OFFSETS: Final = ManyRows("put_offsets")
 _DELETE_OFFSETS: Final = ManyRows("delete_offsets")
 _PUT_GROUPS: Final = ManyRows("put_groups")
@@ -103,10 +107,12 @@ class Fold:
         """Write the facts in the transaction that is open; those that are not durable are passed over."""
         self._partitions.begin(places)
         writers = self._writers
-        for fact in facts:
+        for number, fact in enumerate(facts, 1):
             writer = writers.get(type(fact))
             if writer is not None:
                 writer(fact)
+            if number % FACTS_AT_ONCE == 0:
+                time.sleep(0)
         self._flush()
         self._partitions.end()
 

@@ -5,6 +5,7 @@ that what the machine does meanwhile meets all of them alike. What cannot be mea
 reason, and the rest goes on.
 """
 
+import itertools
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -73,6 +74,7 @@ def counted(number: int, word: str) -> str:
 
 
 C = TypeVar("C", bound=Cell)
+_numbers = itertools.count(1)
 
 
 class Workload(ABC, Generic[C]):
@@ -82,8 +84,6 @@ class Workload(ABC, Generic[C]):
     title: ClassVar[str]
     text: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
-    number = 0
-    """Of measurements so far: for names that nobody has used."""
 
     def __enter__(self) -> Self:
         return self
@@ -106,9 +106,8 @@ class Workload(ABC, Generic[C]):
         return None
 
     def fresh(self, word: str) -> str:
-        """A name for a topic, an id or a group that is used once."""
-        self.number += 1
-        return f"{self.name}-{word}-{self.number}"
+        """A name for a topic, an id or a group that is used once, also if the workload is done again."""
+        return f"{self.name}-{word}-{next(_numbers)}"
 
     @property
     def about(self) -> About:

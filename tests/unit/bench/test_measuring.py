@@ -53,6 +53,12 @@ class TinyOverhead(Overhead):
         return [Both("librdkafka", 5, 10, 1), Both("librdkafka", 1, 1, 2)]
 
 
+def test_names_are_new_also_for_a_workload_that_is_done_again() -> None:
+    """A profile does each of them again and again, on one broker."""
+    names = [Tiny().fresh("topic") for _ in range(3)]
+    assert len(set(names)) == 3
+
+
 class One(Cell):
     """A cell with nothing to it."""
 

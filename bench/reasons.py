@@ -43,13 +43,13 @@ WHY = {
         " cluster, which keeps nothing, the client itself loses nearly as much as the target allows."
     ),
     "overhead of a transaction, *: share of the throughput that is lost": (
-        "One round. The broker's core is busy with both, and a commit is two requests more than the plain"
-        " write."
+        "One round. A commit is two requests more than the plain write. Which of client and broker is the"
+        " limit with several producers was not measured."
     ),
     "overhead of a transaction, *: less Apache Kafka's": (
         "Overhead is a share: where the plain write is faster, the same time for a commit is more of it. With"
-        " many producers Kafka's own is around nothing, because it is the clients that are busy. Cells with"
-        " one round have no spread to hold this against."
+        " many producers Kafka's own is around nothing; why was not measured. Cells with one round have no"
+        " spread to hold this against."
     ),
     "from commit to visible, *": "A reader asked again before it found what was committed.",
     "a producer hangs, *": "The reader had not got the last records when the hanging producer ended.",

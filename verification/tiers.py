@@ -67,8 +67,9 @@ def histories(count: int) -> Iterator[Found]:
         for seed, problems, size, counts in pool.map(one, range(count), chunksize=10):
             operations += size
             faults += sum(counts.values())
-            if problems:
-                wrong.append(f"seed {seed}: {problems[0]}")
+            if problems or not size:
+                # A history in which nothing happens proves nothing.
+                wrong.append(f"seed {seed}: {problems[0] if problems else 'nothing happened'}")
     seeds = f"0–{count - 1}"
     yield Found("simulated histories", count, count, seeds)
     yield Found("operations in them", operations, count)

@@ -7,6 +7,8 @@ the broker's state after a crash is not what this says, one of the three is wron
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from semel.core import facts as f
 from semel.core.types import (
     Cluster,
@@ -80,7 +82,7 @@ class SimulatedLedger:
         opened = before.open_transactions
         if fact.opens_transaction:
             opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
-        after = before._replace(
+        after = before.but(
             high_watermark=fact.last_offset + 1,
             peak_timestamp=fact.peak_timestamp,
             size_bytes=before.size_bytes + fact.size_bytes,
@@ -92,7 +94,7 @@ class SimulatedLedger:
 
     def _replace(self, fact: f.BatchesReplaced, places: Sequence[Place]) -> None:
         before = self._get(fact.partition)
-        after = before._replace(
+        after = before.but(
             size_bytes=fact.size_bytes, cleaned_offset=fact.cleaned_offset, compactions=fact.compactions
         )
         self._put(fact.partition, after)
@@ -101,7 +103,9 @@ class SimulatedLedger:
             del stored[base_offset]
         for batch, place in zip(fact.rewritten, places, strict=True):
             assert stored[batch.base_offset].last_offset == batch.last_offset, "no offset changes"
-            stored[batch.base_offset] = StoredBatch(*batch[:3], place)
+            stored[batch.base_offset] = StoredBatch(
+                batch.base_offset, batch.last_offset, batch.max_timestamp, place
+            )
         self.batches[fact.partition] = list(stored.values())
         aborted = self._aborted.get(fact.partition, [])
         self._aborted[fact.partition] = [each for each in aborted if each.marker_offset not in fact.removed]
@@ -115,7 +119,7 @@ class SimulatedLedger:
             self.batches[fact.partition].append(stored)
             offset = last + 1
         assert offset == fact.last_offset + 1, "what is committed is what was staged"
-        after = before._replace(
+        after = before.but(
             high_watermark=offset,
             peak_timestamp=fact.peak_timestamp,
             size_bytes=before.size_bytes + fact.size_bytes,
@@ -129,15 +133,15 @@ class SimulatedLedger:
         before = self._get(fact.partition)
         rest = tuple(each for each in before.open_transactions if each.producer_id != fact.producer_id)
         assert len(rest) == len(before.open_transactions) - 1, "what is closed was open, once"
-        after = before._replace(open_transactions=rest)
+        after = before.but(open_transactions=rest)
         if not fact.is_commit:
-            after = after._replace(last_aborted_offset=fact.marker_offset)
+            after = after.but(last_aborted_offset=fact.marker_offset)
             self._aborted.setdefault(fact.partition, []).append(fact)
         self._put(fact.partition, after)
 
     def _LogStartAdvanced(self, fact: f.LogStartAdvanced) -> None:  # noqa: N802
         before = self._get(fact.partition)
-        after = before._replace(log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes)
+        after = before.but(log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes)
         self._put(fact.partition, after)
         kept = [each for each in self.batches[fact.partition] if each.last_offset >= fact.log_start_offset]
         self.batches[fact.partition] = kept
@@ -151,11 +155,11 @@ class SimulatedLedger:
     def _ProducerIdAllocated(self, fact: f.ProducerIdAllocated) -> None:  # noqa: N802
         cluster = self._get(ClusterKey()) or Cluster()
         assert fact.producer_id >= cluster.next_producer_id, "no producer id is given away twice"
-        self._put(ClusterKey(), cluster._replace(next_producer_id=fact.producer_id + 1))
+        self._put(ClusterKey(), cluster.but(next_producer_id=fact.producer_id + 1))
 
     def _FeatureChanged(self, fact: f.FeatureChanged) -> None:  # noqa: N802
         cluster = self._get(ClusterKey()) or Cluster()
-        self._put(ClusterKey(), cluster._replace(**fact._asdict()))
+        self._put(ClusterKey(), cluster.but(**asdict(fact)))
 
     def _TransactionChanged(self, fact: f.TransactionChanged) -> None:  # noqa: N802
         self._put(TransactionKey(fact.transaction.transactional_id), fact.transaction)
@@ -271,7 +275,7 @@ class SimulatedLedger:
         return self._of(TopicKey, after)[:limit]
 
     def _of(self, kind: type, after: str) -> list[Any]:
-        named = sorted((key[0], value) for (each, key), value in self.values.items() if each is kind)
+        named = sorted((key.values()[0], value) for (each, key), value in self.values.items() if each is kind)
         return [value for name, value in named if name > after]
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:

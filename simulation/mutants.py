@@ -58,8 +58,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "a producer that begins does not fence the one before",
         "transactions.beginning",
-        "        turn.transaction = before._replace(epoch=before.epoch + 1, last_epoch=last_epoch)",
-        "        turn.transaction = before._replace(last_epoch=last_epoch)",
+        "        turn.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)",
+        "        turn.transaction = before.but(last_epoch=last_epoch)",
     ),
     _core(
         "an old epoch may end a transaction",
@@ -106,8 +106,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "a producer id is given away twice (KAFKA-15552)",
         "partition_facts",
-        "    state.cluster[ClusterKey()] = cluster._replace(next_producer_id=fact.producer_id + 1)",
-        "    state.cluster[ClusterKey()] = cluster._replace(next_producer_id=fact.producer_id)",
+        "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)",
+        "    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id)",
     ),
     _core(
         "a transaction has no end in time",

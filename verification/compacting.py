@@ -36,5 +36,10 @@ async def compaction_of(
     replaced = going.compact(batches, aborted)
     assert not replaced.unreadable, "nothing here is damaged"
     return ReplaceBatches(
-        key, partition.log_start_offset, partition.compactions, *replaced[:4], cleaned_offset=end, topic=topic
+        key,
+        partition.log_start_offset,
+        partition.compactions,
+        *replaced.values()[:4],
+        cleaned_offset=end,
+        topic=topic,
     )

@@ -33,7 +33,6 @@ from semel.core.types import (
     OffsetKey,
     PartitionKey,
     PendingKey,
-    ProducerKey,
     TopicKey,
     TransactionKey,
 )
@@ -340,13 +339,13 @@ class Life:
         key = await self._partition(topic)
         if key is None:
             return None
-        await self._load([ProducerKey(*key, known.producer_id)])
+        await self._load([key.of(known.producer_id)])
         size = LARGE if what == "write large" else self._chance.choice(SIZES)
         batch = encode_batch(
             self._records(size),
             producer_id=known.producer_id,
             producer_epoch=known.epoch,
-            base_sequence=self._sequences.get((*key, *pair), 0),
+            base_sequence=self._sequences.get((key, *pair), 0),
             transactional=True,
         )
         membership = Membership(name, 2, must_be_added=False)
@@ -362,7 +361,7 @@ class Life:
     def _remember_sequence(self, command: Command, answer: Any) -> None:
         if isinstance(command, Append) and command.header.producer_id >= 0 and not answer.error:
             sent = command.header
-            owner = (*command.partition, sent.producer_id, sent.producer_epoch)
+            owner = (command.partition, sent.producer_id, sent.producer_epoch)
             self._sequences[owner] = sent.base_sequence + sent.last_offset_delta + 1
 
     async def _partition(self, name: str) -> PartitionKey | None:

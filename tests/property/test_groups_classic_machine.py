@@ -153,7 +153,7 @@ class ClassicMachine(RuleBasedStateMachine):
             assert session.rebalance_deadline_ms != NEVER
         if session.syncs:
             assert session.sync_deadline_ms != NEVER
-        assert session.next_deadline_ms <= session._replace(next_deadline_ms=-1).settled().next_deadline_ms
+        assert session.next_deadline_ms <= session.but(next_deadline_ms=-1).settled().next_deadline_ms
 
     def teardown(self) -> None:
         if not hasattr(self, "rules"):

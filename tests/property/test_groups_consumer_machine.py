@@ -209,9 +209,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert set(session.deadlines if session else ()) == members
         if session:
             assert set(session.revocations) <= members
-            assert (
-                session.next_deadline_ms <= session._replace(next_deadline_ms=-1).settled().next_deadline_ms
-            )
+            assert session.next_deadline_ms <= session.but(next_deadline_ms=-1).settled().next_deadline_ms
 
     def teardown(self) -> None:
         if hasattr(self, "rules"):

@@ -50,7 +50,6 @@ from semel.core.types import (
     Partition,
     PartitionKey,
     PendingKey,
-    ProducerKey,
     Rewritten,
     TransactionKey,
 )
@@ -161,7 +160,7 @@ class Log:
             del self.staged[fact.producer_id]
         elif isinstance(fact, BatchesReplaced):
             new = {
-                each.base_offset: StoredBatch(*each[:3], where)
+                each.base_offset: StoredBatch(*each.values()[:3], where)
                 for each, where in zip(fact.rewritten, more, strict=True)
             }
             kept = [each for each in self.batches if each.base_offset not in fact.removed]
@@ -256,7 +255,7 @@ class Broker:
                 assert value == self.state.tables[type(key)][key], key
         known = [each for each in self.state.transactions.values() if each is not None]
         if len(known) == len(VERSIONS):
-            assert await self.ledger.transactions() == sorted(known)
+            assert await self.ledger.transactions() == sorted(known, key=lambda each: each.transactional_id)
         await self._check_logs()
 
     async def _check_logs(self) -> None:
@@ -365,7 +364,7 @@ class Broker:
             if what in looked:
                 command = await looked[what](key, rest[2])
             else:
-                command = ExpireProducer(ProducerKey(*key, 1_000 + rest[2]), self._now)
+                command = ExpireProducer(key.of(1_000 + rest[2]), self._now)
         return command.keys(), lambda: command
 
     async def _prepare_transactional(self, what: str, name: str, *rest: Any) -> Prepared:
@@ -381,7 +380,7 @@ class Broker:
         if what == "pend":
             return [GroupKey(rest[0]), PendingKey(rest[0])], lambda: self._pend(name, *rest)
         key = self._key(rest[0], rest[1])
-        keys = [key] if known is None else [key, ProducerKey(*key, known.producer_id)]
+        keys = [key] if known is None else [key, key.of(known.producer_id)]
         if what == "mark":
             return keys, lambda: self._mark(name, key, rest[0] == "journal", is_commit=rest[2])
         return keys, lambda: self._write(name, key, rest[0] == "journal", *rest[2:])
@@ -437,11 +436,11 @@ class Broker:
         producer_id = 1_000 + producer
 
         def command() -> Command:
-            sequence = self._sequences.get((*key, producer_id, 0), 0)
+            sequence = self._sequences.get((key, producer_id, 0), 0)
             batch = header(sequence, producer_id=producer_id, count=count, timestamp=timestamp)
             return Append(key, batch, b"")
 
-        return [key, ProducerKey(*key, producer_id)], command
+        return [key, key.of(producer_id)], command
 
     def _write(
         self, name: str, key: PartitionKey, is_journal: bool, count: int, timestamp: int
@@ -451,7 +450,7 @@ class Broker:
         if transaction is None:
             return None
         batch = header(
-            self._sequences.get((*key, transaction.producer_id, transaction.epoch), 0),
+            self._sequences.get((key, transaction.producer_id, transaction.epoch), 0),
             producer_id=transaction.producer_id,
             epoch=transaction.epoch,
             count=count,
@@ -494,7 +493,7 @@ class Broker:
     def _remember_sequence(self, command: Command, answer: Any) -> None:
         if isinstance(command, Append) and command.header.producer_id >= 0 and not answer.error:
             batch = command.header
-            owner = (*command.partition, batch.producer_id, batch.producer_epoch)
+            owner = (command.partition, batch.producer_id, batch.producer_epoch)
             self._sequences[owner] = batch.base_sequence + batch.last_offset_delta + 1
 
 

@@ -170,7 +170,7 @@ class Machine(Clients, RuleBasedStateMachine):
         key = OffsetKey(GROUP, topic, index)
         (error,) = self.shelf.run(CommitOffsets(GROUP, Committer(), ((key, CommittedOffset(offset)),)))
         assert error is ErrorCode.NONE
-        self.expected.positioned(self.shelf.now, None, tuple(key), offset)
+        self.expected.positioned(self.shelf.now, None, key.values(), offset)
 
     @rule(
         what=st.sampled_from(
@@ -212,7 +212,7 @@ class Machine(Clients, RuleBasedStateMachine):
     def delete_offset(self, topic: str, index: int) -> None:
         key = OffsetKey(GROUP, topic, index)
         if self.shelf.run(DeleteOffsets(GROUP, (key,))).error is ErrorCode.NONE:
-            self.expected.forget_positions(lambda place: place == tuple(key))
+            self.expected.forget_positions(lambda place: place == key.values())
 
     def delete_group(self) -> None:
         if self.shelf.run(DeleteGroup(GROUP)) is ErrorCode.NONE:
@@ -294,7 +294,7 @@ class Machine(Clients, RuleBasedStateMachine):
         for place, value in zip(places, found.offsets, strict=True):
             expected = self.expected.positions.get(place)
             assert (value.offset if value else None) == (expected[1] if expected else None), place
-        assert {tuple(key) for key in found.unstable} == self.expected.unstable()
+        assert {key.values() for key in found.unstable} == self.expected.unstable()
 
     @invariant()
     def open_is_what_was_answered_to_be_open(self) -> None:

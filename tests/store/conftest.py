@@ -109,7 +109,7 @@ class Scribe:
         place = Place(chunk_id, self._chunk_end, size)
         self._chunk_end += size
         self.batches[key].append(StoredBatch(base, last, timestamp, place))
-        self.partitions[key] = before._replace(
+        self.partitions[key] = before.but(
             high_watermark=last + 1, peak_timestamp=peak, size_bytes=before.size_bytes + size
         )
         return BatchAppended(key, base, last, timestamp, peak, size, -1, False, False), place
@@ -118,7 +118,7 @@ class Scribe:
         """Everything below an offset is deleted."""
         self.batches[key] = [batch for batch in self.batches[key] if batch.last_offset >= offset]
         size = sum(batch.place.length for batch in self.batches[key])
-        self.partitions[key] = self.partitions[key]._replace(log_start_offset=offset, size_bytes=size)
+        self.partitions[key] = self.partitions[key].but(log_start_offset=offset, size_bytes=size)
         return LogStartAdvanced(key, offset, size)
 
     async def fill(self, ledger: Ledger, key: PartitionKey, batches: list[dict[str, int]]) -> None:

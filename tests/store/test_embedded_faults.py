@@ -163,7 +163,7 @@ async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_dis
             await store.commit([marker], [bytes(1_000)])
         assert taken == [1_000] * 50
         with pytest.raises(StoreFull):
-            await store.commit([marker._replace(base_offset=50, last_offset=50)], [b"x"])
+            await store.commit([marker.but(base_offset=50, last_offset=50)], [b"x"])
         assert len(await log_of(store, key)) == 50
 
 

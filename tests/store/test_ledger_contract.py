@@ -124,12 +124,12 @@ async def test_a_topic_grows_and_keeps_what_it_has(ledgers: Any, scribe: Any) ->
     key = PartitionKey(created.topic.topic_id, 0)
     fact, place = scribe.append(key)
     await ledger.commit([created, fact], [place])
-    grown = created.topic._replace(partitions=4, configs={"cleanup.policy": "delete"})
+    grown = created.topic.but(partitions=4, configs={"cleanup.policy": "delete"})
     await ledger.commit([TopicChanged(grown)], [])
     last = PartitionKey(grown.topic_id, 3)
     assert await ledger.load([TopicKey("t"), key, last]) == [grown, scribe.partitions[key], Partition()]
     # And again, with configs alone.
-    changed = grown._replace(configs={})
+    changed = grown.but(configs={})
     await ledger.commit([TopicChanged(changed)], [])
     assert await ledger.load([TopicKey("t"), key, last]) == [changed, scribe.partitions[key], Partition()]
     await ledger.close()
@@ -280,7 +280,7 @@ async def test_open_transactions_are_kept(ledgers: Any, scribe: Any) -> None:
     facts, places = [], []
     for producer_id, opens in ((7, True), (8, True), (7, False)):
         fact, place = scribe.append(key)
-        facts.append(fact._replace(producer_id=producer_id, is_transactional=True, opens_transaction=opens))
+        facts.append(fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens))
         places.append(place)
     await ledger.commit(facts[:1], places[:1])
     await ledger.commit(facts[1:], places[1:])
@@ -304,7 +304,7 @@ async def test_numbers_as_large_as_the_wire_allows(ledgers: Any, scribe: Any) ->
     await ledger.commit(
         [
             LogStartAdvanced(key, base, 0),
-            fact._replace(last_offset=BIG - 1),
+            fact.but(last_offset=BIG - 1),
             ProducerAdvanced(producer, state),
             OffsetCommitted(offset, committed),
         ],

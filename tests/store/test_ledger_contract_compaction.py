@@ -38,7 +38,7 @@ def _replace(
         del old[base_offset]
     scribe.batches[key] = list(old.values())
     size = sum(batch.place.length for batch in old.values())
-    after = before._replace(size_bytes=size, cleaned_offset=cleaned, compactions=before.compactions + 1)
+    after = before.but(size_bytes=size, cleaned_offset=cleaned, compactions=before.compactions + 1)
     scribe.partitions[key] = after
     fact = BatchesReplaced(key, tuple(new), removed, size, cleaned, after.compactions)
     return fact, places

@@ -114,7 +114,7 @@ async def test_groups_are_kept_whole(ledgers: Any) -> None:
     ledger = await ledgers.open()
     classic = ClassicGroup("classic", generation=5, protocol_type="consumer", protocol_name="range")
     modern = ConsumerGroup("modern", epoch=3, assignor="uniform")
-    await ledger.commit([GroupChanged(classic._replace(generation=1)), GroupChanged(modern)], [])
+    await ledger.commit([GroupChanged(classic.but(generation=1)), GroupChanged(modern)], [])
     await ledger.commit([GroupChanged(classic)], [])
     assert await ledger.load([GroupKey("classic"), GroupKey("modern")]) == [classic, modern]
     assert await ledger.groups() == [

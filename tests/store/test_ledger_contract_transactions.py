@@ -34,7 +34,6 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
-    ProducerKey,
     ProducerState,
     Staged,
     Transaction,
@@ -91,12 +90,12 @@ def _full(name: str) -> Transaction:
 async def test_transactional_ids_are_kept_whole(ledgers: Any) -> None:
     ledger = await ledgers.open()
     blank, full = Transaction("a", 0, 0, 60_000), _full("b \0 \u20ac")
-    await ledger.commit([TransactionChanged(blank._replace(epoch=7)), TransactionChanged(full)], [])
+    await ledger.commit([TransactionChanged(blank.but(epoch=7)), TransactionChanged(full)], [])
     await ledger.commit([TransactionChanged(blank)], [])
     keys = [TransactionKey("a"), TransactionKey("nobody"), TransactionKey(full.transactional_id)]
     loaded = await ledger.load(keys)
     assert loaded == [blank, None, full]
-    assert [type(value) for value in loaded[2]] == [type(value) for value in full]
+    assert [type(value) for value in loaded[2].values()] == [type(value) for value in full.values()]
     await ledger.close()
 
 
@@ -141,7 +140,7 @@ async def test_transactional_ids_are_listed_in_order_and_by_state(ledgers: Any) 
             paged += page
         assert paged == wanted
     # One that ends is not listed as open any more.
-    await ledger.commit([TransactionChanged(known[1]._replace(state=TransactionState.COMPLETE_ABORT))], [])
+    await ledger.commit([TransactionChanged(known[1].but(state=TransactionState.COMPLETE_ABORT))], [])
     assert known[1] not in await ledger.transactions(state=TransactionState.ONGOING)
     await ledger.close()
 
@@ -256,7 +255,7 @@ class _Log:
         fact, place = self._scribe.append(self._key)
         opens = producer_id not in self.open
         self.open.setdefault(producer_id, fact.base_offset)
-        return fact._replace(producer_id=producer_id, is_transactional=True, opens_transaction=opens), place
+        return fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens), place
 
     def close(self, producer_id: int, *, is_commit: bool) -> list[tuple[Any, Place | None]]:
         marker, place = self._scribe.append(self._key)
@@ -264,7 +263,7 @@ class _Log:
         if not is_commit:
             self.aborted.append((marker.base_offset, producer_id, first))
         closed = TransactionClosed(self._key, producer_id, first, marker.base_offset, self.stable, is_commit)
-        return [(marker._replace(producer_id=producer_id), place), (closed, None)]
+        return [(marker.but(producer_id=producer_id), place), (closed, None)]
 
     def told(self, first: int, before: int) -> list[tuple[int, int]]:
         touched = [each for each in self.aborted if each[0] >= first and each[2] < before]
@@ -290,7 +289,7 @@ async def test_a_closed_transaction_is_not_open(ledgers: Any, scribe: Any, at_on
     await _commit(ledger, [log.write(7), *log.close(9, is_commit=True)], at_once=at_once)
     (partition,) = await ledger.load([key])
     assert partition.open_transactions == (OpenTransaction(6, 7),)
-    assert partition == scribe.partitions[key]._replace(
+    assert partition == scribe.partitions[key].but(
         open_transactions=(OpenTransaction(6, 7),), last_aborted_offset=5
     )
     await ledger.close()
@@ -364,7 +363,7 @@ class _Stage:
             last = offset + fact.offsets - 1
             self._scribe.batches[key].append(StoredBatch(offset, last, fact.max_timestamp, place))
             offset, peak, size = last + 1, max(peak, fact.max_timestamp), size + place.length
-        self._scribe.partitions[key] = before._replace(
+        self._scribe.partitions[key] = before.but(
             high_watermark=offset, peak_timestamp=peak, size_bytes=before.size_bytes + size
         )
         return StagedCommitted(key, producer_id, before.high_watermark, offset - 1, peak, size), None
@@ -514,7 +513,7 @@ async def test_a_producer_that_has_something_staged_is_remembered(ledgers: Any, 
         ProducerState(1, staged=Staged()),
         ProducerState(1),
     ]
-    producers = [ProducerKey(*key, number) for number in range(3)]
+    producers = [key.of(number) for number in range(3)]
     facts = [ProducerAdvanced(each, state) for each, state in zip(producers, states, strict=True)]
     await ledger.commit(facts, [])
     assert await ledger.load(producers) == states
@@ -552,5 +551,5 @@ async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scri
     for key in keys:
         assert await _all_batches(ledger, key) == scribe.batches[key]
     (partition,) = await ledger.load([keys[0]])
-    assert partition == scribe.partitions[keys[0]]._replace(last_aborted_offset=1)
+    assert partition == scribe.partitions[keys[0]].but(last_aborted_offset=1)
     await ledger.close()

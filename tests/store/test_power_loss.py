@@ -50,10 +50,15 @@ async def test_the_end_of_the_process_at_every_step(tmp_path: Path, monkeypatch:
     make_small(monkeypatch)
     disk, book = Disk(tmp_path / "data"), Book()
     images: list[tuple[str, Path, int, int]] = []
+
+    def look(name: str) -> None:
+        images.append((name, disk.killed(), book.answered, len(book.batches)))
+
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
         await book.commit(store)
-        disk.step = lambda name: images.append((name, disk.killed(), book.answered, len(book.batches)))
+        look("before the first step")
+        disk.step = look
         await book.commit(store)
         await book.commit(store, is_early=True)
         await book.commit(store, LARGE)

@@ -76,13 +76,13 @@ async def _busy(path: Path, scribe: Any) -> SqliteLedger:
     for key, producer_id in ((keys[0], 5), (keys[0], 7), (keys[0], 9), (keys[1], 9), (keys[1], 5)):
         fact, place = scribe.append(key)
         is_transactional = producer_id > 5
-        facts.append(fact._replace(producer_id=producer_id, opens_transaction=is_transactional))
+        facts.append(fact.but(producer_id=producer_id, opens_transaction=is_transactional))
         places.append(place)
         first = fact.base_offset if is_transactional else -1
         state = ProducerState(0, transaction_first_offset=first)
-        facts.append(ProducerAdvanced(ProducerKey(*key, producer_id), state))
+        facts.append(ProducerAdvanced(key.of(producer_id), state))
     facts += [
-        ProducerAdvanced(ProducerKey(*staged, 7), ProducerState(0, staged=Staged(1, 1, 1))),
+        ProducerAdvanced(staged.of(7), ProducerState(0, staged=Staged(1, 1, 1))),
         TransactionChanged(
             Transaction(
                 "seven",
@@ -174,7 +174,7 @@ async def test_blocked_partitions_are_seen(path: Path, scribe: Any) -> None:
     facts: list[Any] = []
     for producer_id, first in ((7, 1), (9, 2)):
         facts.append(TransactionClosed(key, producer_id, first, 5, 6, True))
-        facts.append(ProducerAdvanced(ProducerKey(*key, producer_id), ProducerState(0)))
+        facts.append(ProducerAdvanced(key.of(producer_id), ProducerState(0)))
     await ledger.commit(facts, [])
     assert [row["partition_index"] for row in _look(path, "SELECT * FROM blocked_partitions")] == [1]
     await ledger.close()

@@ -72,7 +72,7 @@ def test_every_table_is_strict_and_described() -> None:
 def test_every_field_of_a_transaction_is_a_column() -> None:
     writer = LedgerWriter(None)
     columns = writer.connection.execute("SELECT name FROM pragma_table_info('transactions')").fetchall()
-    assert tuple(name for (name,) in columns) == Transaction._fields
+    assert tuple(name for (name,) in columns) == Transaction.__struct_fields__
     writer.close(cleanly=False)
 
 
@@ -146,7 +146,7 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
     for number in range(1_000):
         key = PartitionKey(created.topic.topic_id, number % 10)
         fact, place = scribe.append(key)
-        facts += [fact, ProducerAdvanced(ProducerKey(*key, 7), ProducerState(0, seen_ms=number))]
+        facts += [fact, ProducerAdvanced(key.of(7), ProducerState(0, seen_ms=number))]
         places.append(place)
     steps: list[str] = []
     connection = ledger._writer.connection

@@ -161,7 +161,7 @@ class Reading:
 
     def end_transactions(self, key: PartitionKey = ZERO) -> None:
         """What a marker will do to the last stable offset."""
-        self.shelf.partitions[key] = self.shelf.partitions[key]._replace(open_transactions=())
+        self.shelf.partitions[key] = self.shelf.partitions[key].but(open_transactions=())
         self.publish(keys=[key])
 
     def abort(self, producer_id: int, first_offset: int, key: PartitionKey = ZERO) -> None:
@@ -171,7 +171,7 @@ class Reading:
         self.shelf.aborted_rows.setdefault(key, []).append((producer_id, first_offset, marker))
         before = self.shelf.partitions[key]
         left = tuple(each for each in before.open_transactions if each.first_offset != first_offset)
-        self.shelf.partitions[key] = before._replace(open_transactions=left, last_aborted_offset=marker)
+        self.shelf.partitions[key] = before.but(open_transactions=left, last_aborted_offset=marker)
         self.publish((fact, buffer))
 
     def delete_below(self, offset: int, key: PartitionKey = ZERO, *, publish: bool = True) -> None:
@@ -183,7 +183,7 @@ class Reading:
                 at, length = row.place.position, row.place.length
                 shelf.chunk[at : at + length] = bytes(length)
         shelf.rows[key] = kept
-        shelf.partitions[key] = shelf.partitions[key]._replace(
+        shelf.partitions[key] = shelf.partitions[key].but(
             log_start_offset=offset, size_bytes=sum(row.place.length for row in kept)
         )
         if publish:

@@ -94,7 +94,7 @@ class Clients:
                 for (key, value), error in zip(command.offsets, answer, strict=True):
                     if error is ErrorCode.NONE:
                         self.expected.positioned(
-                            self.shelf.now, command.transactional_id, tuple(key), value.offset
+                            self.shelf.now, command.transactional_id, key.values(), value.offset
                         )
         return answer
 
@@ -161,7 +161,7 @@ class Clients:
         command = BeginAttempt(name, self.run_of_driver(is_old=is_old), TIMEOUT_MS, version)
         is_known, facts = name in self.clients, len(self.shelf.facts)
         given = self.shelf.run(command)
-        if command.driver[1:] != self.runs[-1] or (is_known and given.error is not ErrorCode.NONE):
+        if command.driver.values()[1:] != self.runs[-1] or (is_known and given.error is not ErrorCode.NONE):
             assert given.error is not ErrorCode.NONE
             assert len(self.shelf.facts) == facts
             return
@@ -189,9 +189,11 @@ class Clients:
         lost = {each.transactional_id for each in members if not self.is_whole(each)}
         facts = len(self.shelf.facts)
         answer = self.shelf.run(command)
-        if run[1:] != self.runs[-1] or lost:
+        if run.values()[1:] != self.runs[-1] or lost:
             assert answer.error is not ErrorCode.NONE
-            assert {name for name, _ in answer.refused} == (lost if run[1:] == self.runs[-1] else set())
+            assert {name for name, _ in answer.refused} == (
+                lost if run.values()[1:] == self.runs[-1] else set()
+            )
             assert len(self.shelf.facts) == facts, "nothing has changed"
             return
         assert answer == GroupCommitted(ErrorCode.NONE)
@@ -200,11 +202,11 @@ class Clients:
             found = self.shelf.transaction(each.transactional_id)
             each.last, each.has_begun = None, False
             self.take(each, found)
-        self.expected.positioned(self.shelf.now, None, tuple(place), offset)
+        self.expected.positioned(self.shelf.now, None, place.values(), offset)
         if is_lost:
             self.late.append(command)
             self.driver_connection = self.number()
-            again = command._replace(connection=self.driver_connection)
+            again = command.but(connection=self.driver_connection)
             before = dict(self.shelf.state.transactions)
             assert self.shelf.run(again) == answer, "the answer was lost, and is asked for again"
             assert self.shelf.state.transactions == before
@@ -246,7 +248,7 @@ class Clients:
 
     def coordinate(self, client: Client, command: Any) -> bool:
         """Ask the coordinator on the connection of the client, which is the newest of the id."""
-        client.last = command = command._replace(connection=client.connection)
+        client.last = command = command.but(connection=client.connection)
         return self.must(client, self.ask(command))
 
     def end(self, name: str, is_commit: bool, is_repeated: bool, is_lost: bool) -> None:
@@ -292,7 +294,7 @@ class Clients:
         client.connection = self.number()
         if client.last is not None and not client.is_broken:
             self.late.append(client.last)
-            client.last = client.last._replace(connection=client.connection)
+            client.last = client.last.but(connection=client.connection)
             # An end comes again with the pair that it had, and says what it said.
             if isinstance(client.last, EndTransaction):
                 assert self.shelf.run(client.last).error is ErrorCode.NONE

@@ -28,7 +28,6 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
-    ProducerKey,
     ProducerState,
     Transaction,
     TransactionKey,
@@ -106,7 +105,7 @@ class TransactionRules(Rules):
         return found
 
     def remembered(self, key: PartitionKey, producer_id: int) -> ProducerState:
-        found = self.state.producers[ProducerKey(*key, producer_id)]
+        found = self.state.producers[key.of(producer_id)]
         assert found is not None
         return found
 
@@ -307,7 +306,7 @@ def holds_together(rules: TransactionRules) -> None:
         remembered = {
             each.producer_id: value.transaction_first_offset
             for each, value in state.producers.items()
-            if (each.topic_id, each.index) == key
+            if PartitionKey(each.topic_id, each.index) == key
             and value is not None
             and value.transaction_first_offset >= 0
         }

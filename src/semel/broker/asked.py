@@ -23,7 +23,9 @@ ENDING_BYTES: Final = 4_096
 """Room for the markers that end a transaction, about fifty. Who ends one on a full disk is refused before
 anything is decided, as who appends is."""
 
-ENDING: Final = frozenset({InitProducer, EndTransaction, AbortOpen, WriteMarker, GroupCommit})
+ENDING: Final[frozenset[type]] = frozenset(
+    {InitProducer, EndTransaction, AbortOpen, WriteMarker, GroupCommit}
+)
 """What may end a transaction."""
 
 

@@ -279,7 +279,7 @@ class Broker:
         self.catalog.publish(facts)
         for fact in facts:
             if type(fact) is FeatureChanged:
-                self.cluster = self.cluster._replace(
+                self.cluster = self.cluster.but(
                     transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
                 )
             elif type(fact) is TopicDeleted:

@@ -230,8 +230,7 @@ class CommitLoop:
         )
 
     async def _load(self, asked: list[Asked]) -> None:
-        # By kind too: a group and a topic of the same name are equal as tuples.
-        missing: dict[tuple[type, Key], None] = {}
+        missing: dict[Key, None] = {}
         tables = self.state.tables
         has_more_keys = False
         for each in asked:
@@ -239,17 +238,16 @@ class CommitLoop:
             for command in each.commands:
                 for key in command.keys():  # noqa: SIM118 - not a dictionary
                     if key not in tables[type(key)]:
-                        missing[type(key), key] = None
+                        missing[key] = None
         if missing:
-            await self._load_all([key for _, key in missing])
+            await self._load_all(list(missing))
         if has_more_keys:
-            more: dict[tuple[type, Key], None] = {}
+            more: dict[Key, None] = {}
             for command in (command for each in asked if each.has_more_keys for command in each.commands):
                 if hasattr(command, "more_keys"):
-                    for key in self.state.missing(command.more_keys(self.state)):
-                        more[type(key), key] = None
+                    more.update(dict.fromkeys(self.state.missing(command.more_keys(self.state))))
             if more:
-                await self._load_all([key for _, key in more])
+                await self._load_all(list(more))
 
     async def _load_all(self, keys: list[Key]) -> None:
         for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):

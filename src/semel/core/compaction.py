@@ -29,8 +29,9 @@ What must stay true:
 from collections import deque
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
+from semel.core.data import Data
 from semel.core.types import Buffer, Rewritten
 from semel.wire.errors import ProtocolError
 from semel.wire.records import BatchHeader, read_header
@@ -40,7 +41,7 @@ _DIGEST_BYTES: Final = 32
 """Longer keys are known by their digest, so that the memory for a key is bounded. Shorter ones are exact."""
 
 
-class Batch(NamedTuple):
+class Batch(Data):
     """A batch of the log and its bytes, in which the base offset is not stamped."""
 
     base_offset: int
@@ -49,7 +50,7 @@ class Batch(NamedTuple):
     data: Buffer
 
 
-class Replaced(NamedTuple):
+class Replaced(Data):
     """What becomes of some batches. Those that are not named stay as they are."""
 
     rewritten: tuple[Rewritten, ...] = ()

@@ -7,8 +7,9 @@ which entity it changes and carries what that entity becomes, so that applying i
 The order of facts in a tick is the order in which they became true.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from semel.core.data import Data
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
@@ -22,25 +23,29 @@ from semel.core.types import (
 )
 
 
-class TopicCreated(NamedTuple):
+class _Fact(Data, tag=True):
+    """Where facts are packed, the name of the class stands before the fields."""
+
+
+class TopicCreated(_Fact):
     """A topic and its empty partitions exist."""
 
     topic: Topic
 
 
-class TopicChanged(NamedTuple):
+class TopicChanged(_Fact):
     """A topic has other configs, or more partitions (the new ones are empty)."""
 
     topic: Topic
 
 
-class TopicDeleted(NamedTuple):
+class TopicDeleted(_Fact):
     """A topic is gone: its partitions, their producers, every group's offsets on it, also pending ones."""
 
     topic: Topic
 
 
-class BatchAppended(NamedTuple):
+class BatchAppended(_Fact):
     """A batch is in the log. Its bytes travel beside the facts; where they lie is the store's matter."""
 
     partition: PartitionKey
@@ -54,20 +59,20 @@ class BatchAppended(NamedTuple):
     opens_transaction: bool
 
 
-class ProducerAdvanced(NamedTuple):
+class ProducerAdvanced(_Fact):
     """A producer's state on a partition is now this."""
 
     key: ProducerKey
     state: ProducerState
 
 
-class ProducerExpired(NamedTuple):
+class ProducerExpired(_Fact):
     """A partition has forgotten a producer."""
 
     key: ProducerKey
 
 
-class LogStartAdvanced(NamedTuple):
+class LogStartAdvanced(_Fact):
     """Everything below this offset is deleted. ``size_bytes`` is what remains in the partition."""
 
     partition: PartitionKey
@@ -75,7 +80,7 @@ class LogStartAdvanced(NamedTuple):
     size_bytes: int
 
 
-class BatchesReplaced(NamedTuple):
+class BatchesReplaced(_Fact):
     """Compaction took records out of a log: some batches have fewer, some are gone. No offset has changed.
 
     The bytes of those that were rewritten travel beside the facts, in the same order.
@@ -92,7 +97,7 @@ class BatchesReplaced(NamedTuple):
     compactions: int
 
 
-class TransactionClosed(NamedTuple):
+class TransactionClosed(_Fact):
     """A transaction ended in a partition with marker visibility; its marker was appended just before.
 
     ``last_stable_offset`` is that of the partition from now on. An aborted transaction is told to readers
@@ -107,7 +112,7 @@ class TransactionClosed(NamedTuple):
     is_commit: bool
 
 
-class BatchStaged(NamedTuple):
+class BatchStaged(_Fact):
     """A batch is kept until the outcome of its transaction is known. Its bytes travel beside the facts."""
 
     partition: PartitionKey
@@ -118,7 +123,7 @@ class BatchStaged(NamedTuple):
     size_bytes: int
 
 
-class StagedCommitted(NamedTuple):
+class StagedCommitted(_Fact):
     """What a producer staged in a partition is in the log, in the order of staging, with these offsets."""
 
     partition: PartitionKey
@@ -131,78 +136,78 @@ class StagedCommitted(NamedTuple):
     """Of all the batches together."""
 
 
-class StagedDropped(NamedTuple):
+class StagedDropped(_Fact):
     """What a producer staged in a partition will never be read."""
 
     partition: PartitionKey
     producer_id: int
 
 
-class TransactionChanged(NamedTuple):
+class TransactionChanged(_Fact):
     """A transactional id is now this."""
 
     transaction: Transaction
 
 
-class TransactionForgotten(NamedTuple):
+class TransactionForgotten(_Fact):
     """A transactional id was not used for long and is unknown from now on."""
 
     transactional_id: str
 
 
-class PendingChanged(NamedTuple):
+class PendingChanged(_Fact):
     """The offsets of a group that open transactions hold are now these."""
 
     group_id: str
     pending: tuple[PendingOffset, ...]
 
 
-class ProducerIdAllocated(NamedTuple):
+class ProducerIdAllocated(_Fact):
     """This producer id is given away and never again."""
 
     producer_id: int
 
 
-class FeatureChanged(NamedTuple):
+class FeatureChanged(_Fact):
     """New clients are told to use this generation of transactions."""
 
     transaction_version: int
     features_epoch: int
 
 
-class OffsetCommitted(NamedTuple):
+class OffsetCommitted(_Fact):
     """A group's position in a partition is now this."""
 
     key: OffsetKey
     value: CommittedOffset
 
 
-class OffsetDeleted(NamedTuple):
+class OffsetDeleted(_Fact):
     """A group has no committed position in this partition any more. What is pending is another fact."""
 
     key: OffsetKey
 
 
-class GroupChanged(NamedTuple):
+class GroupChanged(_Fact):
     """A group's durable state is now this (``semel.core.groups.Group``)."""
 
     group: Any
 
 
-class GroupDeleted(NamedTuple):
+class GroupDeleted(_Fact):
     """A group is gone, with all its offsets, committed and pending."""
 
     group_id: str
 
 
-class SessionChanged(NamedTuple):
+class SessionChanged(_Fact):
     """What a broker keeps in memory beside a group: deadlines, who waits. Lost at a restart, harmlessly."""
 
     group_id: str
     session: Any
 
 
-class SpeakerChanged(NamedTuple):
+class SpeakerChanged(_Fact):
     """The newest connection that spoke for a transactional id. A restart ends all connections."""
 
     transactional_id: str

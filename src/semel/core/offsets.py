@@ -13,8 +13,9 @@ between the moment when housekeeping looked and the moment when its command is d
 """
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from semel.core.data import Data
 from semel.core.facts import GroupChanged, GroupDeleted, OffsetCommitted, OffsetDeleted, PendingChanged
 from semel.core.groups.classic_rebalance import ClassicTurn, check_member
 from semel.core.groups.commands import ExpireOffsets
@@ -41,7 +42,7 @@ IDLE_REFRESH_MS: Final = 10_000
 """How stale ``idle_since_ms`` may get: well below the shortest retention, without a write per commit."""
 
 
-class Committer(NamedTuple):
+class Committer(Data):
     """Who commits or fetches, as far as the request says."""
 
     generation: int = -1
@@ -50,7 +51,7 @@ class Committer(NamedTuple):
     instance_id: str | None = None
 
 
-class CommitOffsets(NamedTuple):
+class CommitOffsets(Data):
     """Move a group's positions. The answer is one ErrorCode per offset, in the same order."""
 
     group_id: str
@@ -68,7 +69,7 @@ class CommitOffsets(NamedTuple):
         return (GroupKey(self.group_id), PendingKey(self.group_id))
 
 
-class FetchOffsets(NamedTuple):
+class FetchOffsets(Data):
     """Read a group's positions. The answer is ``Fetched``; without ``offsets`` only the asker is checked."""
 
     group_id: str
@@ -83,7 +84,7 @@ class FetchOffsets(NamedTuple):
         return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
 
 
-class Fetched(NamedTuple):
+class Fetched(Data):
     """The answer to ``FetchOffsets``: None where nothing is committed."""
 
     error: ErrorCode
@@ -92,7 +93,7 @@ class Fetched(NamedTuple):
     """Those that an open transaction may still move, if that was asked; also such as were not named."""
 
 
-class DeleteOffsets(NamedTuple):
+class DeleteOffsets(Data):
     """Forget positions. The answer is ``OffsetsDeleted``."""
 
     group_id: str
@@ -103,7 +104,7 @@ class DeleteOffsets(NamedTuple):
         return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
 
 
-class OffsetsDeleted(NamedTuple):
+class OffsetsDeleted(Data):
     """The answer to ``DeleteOffsets``: one error for all, or one for each."""
 
     error: ErrorCode
@@ -167,7 +168,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
         errors.append(ErrorCode.NONE)
-        facts.append(OffsetCommitted(key, value._replace(committed_ms=now)))
+        facts.append(OffsetCommitted(key, value.but(committed_ms=now)))
     if facts:
         pending = state.pending[PendingKey(command.group_id)]
         if pending:
@@ -182,7 +183,7 @@ def _supersede(
     """A commit wins over what came before it, also over what open transactions hold."""
     if not any(each.key in committed for each in pending):
         return ()
-    marked = (each._replace(is_superseded=True) if each.key in committed else each for each in pending)
+    marked = (each.but(is_superseded=True) if each.key in committed else each for each in pending)
     return (PendingChanged(group_id, tuple(marked)),)
 
 
@@ -195,7 +196,7 @@ def keep_group(
     if not group.members:
         if now - group.idle_since_ms < IDLE_REFRESH_MS:
             return ()
-        return (GroupChanged(group._replace(idle_since_ms=now)),)
+        return (GroupChanged(group.but(idle_since_ms=now)),)
     if isinstance(group, ConsumerGroup) or not member_id:
         # In a transaction nobody in particular may commit, also while the group has members.
         return ()

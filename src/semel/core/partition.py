@@ -17,9 +17,10 @@ deleted.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from semel.core import partition_facts, replacing
+from semel.core.data import Data
 from semel.core.facts import (
     BatchAppended,
     BatchStaged,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-class Membership(NamedTuple):
+class Membership(Data):
     """The transaction that a batch belongs to, and how it came to."""
 
     transactional_id: str
@@ -73,7 +74,7 @@ class Membership(NamedTuple):
     """The topic's ``semel.transaction.block.max.ms``: how long a transaction that touches it may be open."""
 
 
-class Append(NamedTuple):
+class Append(Data):
     """Append one batch, whose header was checked and whose bytes are ``records``."""
 
     partition: PartitionKey
@@ -98,7 +99,7 @@ class Append(NamedTuple):
         return (partition, producer, TransactionKey(self.membership.transactional_id))
 
 
-class Appended(NamedTuple):
+class Appended(Data):
     """The answer to ``Append``."""
 
     error: ErrorCode
@@ -107,7 +108,7 @@ class Appended(NamedTuple):
     log_start_offset: int = -1
 
 
-class DeleteRecords(NamedTuple):
+class DeleteRecords(Data):
     """Delete everything below an offset; -1 is the high watermark.
 
     ``size_below`` is how many bytes lie between ``log_start_seen`` and the offset. The asker has it from the
@@ -126,14 +127,14 @@ class DeleteRecords(NamedTuple):
         return (self.partition,)
 
 
-class RecordsDeleted(NamedTuple):
+class RecordsDeleted(Data):
     """The answer to ``DeleteRecords``."""
 
     error: ErrorCode
     low_watermark: int = -1
 
 
-class AllocateProducerId(NamedTuple):
+class AllocateProducerId(Data):
     """Give away a producer id that nobody had before. The answer is the id."""
 
     def keys(self) -> Iterable[Key]:
@@ -141,7 +142,7 @@ class AllocateProducerId(NamedTuple):
         return (ClusterKey(),)
 
 
-class ExpireProducer(NamedTuple):
+class ExpireProducer(Data):
     """Forget a producer that was not heard of since a moment, unless it has a transaction open."""
 
     key: ProducerKey
@@ -234,8 +235,7 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
         )
         facts = (ProducerAdvanced(producer_key, advanced), *also)
         decision = _appended(key, partition, command, now, facts, opens_transaction=opens)
-    answer, facts, batches, replies, _ = decision
-    return Decision(answer, facts, batches, replies, not joined.is_two_phase)
+    return Decision(decision.answer, decision.facts, decision.batches, (), not joined.is_two_phase)
 
 
 def _staged(

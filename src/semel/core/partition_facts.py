@@ -44,7 +44,7 @@ def _transaction_closed(state: "BrokerState", fact: TransactionClosed) -> None:
     assert partition is not None
     rest = tuple(each for each in partition.open_transactions if each.producer_id != fact.producer_id)
     aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset
-    state.partitions[fact.partition] = partition._replace(open_transactions=rest, last_aborted_offset=aborted)
+    state.partitions[fact.partition] = partition.but(open_transactions=rest, last_aborted_offset=aborted)
 
 
 def _batch_staged(state: "BrokerState", fact: BatchStaged) -> None:
@@ -55,7 +55,7 @@ def _staged_committed(state: "BrokerState", fact: StagedCommitted) -> None:
     partition = state.partitions[fact.partition]
     assert partition is not None
     assert fact.base_offset == partition.high_watermark
-    state.partitions[fact.partition] = partition._replace(
+    state.partitions[fact.partition] = partition.but(
         high_watermark=fact.last_offset + 1,
         peak_timestamp=fact.peak_timestamp,
         size_bytes=partition.size_bytes + fact.size_bytes,
@@ -69,7 +69,7 @@ def _staged_dropped(state: "BrokerState", fact: StagedDropped) -> None:
 def _log_start_advanced(state: "BrokerState", fact: LogStartAdvanced) -> None:
     partition = state.partitions[fact.partition]
     assert partition is not None
-    state.partitions[fact.partition] = partition._replace(
+    state.partitions[fact.partition] = partition.but(
         log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes
     )
 
@@ -77,7 +77,7 @@ def _log_start_advanced(state: "BrokerState", fact: LogStartAdvanced) -> None:
 def _batches_replaced(state: "BrokerState", fact: BatchesReplaced) -> None:
     partition = state.partitions[fact.partition]
     assert partition is not None
-    state.partitions[fact.partition] = partition._replace(
+    state.partitions[fact.partition] = partition.but(
         size_bytes=fact.size_bytes, cleaned_offset=fact.cleaned_offset, compactions=fact.compactions
     )
 
@@ -92,7 +92,7 @@ def _producer_expired(state: "BrokerState", fact: ProducerExpired) -> None:
 
 def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> None:
     cluster = state.cluster[ClusterKey()] or Cluster()
-    state.cluster[ClusterKey()] = cluster._replace(next_producer_id=fact.producer_id + 1)
+    state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)
 
 
 APPLY: dict[type[Any], Apply] = {

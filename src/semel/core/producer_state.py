@@ -56,7 +56,7 @@ def is_of_open_transaction(producer: ProducerState, header: BatchHeader) -> bool
         recent = tuple(batch for batch in producer.batches if batch.last_offset >= first)
     else:
         return False
-    return find_duplicate(producer._replace(batches=recent), header) is not None
+    return find_duplicate(producer.but(batches=recent), header) is not None
 
 
 def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_at_zero: bool) -> ErrorCode:

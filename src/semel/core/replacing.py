@@ -7,8 +7,9 @@ those it saw.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from semel.core.data import Data
 from semel.core.facts import BatchesReplaced
 from semel.core.topic_configs import value_of, words
 from semel.core.types import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-class ReplaceBatches(NamedTuple):
+class ReplaceBatches(Data):
     """Put rewritten batches in the place of others, and take some away. The answer says if it was done.
 
     It is not if the log start moved, or if batches were replaced, since the asker looked; or if the partition

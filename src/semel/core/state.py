@@ -12,8 +12,9 @@ between two ticks because the ledger holds the same values. Groups with a live s
 open transactions: their age is looked at in memory, and there are as many as clients keep open.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from semel.core import groups, offsets, partition, topics, transactions
@@ -47,6 +48,7 @@ from semel.core.types import (
 _RULES = (topics, partition, offsets, groups, transactions)
 DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
 APPLY: dict[type, Apply] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
+_NONE_KEPT: Final[tuple[dict[str, Any], Callable[[Any], str]]] = ({}, str)
 
 
 class BrokerState:
@@ -79,10 +81,10 @@ class BrokerState:
             TransactionKey: self.transactions,
             ClusterKey: self.cluster,
         }
-        # By the only part of their keys: the entities that are not evicted.
-        self._kept: Final[dict[type, dict[str, Any]]] = {
-            GroupKey: self.sessions,
-            TransactionKey: self.ongoing,
+        # The entities that are not evicted, and what those tables have as keys.
+        self._kept: Final[dict[type, tuple[dict[str, Any], Callable[[Any], str]]]] = {
+            GroupKey: (self.sessions, attrgetter("group_id")),
+            TransactionKey: (self.ongoing, attrgetter("transactional_id")),
         }
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
@@ -113,14 +115,14 @@ class BrokerState:
         for kind, table in self.tables.items():
             if len(table) <= entities_max:
                 continue
-            kept = self._kept.get(kind, {})
+            kept, name_of = self._kept.get(kind, _NONE_KEPT)
             eighth = entities_max // 8
             # There is always room for others, however many are kept.
             excess = len(table) - len(kept) - max(entities_max - len(kept), eighth)
             if excess <= 0:
                 continue
             # An eighth more than needed, so that a full table is not trimmed at every tick.
-            oldest = (key for key in table if not kept or key[0] not in kept)
+            oldest = (key for key in table if not kept or name_of(key) not in kept)
             for key in list(islice(oldest, excess + eighth)):
                 del table[key]
                 forgotten += 1

@@ -16,9 +16,10 @@ settings, replication factors and assignments, and the same topic twice in one r
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import topic_configs
+from semel.core.data import Data
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, Partition, PartitionKey, Topic, TopicKey
 
@@ -38,7 +39,7 @@ ConfigOperation = tuple[str, int, str | None]
 """A config's name, an operation, and the value it takes."""
 
 
-class CreateTopic(NamedTuple):
+class CreateTopic(Data):
     """Make a topic with empty partitions."""
 
     name: str
@@ -52,7 +53,7 @@ class CreateTopic(NamedTuple):
         return (TopicKey(self.name),)
 
 
-class DeleteTopic(NamedTuple):
+class DeleteTopic(Data):
     """Delete a topic. With an id, only if the name still belongs to that id."""
 
     name: str
@@ -63,7 +64,7 @@ class DeleteTopic(NamedTuple):
         return (TopicKey(self.name),)
 
 
-class AddPartitions(NamedTuple):
+class AddPartitions(Data):
     """Grow a topic to this many partitions. ``added`` is how many the asker counted on adding, if it said."""
 
     name: str
@@ -76,7 +77,7 @@ class AddPartitions(NamedTuple):
         return (TopicKey(self.name),)
 
 
-class AlterTopic(NamedTuple):
+class AlterTopic(Data):
     """Change a topic's configs: by operations, or (``replace``) to exactly the values that are given."""
 
     name: str
@@ -89,7 +90,7 @@ class AlterTopic(NamedTuple):
         return (TopicKey(self.name),)
 
 
-class TopicAnswer(NamedTuple):
+class TopicAnswer(Data):
     """The answer to all of them: what went wrong, in words for a person, and what the topic is (or was)."""
 
     error: ErrorCode
@@ -167,7 +168,7 @@ def _add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> D
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{increase} partition(s) are to be added, but there are assignments for {command.added}",
         )
-    grown = topic._replace(partitions=command.partitions)
+    grown = topic.but(partitions=command.partitions)
     return Decision(
         TopicAnswer(ErrorCode.NONE, topic=grown), () if command.validate_only else (TopicChanged(grown),)
     )
@@ -185,7 +186,7 @@ def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
     conflict = topic_configs.forbidden_change(topic.configs, configs) or topic_configs.conflict(configs)
     if conflict:
         return _refuse(ErrorCode.INVALID_CONFIG, conflict)
-    changed = topic._replace(configs=configs)
+    changed = topic.but(configs=configs)
     # Nothing to write if nothing changes: setting a config to what it is must not cost a commit.
     facts = () if command.validate_only or changed == topic else (TopicChanged(changed),)
     return Decision(TopicAnswer(ErrorCode.NONE, topic=changed), facts)

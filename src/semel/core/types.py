@@ -12,8 +12,9 @@ Everything here is plain data. Nothing in the core reads a clock: ``now`` is alw
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
+from semel.core.data import Data
 from semel.wire.errors import ErrorCode
 from semel.wire.schema import Buffer
 
@@ -56,34 +57,38 @@ Ticket: TypeAlias = int
 NO_PRODUCER: Final = -1
 
 
-class TopicKey(NamedTuple):
+class TopicKey(Data, order=True):
     """A topic, by name."""
 
     name: str
 
 
-class PartitionKey(NamedTuple):
-    """One partition of one topic. The id, not the name: a topic made anew is another topic."""
-
-    topic_id: bytes
-    index: int  # type: ignore[assignment]  # hides tuple.index, which a key has no use for
-
-
-class ProducerKey(NamedTuple):
+class ProducerKey(Data, order=True):
     """A producer on one partition."""
 
     topic_id: bytes
-    index: int  # type: ignore[assignment]  # hides tuple.index, which a key has no use for
+    index: int
     producer_id: int
 
 
-class GroupKey(NamedTuple):
+class PartitionKey(Data, order=True):
+    """One partition of one topic. The id, not the name: a topic made anew is another topic."""
+
+    topic_id: bytes
+    index: int
+
+    def of(self, producer_id: int) -> ProducerKey:
+        """A producer here."""
+        return ProducerKey(self.topic_id, self.index, producer_id)
+
+
+class GroupKey(Data, order=True):
     """A consumer group."""
 
     group_id: str
 
 
-class OffsetKey(NamedTuple):
+class OffsetKey(Data, order=True):
     """What a group has committed for one partition. By topic name, as on the wire."""
 
     group_id: str
@@ -91,19 +96,19 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
-class PendingKey(NamedTuple):
+class PendingKey(Data, order=True):
     """The offsets of a group that open transactions hold, all of them together."""
 
     group_id: str
 
 
-class TransactionKey(NamedTuple):
+class TransactionKey(Data, order=True):
     """A transactional id, and what its producer is doing."""
 
     transactional_id: str
 
 
-class ClusterKey(NamedTuple):
+class ClusterKey(Data, order=True):
     """The one entity that belongs to no topic and no group."""
 
 
@@ -112,7 +117,7 @@ Key: TypeAlias = (
 )
 
 
-class Topic(NamedTuple):
+class Topic(Data):
     """What a topic is. ``configs`` holds only what was set; defaults come from ``topic_configs``."""
 
     name: str
@@ -121,14 +126,14 @@ class Topic(NamedTuple):
     configs: Mapping[str, str]
 
 
-class OpenTransaction(NamedTuple):
+class OpenTransaction(Data):
     """A transaction that has written to a partition and has not ended there."""
 
     first_offset: int
     producer_id: int
 
 
-class Partition(NamedTuple):
+class Partition(Data):
     """One log. Invariant: log_start_offset <= last_stable_offset <= high_watermark."""
 
     log_start_offset: int = 0
@@ -154,7 +159,7 @@ class Partition(NamedTuple):
         return self.high_watermark
 
 
-class Rewritten(NamedTuple):
+class Rewritten(Data):
     """A batch that compaction left fewer records in. It keeps its offsets, also those of what is gone."""
 
     base_offset: int
@@ -163,7 +168,7 @@ class Rewritten(NamedTuple):
     size_bytes: int
 
 
-class SentBatch(NamedTuple):
+class SentBatch(Data):
     """What is remembered of one batch, to recognise it when it is sent again."""
 
     last_sequence: int
@@ -172,7 +177,7 @@ class SentBatch(NamedTuple):
     timestamp: int
 
 
-class Staged(NamedTuple):
+class Staged(Data):
     """What an open transaction holds back in a partition with journal visibility."""
 
     batches: int = 0
@@ -182,7 +187,7 @@ class Staged(NamedTuple):
     max_timestamp: int = -1
 
 
-class ProducerState(NamedTuple):
+class ProducerState(Data):
     """What a partition remembers of a producer. The blank one has epoch -1."""
 
     epoch: int = -1
@@ -202,7 +207,7 @@ class ProducerState(NamedTuple):
         return self.transaction_first_offset >= 0 or self.staged is not None
 
 
-class CommittedOffset(NamedTuple):
+class CommittedOffset(Data):
     """A group's position in a partition."""
 
     offset: int
@@ -211,7 +216,7 @@ class CommittedOffset(NamedTuple):
     committed_ms: int = 0
 
 
-class PendingOffset(NamedTuple):
+class PendingOffset(Data):
     """An offset that becomes the group's position when a transaction commits."""
 
     producer_id: int
@@ -238,7 +243,7 @@ class TransactionState(IntEnum):
         return self.name.title().replace("_", "")
 
 
-class Transaction(NamedTuple):
+class Transaction(Data):
     """A transactional id: who its producer is, and the transaction that is open or ended last."""
 
     transactional_id: str
@@ -268,7 +273,7 @@ class Transaction(NamedTuple):
     """The epoch a prepared transaction was written with, once a new producer took it over to end it."""
 
 
-class Cluster(NamedTuple):
+class Cluster(Data):
     """Counters of the whole cluster, and its one feature that can change."""
 
     next_producer_id: int = 0
@@ -283,7 +288,7 @@ Fact: TypeAlias = Any
 
 
 class Command(Protocol):
-    """What is asked: a NamedTuple that names the entities it reads."""
+    """What is asked: ``Data`` that names the entities it reads."""
 
     def keys(self) -> Iterable[Key]:
         """The entities that must be loaded before this command can be decided.
@@ -304,7 +309,7 @@ PARKED: Final = _Parked()
 """The answer of a command that must wait; a later decision replies to its ticket."""
 
 
-class Decision(NamedTuple):
+class Decision(Data):
     """What follows from a command. The facts are written together, or not at all; then all are answered."""
 
     answer: Any

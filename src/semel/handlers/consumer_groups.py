@@ -149,7 +149,10 @@ async def _look_up(
             matched = await _matching(pattern, everything)
             matches[regex] = tuple(topic.name for topic in matched)
             found.update({topic.name: topic for topic in matched})
-    shapes = {name: topic and TopicShape(topic.topic_id, topic.partitions) for name, topic in found.items()}
+    shapes = {
+        name: None if topic is None else TopicShape(topic.topic_id, topic.partitions)
+        for name, topic in found.items()
+    }
     return shapes, matches
 
 

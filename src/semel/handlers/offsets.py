@@ -190,7 +190,7 @@ async def _fetch(
         for partition in each.partitions
     )
     try:
-        fetched: Fetched = await broker.ask(command._replace(offsets=keys))
+        fetched: Fetched = await broker.ask(command.but(offsets=keys))
     except StoreFull:
         fetched = Fetched(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if fetched.error is not ErrorCode.NONE:

@@ -149,7 +149,7 @@ class Fold:
     # -- written at once ----------------------------------------------------------------------------------
 
     def _feature_changed(self, fact: FeatureChanged) -> None:
-        self._sql.run("write_features", tuple(fact))
+        self._sql.run("write_features", fact.values())
 
     def _group_deleted(self, fact: GroupDeleted) -> None:
         self._flush()
@@ -159,13 +159,13 @@ class Fold:
 
     def _topic_created(self, fact: TopicCreated) -> None:
         self._flush()
-        name, topic_id, partitions, configs = fact.topic
+        name, topic_id, partitions, configs = fact.topic.values()
         self._sql.run("add_topic", (name, topic_id, partitions, pack_configs(configs)))
         self._add_partitions(topic_id, 0, partitions)
 
     def _topic_changed(self, fact: TopicChanged) -> None:
         self._flush()
-        _, topic_id, partitions, configs = fact.topic
+        _, topic_id, partitions, configs = fact.topic.values()
         self._sql.run("change_topic", (partitions, pack_configs(configs), topic_id))
         present = self._sql.value("count_partitions", (topic_id,))
         self._add_partitions(topic_id, present, partitions)
@@ -207,10 +207,10 @@ class Fold:
         gone: list[Any] = []
         for key, value in self._offsets.items():
             if value is None:
-                gone += key
+                gone += key.values()
             else:
-                put += key
-                put += value
+                put += key.values()
+                put += value.values()
         _PUT_OFFSETS.run(self._sql, put)
         _DELETE_OFFSETS.run(self._sql, gone)
         self._offsets.clear()
@@ -244,8 +244,10 @@ class Fold:
     def _flush_pending(self) -> None:
         put: list[Any] = []
         for group_id, pending in self._pending.items():
-            for position, (producer_id, key, value, is_superseded) in enumerate(pending):
-                put += (group_id, position, producer_id, key.topic, key.partition, *value, is_superseded)
+            for position, each in enumerate(pending):
+                key, value = each.key, each.value.values()
+                put += (group_id, position, each.producer_id, key.topic, key.partition, *value)
+                put.append(each.is_superseded)
         _DELETE_PENDING.run(self._sql, list(self._pending))
         _PUT_PENDING.run(self._sql, put)
         self._pending.clear()

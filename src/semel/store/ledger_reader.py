@@ -190,7 +190,7 @@ class LedgerReader:
 
     def producers(self, key: PartitionKey) -> list[tuple[int, ProducerState]]:
         """The producers that a partition remembers."""
-        rows = self._sql.rows("producers_of", tuple(key))
+        rows = self._sql.rows("producers_of", key.values())
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
     def unseen_producers(
@@ -241,7 +241,7 @@ class LedgerReader:
     # -- entities -----------------------------------------------------------------------------------------
 
     def _load_topic(self, key: TopicKey) -> Topic | None:
-        rows = self._sql.rows("topic_by_name", tuple(key))
+        rows = self._sql.rows("topic_by_name", key.values())
         return topic_of(rows[0]) if rows else None
 
     def _load_partition(self, key: PartitionKey) -> Partition | None:
@@ -254,26 +254,26 @@ class LedgerReader:
         return producer_of(rows[0]) if rows else None
 
     def _load_group(self, key: GroupKey) -> Value | None:
-        rows = self._sql.rows("group_row", tuple(key))
+        rows = self._sql.rows("group_row", key.values())
         return unpack_group(*rows[0]) if rows else None
 
     def _load_offset(self, key: OffsetKey) -> CommittedOffset | None:
-        rows = self._sql.rows("offset_row", tuple(key))
+        rows = self._sql.rows("offset_row", key.values())
         return offset_of(rows[0]) if rows else None
 
     def _load_pending(self, key: PendingKey) -> tuple[PendingOffset, ...] | None:
-        rows = self._sql.rows("pending_of_group", tuple(key))
+        rows = self._sql.rows("pending_of_group", key.values())
         return tuple(pending_of(key.group_id, row) for row in rows) or None
 
     def _load_transaction(self, key: TransactionKey) -> Transaction | None:
-        rows = self._sql.rows("transaction_row", tuple(key))
+        rows = self._sql.rows("transaction_row", key.values())
         return transaction_of(rows[0]) if rows else None
 
     def _load_cluster(self, key: ClusterKey) -> Cluster:
-        return Cluster._make(self._sql.rows("read_cluster")[0])
+        return Cluster(*self._sql.rows("read_cluster")[0])
 
     def _partition(self, key: PartitionKey) -> tuple[int, Partition] | None:
-        rows = self._sql.rows("partition_row", tuple(key))
+        rows = self._sql.rows("partition_row", key.values())
         if not rows:
             return None
         partition_id, *rest = rows[0]

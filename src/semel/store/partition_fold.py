@@ -137,21 +137,21 @@ class PartitionFold:
 
     def batch_appended(self, fact: BatchAppended) -> None:
         """The batch is the last of its log."""
-        key, base_offset, last_offset, max_timestamp, peak_timestamp, size_bytes, producer_id, _, opens = fact
-        row = self._partitions.get(key) or self._partition(key)
+        row = self._partitions.get(fact.partition) or self._partition(fact.partition)
         chunk_id, position, length = self._places[self._places_taken]
         self._places_taken += 1
-        row.high_watermark = last_offset + 1
-        row.peak_timestamp = peak_timestamp
-        row.size_bytes += size_bytes
-        if opens:
-            row.open_transactions += pack_open_transactions((OpenTransaction(base_offset, producer_id),))
+        row.high_watermark = fact.last_offset + 1
+        row.peak_timestamp = fact.peak_timestamp
+        row.size_bytes += fact.size_bytes
+        if fact.opens_transaction:
+            opened = OpenTransaction(fact.base_offset, fact.producer_id)
+            row.open_transactions += pack_open_transactions((opened,))
         row.batches += (
             row.partition_id,
-            base_offset,
-            last_offset,
-            max_timestamp,
-            peak_timestamp,
+            fact.base_offset,
+            fact.last_offset,
+            fact.max_timestamp,
+            fact.peak_timestamp,
             chunk_id,
             position,
             length,
@@ -275,7 +275,7 @@ class PartitionFold:
     def _row(self, key: PartitionKey) -> PartitionRow:
         row = self.rows.get(key)
         if row is None:
-            found = self._sql.rows("partition_row", tuple(key))
+            found = self._sql.rows("partition_row", key.values())
             if not found:
                 raise LookupError(f"partition {key.index} of topic {key.topic_id.hex()} is not in the ledger")
             row = self.rows[key] = PartitionRow(key, *found[0])
@@ -336,22 +336,21 @@ class PartitionFold:
     def _flush_producers(self) -> None:
         put: list[Any] = []
         gone: list[int] = []
-        for (topic_id, index, producer_id), state in self._producers.items():
-            partition_id = self._row(PartitionKey(topic_id, index)).partition_id
+        for key, state in self._producers.items():
+            partition_id = self._row(PartitionKey(key.topic_id, key.index)).partition_id
             if state is None:
-                gone += (partition_id, producer_id)
+                gone += (partition_id, key.producer_id)
                 continue
-            epoch, batches, last_timestamp, seen_ms, coordinator_epoch, first_offset, staged = state
             put += (
                 partition_id,
-                producer_id,
-                epoch,
-                pack_sent_batches(batches),
-                last_timestamp,
-                seen_ms,
-                coordinator_epoch,
-                first_offset,
-                pack_staged(staged),
+                key.producer_id,
+                state.epoch,
+                pack_sent_batches(state.batches),
+                state.last_timestamp,
+                state.seen_ms,
+                state.coordinator_epoch,
+                state.transaction_first_offset,
+                pack_staged(state.staged),
             )
         _PUT_PRODUCERS.run(self._sql, put)
         _DELETE_PRODUCERS.run(self._sql, gone)

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import astuple
+
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
@@ -34,32 +36,32 @@ _SENT_MANY: Final = tuple(struct.Struct(">" + "iqiq" * count) for count in range
 
 def pack_sent_batches(batches: tuple[SentBatch, ...]) -> bytes:
     """What a partition remembers of a producer's last batches."""
-    return _SENT_MANY[len(batches)].pack(*[number for batch in batches for number in batch])
+    return _SENT_MANY[len(batches)].pack(*[number for batch in batches for number in astuple(batch)])
 
 
 def unpack_sent_batches(blob: bytes) -> tuple[SentBatch, ...]:
     """The batches in the blob."""
-    return tuple(map(SentBatch._make, _SENT.iter_unpack(blob)))
+    return tuple(SentBatch(*each) for each in _SENT.iter_unpack(blob))
 
 
 def pack_open_transactions(transactions: tuple[OpenTransaction, ...]) -> bytes:
     """The open transactions of a partition; empty for almost all."""
-    return b"".join(_OPEN.pack(*transaction) for transaction in transactions)
+    return b"".join(_OPEN.pack(*astuple(transaction)) for transaction in transactions)
 
 
 def unpack_open_transactions(blob: bytes) -> tuple[OpenTransaction, ...]:
     """The transactions in the blob."""
-    return tuple(map(OpenTransaction._make, _OPEN.iter_unpack(blob)))
+    return tuple(OpenTransaction(*each) for each in _OPEN.iter_unpack(blob))
 
 
 def pack_staged(staged: Staged | None) -> bytes:
     """What a producer's open transaction holds back; empty if it holds nothing back."""
-    return b"" if staged is None else _STAGED.pack(*staged)
+    return b"" if staged is None else _STAGED.pack(*astuple(staged))
 
 
 def unpack_staged(blob: bytes) -> Staged | None:
     """What is in the blob."""
-    return Staged._make(_STAGED.unpack(blob)) if blob else None
+    return Staged(*_STAGED.unpack(blob)) if blob else None
 
 
 def pack_configs(configs: Mapping[str, str]) -> str:
@@ -102,20 +104,20 @@ def producer_of(row: Sequence[Any]) -> ProducerState:
 
 def offset_of(row: Sequence[Any]) -> CommittedOffset:
     """A row of offsets, from committed_offset on."""
-    return CommittedOffset._make(row)
+    return CommittedOffset(*row)
 
 
 def pending_of(group_id: str, row: Sequence[Any]) -> PendingOffset:
     """A row of pending_offsets, from producer_id on."""
     producer_id, topic, index, *value, is_superseded = row
     return PendingOffset(
-        producer_id, OffsetKey(group_id, topic, index), CommittedOffset._make(value), bool(is_superseded)
+        producer_id, OffsetKey(group_id, topic, index), CommittedOffset(*value), bool(is_superseded)
     )
 
 
 def row_of_transaction(transaction: Transaction) -> tuple[Any, ...]:
     """A row of transactions."""
-    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = transaction
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = astuple(transaction)
     return (
         transactional_id,
         producer_id,
@@ -133,16 +135,9 @@ def transaction_of(row: Sequence[Any]) -> Transaction:
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = row
     *numbers, is_two_phase, prepared_epoch = rest
     keys = tuple(PartitionKey(bytes.fromhex(topic_id), index) for topic_id, index in json.loads(partitions))
-    first = (
-        transactional_id,
-        producer_id,
-        epoch,
-        timeout_ms,
-        _STATES[state],
-        keys,
-        tuple(json.loads(groups)),
-    )
-    return Transaction._make((*first, *numbers, bool(is_two_phase), prepared_epoch))
+    values: tuple[Any, ...] = (transactional_id, producer_id, epoch, timeout_ms, _STATES[state], keys)
+    values += (tuple(json.loads(groups)), *numbers, bool(is_two_phase), prepared_epoch)
+    return Transaction(*values)
 
 
 def batch_of(row: Sequence[Any]) -> StoredBatch:

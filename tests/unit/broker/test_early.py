@@ -209,7 +209,7 @@ async def test_what_is_unflushed_is_not_evicted() -> None:
 async def test_too_many_entities_make_a_tick_flush() -> None:
     looping = Looping(semel_entities_max=1)
     producer = await looping.producer()
-    elsewhere = producer.append()._replace(partition=PartitionKey(TOPIC_ID, 1))
+    elsewhere = producer.append().but(partition=PartitionKey(TOPIC_ID, 1))
     producer.sequence = 0
     await looping.ask(elsewhere, producer.append())
     assert looping.store.early_commits == 0

@@ -110,7 +110,7 @@ def test_behaviour_25_but_not_while_its_transaction_is_open(rules: Rules) -> Non
 @pytest.mark.parametrize("version", [1, 2])
 def test_behaviour_26_a_transaction_needs_no_acks_of_all(rules: Rules, version: int) -> None:
     """The rules are not even told the acks: they only say when a client is answered."""
-    assert "acks" not in Append._fields
+    assert "acks" not in Append.__struct_fields__
     assert rules.append(0, transaction=version).error is ErrorCode.NONE
 
 

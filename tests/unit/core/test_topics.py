@@ -195,7 +195,7 @@ def test_add_partitions_keeps_the_old_ones() -> None:
     # An old partition may have been evicted; growing must not bring it back as empty.
     del state.partitions[PartitionKey(ID, 0)]
     decision = decide(state, AddPartitions("orders", 4))
-    assert decision.facts == (TopicChanged(orders(retention_ms="1")._replace(partitions=4)),)
+    assert decision.facts == (TopicChanged(orders(retention_ms="1").but(partitions=4)),)
     state.apply(decision.facts[0])
     assert state.partitions == {
         PartitionKey(ID, 1): grown_log,

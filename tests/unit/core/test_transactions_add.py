@@ -17,7 +17,7 @@ from support.transaction_rules import (
 from semel.core.partition import Append, ExpireProducer
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.transactions.commands import AddOffsets, AddPartitions, VerifyPartitions
-from semel.core.types import ErrorCode, PartitionKey, ProducerKey, TransactionState
+from semel.core.types import ErrorCode, PartitionKey, TransactionState
 
 ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -254,7 +254,7 @@ def test_a_producer_with_only_markers_is_in_use(rules: TransactionRules, first: 
     first.write(M0)
     rules.now += 1_000
     first.commit()
-    key = ProducerKey(*M0, first.producer_id)
+    key = M0.of(first.producer_id)
     assert rules.run(ExpireProducer(key, rules.now - 1)) is False
     assert rules.remembered(M0, first.producer_id).coordinator_epoch == rules.state.term
     assert rules.run(ExpireProducer(key, rules.now)) is True
@@ -267,7 +267,7 @@ def test_behaviour_25_a_producer_with_an_open_transaction_is_not_forgotten(
     rules: TransactionRules, second: Producer, key: PartitionKey
 ) -> None:
     second.write(key)
-    assert rules.run(ExpireProducer(ProducerKey(*key, second.producer_id), rules.now + 1)) is False
+    assert rules.run(ExpireProducer(key.of(second.producer_id), rules.now + 1)) is False
 
 
 def test_work_inside_a_transaction_may_be_answered_early(rules: TransactionRules, second: Producer) -> None:

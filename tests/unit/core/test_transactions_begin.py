@@ -6,7 +6,7 @@ from support.transaction_rules import ID, J0, M0, M1, Producer, TransactionRules
 from semel.core.facts import ProducerIdAllocated, TransactionChanged
 from semel.core.transactions import model
 from semel.core.transactions.commands import ChangeFeature, ForgetTransaction, InitProducer, ProducerGiven
-from semel.core.types import ErrorCode, TransactionState
+from semel.core.types import Decision, ErrorCode, TransactionState
 
 FENCED = ProducerGiven(ErrorCode.PRODUCER_FENCED)
 LAST = model.EPOCH_MAX - 1
@@ -25,7 +25,7 @@ def given(producer_id: int, epoch: int) -> ProducerGiven:
 def at_epoch(rules: TransactionRules, epoch: int, version: int = 2) -> Producer:
     """A producer that has used up this many epochs."""
     producer = Producer(rules, version)
-    rules.become(TransactionChanged(rules.transaction()._replace(epoch=epoch)))
+    rules.become(TransactionChanged(rules.transaction().but(epoch=epoch)))
     producer.pair = (producer.producer_id, epoch)
     return producer
 
@@ -71,7 +71,7 @@ def test_behaviour_29_the_instance_before_is_fenced(rules: TransactionRules) -> 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_behaviour_41_a_timeout_out_of_range(rules: TransactionRules, timeout_ms: int) -> None:
     decision = rules.decide(InitProducer(ID, timeout_ms))
-    assert decision == (ProducerGiven(ErrorCode.INVALID_TRANSACTION_TIMEOUT), (), (), (), False)
+    assert decision == Decision(ProducerGiven(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
     assert rules.init(timeout_ms=900_000).error is ErrorCode.NONE
 
 
@@ -195,7 +195,7 @@ def test_producer_ids_are_never_given_twice(rules: TransactionRules) -> None:
     """Catalogue 21."""
     for number in range(50):
         rules.init(f"id-{number}")
-        at_epoch_of = rules.transaction(f"id-{number}")._replace(epoch=LAST)
+        at_epoch_of = rules.transaction(f"id-{number}").but(epoch=LAST)
         rules.become(TransactionChanged(at_epoch_of))
         rules.init(f"id-{number}")
     allocated = [fact.producer_id for fact in rules.facts if isinstance(fact, ProducerIdAllocated)]

@@ -177,7 +177,7 @@ def test_behaviour_56_the_last_epoch_leads_to_a_new_producer_id(
     rules: TransactionRules, commit: bool
 ) -> None:
     producer = Producer(rules, 2)
-    rules.become(TransactionChanged(rules.transaction()._replace(epoch=LAST)))
+    rules.become(TransactionChanged(rules.transaction().but(epoch=LAST)))
     producer.pair = old = (producer.producer_id, LAST)
     producer.write(M0)
     answer = producer.end(commit=commit)

@@ -89,7 +89,7 @@ async def fetch(
 async def test_commit_in_every_version(version: int) -> None:
     async with broker_in_memory(offset_metadata_max_bytes=4) as broker:
         topic = await make_topic(broker, "t", 2)
-        gone = topic._replace(name="gone", topic_id=UNKNOWN_ID)
+        gone = topic.but(name="gone", topic_id=UNKNOWN_ID)
         response = await send(broker, COMMIT, commit_request((topic, [0, 1, 2]), (gone, [0])), version)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         expected = [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown]
@@ -157,7 +157,7 @@ async def test_an_unknown_group_has_committed_nothing(version: int) -> None:
 async def test_fetch_by_an_unknown_topic_id() -> None:
     async with broker_in_memory() as broker:
         topic = await make_topic(broker, "t", 1)
-        _, (found,) = await fetch(broker, 10, topic._replace(topic_id=UNKNOWN_ID), [0])
+        _, (found,) = await fetch(broker, 10, topic.but(topic_id=UNKNOWN_ID), [0])
         assert found.topic_id == UNKNOWN_ID
         assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 

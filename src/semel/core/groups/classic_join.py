@@ -112,15 +112,15 @@ def _join_without_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
     if not command.requires_member_id:
         return _add(turn, command, member_id)
     promised = {**turn.session.promised, member_id: turn.now + command.session_timeout_ms}
-    turn.session = turn.session._replace(promised=promised).settled()
+    turn.session = turn.session.but(promised=promised).settled()
     return turn.decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
 def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
     if not turn.group.members:
-        turn.group = turn.group._replace(protocol_type=command.protocol_type)
+        turn.group = turn.group.but(protocol_type=command.protocol_type)
     turn.put_member(_member(command, member_id))
-    turn.session = turn.session._replace(
+    turn.session = turn.session.but(
         newcomers=turn.session.newcomers | {member_id}, grew=turn.session.initial_remaining_ms >= 0
     )
     turn.park_join(member_id, command.ticket)
@@ -140,9 +140,9 @@ def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) 
         if not command.can_skip_assignment:
             # A leader that cannot skip the assignment must not learn that it is the leader: it would compute
             # one, which nobody waits for. It is told the id of its older self, as Kafka does.
-            joined = joined._replace(leader=leader_before, members=())
+            joined = joined.but(leader=leader_before, members=())
         elif member_id == group.leader:
-            joined = joined._replace(skip_assignment=True)
+            joined = joined.but(skip_assignment=True)
         return turn.decision(joined)
     turn.park_join(member_id, command.ticket)
     turn.rebalance(command.initial_delay_ms)

@@ -36,15 +36,15 @@ def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
         return Decision(Synced(error))
     member_id = command.member_id
     if turn.group.state is ClassicState.STABLE:
-        turn.session = turn.session._replace(unsynced=turn.session.unsynced - {member_id})
+        turn.session = turn.session.but(unsynced=turn.session.unsynced - {member_id})
         if not turn.session.unsynced:
-            turn.session = turn.session._replace(sync_deadline_ms=NEVER)
+            turn.session = turn.session.but(sync_deadline_ms=NEVER)
         turn.heard(member_id)
         return turn.decision(_synced(turn, member_id))
     session = turn.session
     if member_id in session.syncs:
         turn.replies.append((session.syncs[member_id], Synced(ErrorCode.REBALANCE_IN_PROGRESS)))
-    turn.session = session._replace(
+    turn.session = session.but(
         syncs={**session.syncs, member_id: command.ticket},
         unsynced=session.unsynced - {member_id},
         deadlines=drop(session.deadlines, (member_id,)),
@@ -74,10 +74,10 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
 
 def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
     """The leader has spoken: the group is stable, and all who waited are answered."""
-    turn.group = turn.group._replace(
+    turn.group = turn.group.but(
         state=ClassicState.STABLE,
         members={
-            member_id: member._replace(assignment=command.assignments.get(member_id, b""))
+            member_id: member.but(assignment=command.assignments.get(member_id, b""))
             for member_id, member in turn.group.members.items()
         },
     )
@@ -86,7 +86,7 @@ def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
     for member_id, ticket in session.syncs.items():
         turn.replies.append((ticket, _synced(turn, member_id)))
         deadlines[member_id] = turn.now + turn.group.members[member_id].session_timeout_ms
-    turn.session = session._replace(
+    turn.session = session.but(
         syncs={},
         deadlines=deadlines,
         sync_deadline_ms=session.sync_deadline_ms if session.unsynced else NEVER,
@@ -161,7 +161,7 @@ def pass_time(turn: ClassicTurn) -> None:
     lost = [each for each, deadline in session.deadlines.items() if deadline <= turn.now]
     if session.sync_deadline_ms <= turn.now:
         lost = list(dict.fromkeys([*lost, *session.unsynced]))
-        turn.session = turn.session._replace(sync_deadline_ms=NEVER, unsynced=frozenset())
+        turn.session = turn.session.but(sync_deadline_ms=NEVER, unsynced=frozenset())
     if lost:
         turn.remove_members(lost)
         turn.rebalance()

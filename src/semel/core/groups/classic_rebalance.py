@@ -81,7 +81,7 @@ class ClassicTurn:
     def put_member(self, member: ClassicMember) -> None:
         """Add a member, or replace the one with the same id."""
         group = self.group
-        self.group = group._replace(
+        self.group = group.but(
             members={**group.members, member.member_id: member}, leader=group.leader or member.member_id
         )
 
@@ -89,13 +89,13 @@ class ClassicTurn:
         """Let a member wait for the next generation. An older request of it is not waited for any more."""
         session = self.session
         self._reply(session.joins.get(member_id), Joined(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
-        session = session._replace(
+        session = session.but(
             joins={**session.joins, member_id: ticket}, promised=drop(session.promised, (member_id,))
         )
         if member_id in session.newcomers:
             session = session.heard(member_id, self.now + NEW_MEMBER_TIMEOUT_MS)
         else:
-            session = session._replace(deadlines=drop(session.deadlines, (member_id,)))
+            session = session.but(deadlines=drop(session.deadlines, (member_id,)))
         self.session = session.settled()
 
     def remove_members(self, member_ids: Collection[str]) -> None:
@@ -109,7 +109,7 @@ class ClassicTurn:
         leader = self.group.leader
         if leader not in members:
             leader = next(iter(members), None)
-        self.group = self.group._replace(members=members, leader=leader)
+        self.group = self.group.but(members=members, leader=leader)
 
     def replace_static(self, old_id: str, member: ClassicMember) -> None:
         """A static member came back under a new id; the old one is fenced (KIP-345)."""
@@ -123,7 +123,7 @@ class ClassicTurn:
             for each, value in group.members.items()
         }
         leader = member.member_id if group.leader == old_id else group.leader
-        self.group = group._replace(members=members, leader=leader)
+        self.group = group.but(members=members, leader=leader)
 
     def _reply(self, ticket: Ticket | None, answer: Joined | Synced) -> None:
         if ticket is not None:
@@ -139,13 +139,13 @@ class ClassicTurn:
         is_initial = self.group.state is ClassicState.EMPTY
         if self.group.state is ClassicState.COMPLETING:
             self._call_back_syncs()
-        self.group = self.group._replace(state=ClassicState.PREPARING)
-        self.session = self.session._replace(sync_deadline_ms=NEVER, unsynced=frozenset())
+        self.group = self.group.but(state=ClassicState.PREPARING)
+        self.session = self.session.but(sync_deadline_ms=NEVER, unsynced=frozenset())
         if not is_initial:
             self._await_joins()
             self.complete_if_all_joined()
             return
-        self.session = self.session._replace(
+        self.session = self.session.but(
             rebalance_deadline_ms=self.now + initial_delay_ms,
             initial_delay_ms=initial_delay_ms,
             initial_remaining_ms=max(rebalance_timeout_ms(self.group) - initial_delay_ms, 0),
@@ -155,20 +155,20 @@ class ClassicTurn:
             self.complete_join()
 
     def _await_joins(self) -> None:
-        self.session = self.session._replace(
+        self.session = self.session.but(
             rebalance_deadline_ms=self.now + rebalance_timeout_ms(self.group), initial_remaining_ms=-1
         ).settled()
 
     def _call_back_syncs(self) -> None:
         """The leader will not assign any more: nobody keeps an assignment, and all join again."""
         group = self.group
-        members = {member_id: member._replace(assignment=b"") for member_id, member in group.members.items()}
-        self.group = group._replace(members=members)
+        members = {member_id: member.but(assignment=b"") for member_id, member in group.members.items()}
+        self.group = group.but(members=members)
         deadlines = dict(self.session.deadlines)
         for member_id, ticket in self.session.syncs.items():
             self._reply(ticket, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
             deadlines[member_id] = self.now + group.members[member_id].session_timeout_ms
-        self.session = self.session._replace(syncs={}, deadlines=deadlines)
+        self.session = self.session.but(syncs={}, deadlines=deadlines)
 
     def complete_if_all_joined(self) -> None:
         """End the joining phase early, unless the group still waits for its first members to gather."""
@@ -192,7 +192,7 @@ class ClassicTurn:
             self.complete_join()
             return
         delay = min(session.initial_delay_ms, session.initial_remaining_ms)
-        self.session = session._replace(
+        self.session = session.but(
             rebalance_deadline_ms=self.now + delay,
             initial_remaining_ms=max(session.initial_remaining_ms - session.initial_delay_ms, 0),
             grew=False,
@@ -209,8 +209,8 @@ class ClassicTurn:
                 # Only static members that are away are left. Their sessions end, or they come back.
                 self._await_joins()
                 return
-            self.group = self.group._replace(leader=joined)
-        self.session = self.session._replace(rebalance_deadline_ms=NEVER, initial_remaining_ms=-1, grew=False)
+            self.group = self.group.but(leader=joined)
+        self.session = self.session.but(rebalance_deadline_ms=NEVER, initial_remaining_ms=-1, grew=False)
         if self.group.members:
             self._begin_generation()
         else:
@@ -218,7 +218,7 @@ class ClassicTurn:
         self.session = self.session.settled()
 
     def _become_empty(self) -> None:
-        self.group = self.group._replace(
+        self.group = self.group.but(
             state=ClassicState.EMPTY,
             generation=self.group.generation + 1,
             protocol_name=None,
@@ -227,7 +227,7 @@ class ClassicTurn:
         )
 
     def _begin_generation(self) -> None:
-        group = self.group = self.group._replace(
+        group = self.group = self.group.but(
             state=ClassicState.COMPLETING,
             generation=self.group.generation + 1,
             protocol_name=select_protocol(self.group),
@@ -237,7 +237,7 @@ class ClassicTurn:
         for member_id, ticket in session.joins.items():
             self.replies.append((ticket, self.joined(member_id)))
             deadlines[member_id] = self.now + group.members[member_id].session_timeout_ms
-        self.session = session._replace(
+        self.session = session.but(
             deadlines=deadlines,
             joins={},
             newcomers=frozenset(),

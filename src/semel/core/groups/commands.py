@@ -5,8 +5,9 @@ nothing of versions. Random parts of ids and settings are given by the asker, be
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from semel.core.data import Data
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
 from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
 
@@ -17,7 +18,7 @@ GROUP_TICK_MS: Final = 100
 """How often ``GroupTick`` should be asked: deadlines are kept to within this."""
 
 
-class JoinGroup(NamedTuple):
+class JoinGroup(Data):
     """Become a member of a classic group, or take part in its rebalance. Waits; answer: ``Joined``."""
 
     group_id: str
@@ -47,7 +48,7 @@ class JoinGroup(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class JoinedMember(NamedTuple):
+class JoinedMember(Data):
     """What the leader is told of a member."""
 
     member_id: str
@@ -55,7 +56,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-class Joined(NamedTuple):
+class Joined(Data):
     """The answer to ``JoinGroup``. Only the leader is given the members."""
 
     error: ErrorCode
@@ -68,7 +69,7 @@ class Joined(NamedTuple):
     members: tuple[JoinedMember, ...] = ()
 
 
-class SyncGroup(NamedTuple):
+class SyncGroup(Data):
     """Give (the leader) or ask for (all others) assignments. Waits for the leader; answer: ``Synced``."""
 
     group_id: str
@@ -85,7 +86,7 @@ class SyncGroup(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class Synced(NamedTuple):
+class Synced(Data):
     """The answer to ``SyncGroup``."""
 
     error: ErrorCode
@@ -94,7 +95,7 @@ class Synced(NamedTuple):
     assignment: bytes = b""
 
 
-class Heartbeat(NamedTuple):
+class Heartbeat(Data):
     """A classic member is alive. The answer is an ErrorCode."""
 
     group_id: str
@@ -107,14 +108,14 @@ class Heartbeat(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class LeavingMember(NamedTuple):
+class LeavingMember(Data):
     """Who leaves: by member id, or by instance id alone (an administrator removes a static member)."""
 
     member_id: str
     instance_id: str | None = None
 
 
-class LeaveGroup(NamedTuple):
+class LeaveGroup(Data):
     """Members leave a classic group. The answer is ``Left``."""
 
     group_id: str
@@ -125,14 +126,14 @@ class LeaveGroup(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class Left(NamedTuple):
+class Left(Data):
     """The answer to ``LeaveGroup``: one error for all, or one for each."""
 
     error: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
-class ConsumerHeartbeat(NamedTuple):
+class ConsumerHeartbeat(Data):
     """A consumer member joins (epoch 0), lives, or leaves (-1, -2). The answer is ``ConsumerAnswer``."""
 
     group_id: str
@@ -162,7 +163,7 @@ class ConsumerHeartbeat(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class ConsumerAnswer(NamedTuple):
+class ConsumerAnswer(Data):
     """The answer to ``ConsumerHeartbeat``. An assignment of None means that it is unchanged."""
 
     error: ErrorCode
@@ -177,7 +178,7 @@ REGEX_REFRESH_MS: Final = 3_000
 """How soon a new topic is found by an expression; looking through all topics is not for every heartbeat."""
 
 
-class ReadSubscriptions(NamedTuple):
+class ReadSubscriptions(Data):
     """Which topics does a consumer group want? The answer is ``Subscriptions``.
 
     Asked before ``ConsumerHeartbeat``, so that the asker can look the topics up. The two are not one step,
@@ -191,7 +192,7 @@ class ReadSubscriptions(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class Subscriptions(NamedTuple):
+class Subscriptions(Data):
     """The answer to ``ReadSubscriptions``."""
 
     topic_names: frozenset[str] = frozenset()
@@ -200,7 +201,7 @@ class Subscriptions(NamedTuple):
     """Those that should be looked at now."""
 
 
-class DescribeGroup(NamedTuple):
+class DescribeGroup(Data):
     """What is this group? The answer is the Group, or None."""
 
     group_id: str
@@ -210,7 +211,7 @@ class DescribeGroup(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class DeleteGroup(NamedTuple):
+class DeleteGroup(Data):
     """Delete an empty group and its offsets. The answer is an ErrorCode."""
 
     group_id: str
@@ -220,7 +221,7 @@ class DeleteGroup(NamedTuple):
         return (GroupKey(self.group_id),)
 
 
-class GroupTick(NamedTuple):
+class GroupTick(Data):
     """Time has passed: end what is overdue in all groups with a session. The answer is how many were due.
 
     Ask it every ``GROUP_TICK_MS``; it costs a look at one number per group. After a start, name the groups
@@ -236,7 +237,7 @@ class GroupTick(NamedTuple):
         return [GroupKey(group_id) for group_id in self.group_ids]
 
 
-class ExpireOffsets(NamedTuple):
+class ExpireOffsets(Data):
     """Forget those of the positions that are not newer than a moment, if nobody was a member since.
 
     ``forget_group`` says that the asker saw no other offsets of the group; then an empty group goes too.

@@ -82,7 +82,7 @@ class ConsumerTurn:
         """Members are gone. What they owned is free, and the next heartbeat of another finds a new epoch."""
         group = self.group
         members = drop(group.members, member_ids)
-        self.group = group._replace(
+        self.group = group.but(
             epoch=group.epoch + 1,
             members=members,
             target=drop(group.target, member_ids),
@@ -190,9 +190,9 @@ def _leave(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
         return _refuse(error, f"Member {command.member_id} cannot leave.")
     member = turn.group.members[command.member_id]
     if command.epoch == LEAVE_FOR_A_MOMENT:
-        away = member._replace(epoch=LEAVE_FOR_A_MOMENT, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
-        turn.group = turn.group._replace(members={**turn.group.members, away.member_id: away})
-        turn.session = turn.session._replace(revocations=drop(turn.session.revocations, (away.member_id,)))
+        away = member.but(epoch=LEAVE_FOR_A_MOMENT, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
+        turn.group = turn.group.but(members={**turn.group.members, away.member_id: away})
+        turn.session = turn.session.but(revocations=drop(turn.session.revocations, (away.member_id,)))
     else:
         turn.remove_members((command.member_id,))
     return turn.decision(ConsumerAnswer(ErrorCode.NONE, None, command.member_id, command.epoch))
@@ -223,11 +223,11 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
     is_changed = (
         before is None or updated.topic_names != found.topic_names or updated.topic_regex != found.topic_regex
     )
-    turn.group = turn.group._replace(members={**turn.group.members, updated.member_id: updated})
+    turn.group = turn.group.but(members={**turn.group.members, updated.member_id: updated})
     _refresh(turn, command, is_changed=is_changed)
     settled = reconcile(turn.group, updated, command.owned)
     if settled != turn.group.members[command.member_id]:
-        turn.group = turn.group._replace(members={**turn.group.members, settled.member_id: settled})
+        turn.group = turn.group.but(members={**turn.group.members, settled.member_id: settled})
     _keep_deadlines(turn, command, before, settled)
     is_full = command.epoch == JOIN or (
         command.rebalance_timeout_ms != -1
@@ -255,14 +255,14 @@ def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | Er
     if older is not None and older.member_id != command.member_id:
         if older.epoch != LEAVE_FOR_A_MOMENT:
             return ErrorCode.UNRELEASED_INSTANCE_ID
-        member = older._replace(member_id=command.member_id)
+        member = older.but(member_id=command.member_id)
         members = {**drop(group.members, (older.member_id,)), member.member_id: member}
         target = dict(drop(group.target, (older.member_id,)))
         if older.member_id in group.target:
             target[member.member_id] = group.target[older.member_id]
-        turn.group = group._replace(members=members, target=target)
+        turn.group = group.but(members=members, target=target)
         turn.session = turn.session.without((older.member_id,))
-    return member._replace(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
+    return member.but(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
 
 
 def _continue(group: ConsumerGroup, command: ConsumerHeartbeat) -> ConsumerMember | ErrorCode:
@@ -286,7 +286,7 @@ def _updated(member: ConsumerMember, command: ConsumerHeartbeat) -> ConsumerMemb
     names = member.topic_names
     if command.topic_names is not None:
         names = tuple(sorted(set(command.topic_names)))
-    return member._replace(
+    return member.but(
         instance_id=command.instance_id if command.instance_id is not None else member.instance_id,
         rack_id=command.rack_id if command.rack_id is not None else member.rack_id,
         client_id=command.client_id,
@@ -314,7 +314,7 @@ def _refresh(turn: ConsumerTurn, command: ConsumerHeartbeat, *, is_changed: bool
         names = _wanted_names(group).union(*regex_matches.values())
         topics = _shapes(names, command.topics, group.topics)
         if is_changed or topics != group.topics or regex_matches != group.regex_matches:
-            group = group._replace(epoch=group.epoch + 1, topics=topics, regex_matches=regex_matches)
+            group = group.but(epoch=group.epoch + 1, topics=topics, regex_matches=regex_matches)
     if group.epoch > group.target_epoch:
         group = _with_target(group)
     turn.group = group
@@ -345,7 +345,7 @@ def _with_target(group: ConsumerGroup) -> ConsumerGroup:
     members = sorted(group.members.values(), key=lambda each: each.instance_id or each.member_id)
     wanted = {member.member_id: group.subscription(member) for member in members}
     target = ASSIGNORS[name](wanted, group.topics, group.target)
-    return group._replace(target=target, target_epoch=group.epoch, assignor=name)
+    return group.but(target=target, target_epoch=group.epoch, assignor=name)
 
 
 def _keep_deadlines(
@@ -363,7 +363,7 @@ def _keep_deadlines(
     ):
         revocations = {**revocations, member.member_id: turn.now + member.rebalance_timeout_ms}
     if command.regex_matches:
-        session = session._replace(regexes_checked_ms=turn.now)
+        session = session.but(regexes_checked_ms=turn.now)
     if revocations is not session.revocations:
-        session = session._replace(revocations=revocations).settled()
+        session = session.but(revocations=revocations).settled()
     turn.session = session

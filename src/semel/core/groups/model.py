@@ -12,8 +12,9 @@ An *assignment* of a consumer group is a set of (topic id, partition), so that r
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from semel.core.data import Data
 from semel.core.groups import packing
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
@@ -40,7 +41,7 @@ class ClassicState(Enum):
     STABLE = "Stable"
 
 
-class ClassicMember(NamedTuple):
+class ClassicMember(Data):
     """A member of a classic group. ``protocols`` are in the order of its preference, with its metadata."""
 
     member_id: str
@@ -57,7 +58,7 @@ class ClassicMember(NamedTuple):
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
 
-class ClassicGroup(NamedTuple):
+class ClassicGroup(Data):
     """A group whose members agree on assignments among themselves."""
 
     group_id: str
@@ -108,7 +109,7 @@ class MemberState(Enum):
     """It waits for partitions that others have not given up."""
 
 
-class ConsumerMember(NamedTuple):
+class ConsumerMember(Data):
     """A member of a consumer group. It owns ``assigned`` and ``revoking``; nobody else may own those."""
 
     member_id: str
@@ -128,14 +129,14 @@ class ConsumerMember(NamedTuple):
     revoking: Assignment = NO_ASSIGNMENT
 
 
-class TopicShape(NamedTuple):
+class TopicShape(Data):
     """What an assignor must know of a topic."""
 
     topic_id: bytes
     partitions: int
 
 
-class ConsumerGroup(NamedTuple):
+class ConsumerGroup(Data):
     """A group whose assignments the broker makes (KIP-848)."""
 
     group_id: str

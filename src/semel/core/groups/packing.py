@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 if TYPE_CHECKING:
     from semel.core.groups.model import Assignment, ClassicGroup, ClassicMember, ConsumerGroup, ConsumerMember
 
@@ -28,14 +30,14 @@ def _dump(value: dict[str, Any]) -> bytes:
 
 def pack_classic(group: "ClassicGroup") -> bytes:
     """A classic group as bytes."""
-    fields = group._asdict()
+    fields = asdict(group)
     fields["state"] = group.state.value
     fields["members"] = [_pack_classic_member(member) for member in group.members.values()]
     return _dump(fields)
 
 
 def _pack_classic_member(member: "ClassicMember") -> dict[str, Any]:
-    fields = member._asdict()
+    fields = asdict(member)
     fields["protocols"] = [[name, _text(metadata)] for name, metadata in member.protocols]
     fields["assignment"] = _text(member.assignment)
     return fields
@@ -45,11 +47,11 @@ def unpack_classic(data: bytes) -> "ClassicGroup":
     """The classic group in these bytes."""
     from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState
 
-    fields = _known(json.loads(data), ClassicGroup._fields)
+    fields = _known(json.loads(data), ClassicGroup.__struct_fields__)
     fields["state"] = ClassicState(fields["state"])
     members: dict[str, ClassicMember] = {}
     for each in fields["members"]:
-        each = _known(each, ClassicMember._fields)
+        each = _known(each, ClassicMember.__struct_fields__)
         each["protocols"] = tuple((name, _bytes(metadata)) for name, metadata in each["protocols"])
         each["assignment"] = _bytes(each["assignment"])
         members[each["member_id"]] = ClassicMember(**each)
@@ -59,7 +61,7 @@ def unpack_classic(data: bytes) -> "ClassicGroup":
 
 def pack_consumer(group: "ConsumerGroup") -> bytes:
     """A consumer group as bytes."""
-    fields = group._asdict()
+    fields = asdict(group)
     fields["members"] = [_pack_consumer_member(member) for member in group.members.values()]
     fields["target"] = {member_id: _pack_assignment(target) for member_id, target in group.target.items()}
     fields["topics"] = {
@@ -70,7 +72,7 @@ def pack_consumer(group: "ConsumerGroup") -> bytes:
 
 
 def _pack_consumer_member(member: "ConsumerMember") -> dict[str, Any]:
-    fields = member._asdict()
+    fields = asdict(member)
     fields["topic_names"] = list(member.topic_names)
     fields["state"] = member.state.value
     fields["assigned"] = _pack_assignment(member.assigned)
@@ -82,10 +84,10 @@ def unpack_consumer(data: bytes) -> "ConsumerGroup":
     """The consumer group in these bytes."""
     from semel.core.groups.model import ConsumerGroup, ConsumerMember, MemberState, TopicShape
 
-    fields = _known(json.loads(data), ConsumerGroup._fields)
+    fields = _known(json.loads(data), ConsumerGroup.__struct_fields__)
     members: dict[str, ConsumerMember] = {}
     for each in fields["members"]:
-        each = _known(each, ConsumerMember._fields)
+        each = _known(each, ConsumerMember.__struct_fields__)
         each["topic_names"] = tuple(each["topic_names"])
         each["state"] = MemberState(each["state"])
         each["assigned"] = _unpack_assignment(each["assigned"])

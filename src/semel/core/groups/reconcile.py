@@ -31,19 +31,17 @@ def _step(
     revoking = member.assigned - target
     # A member that does not name a partition has no need to be asked for it. One that says nothing has.
     if revoking and (owned is None or owned & revoking):
-        return _at(member, epoch)._replace(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
+        return _at(member, epoch).but(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
     wanted = target - kept
     available = wanted - owned_by_others(group, member.member_id) if wanted else wanted
     state = MemberState.STABLE if available == wanted else MemberState.UNRELEASED
-    return _at(member, group.target_epoch)._replace(
-        state=state, assigned=kept | available, revoking=NO_ASSIGNMENT
-    )
+    return _at(member, group.target_epoch).but(state=state, assigned=kept | available, revoking=NO_ASSIGNMENT)
 
 
 def _at(member: ConsumerMember, epoch: int) -> ConsumerMember:
     if epoch == member.epoch:
         return member
-    return member._replace(epoch=epoch, previous_epoch=member.epoch)
+    return member.but(epoch=epoch, previous_epoch=member.epoch)
 
 
 def owned_by_others(group: ConsumerGroup, member_id: str) -> Assignment:

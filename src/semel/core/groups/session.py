@@ -9,8 +9,9 @@ deadline and does not look for the new earliest, so that it stays cheap; the tic
 """
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
+from semel.core.data import Data
 from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState, ConsumerGroup, Group, MemberState
 from semel.core.types import Ticket
 
@@ -21,7 +22,7 @@ NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 """A member that waits for its first answer cannot heartbeat; Kafka too gives it up after five minutes."""
 
 
-class Session(NamedTuple):
+class Session(Data):
     """The part of a group that may be lost. Each of the mappings is by member id."""
 
     deadlines: Mapping[str, int] = NOTHING
@@ -55,7 +56,7 @@ class Session(NamedTuple):
 
     def heard(self, member_id: str, deadline_ms: int) -> "Session":
         """A member is alive; it has time until then."""
-        return self._replace(
+        return self.but(
             deadlines={**self.deadlines, member_id: deadline_ms},
             next_deadline_ms=min(self.next_deadline_ms, deadline_ms),
         )
@@ -69,11 +70,11 @@ class Session(NamedTuple):
             min(self.promised.values(), default=NEVER),
             min(self.revocations.values(), default=NEVER),
         )
-        return self if earliest == self.next_deadline_ms else self._replace(next_deadline_ms=earliest)
+        return self if earliest == self.next_deadline_ms else self.but(next_deadline_ms=earliest)
 
     def without(self, member_ids: Collection[str]) -> "Session":
         """Forget everything about these members."""
-        return self._replace(
+        return self.but(
             deadlines=drop(self.deadlines, member_ids),
             joins=drop(self.joins, member_ids),
             syncs=drop(self.syncs, member_ids),
@@ -124,9 +125,7 @@ def _begin_classic(group: ClassicGroup, now: int) -> Session:
     )
     rebalance_timeout_ms = max(member.rebalance_timeout_ms for member in group.members.values())
     if group.state is ClassicState.PREPARING:
-        session = session._replace(rebalance_deadline_ms=now + rebalance_timeout_ms)
+        session = session.but(rebalance_deadline_ms=now + rebalance_timeout_ms)
     elif group.state is ClassicState.COMPLETING:
-        session = session._replace(
-            sync_deadline_ms=now + rebalance_timeout_ms, unsynced=frozenset(group.members)
-        )
+        session = session.but(sync_deadline_ms=now + rebalance_timeout_ms, unsynced=frozenset(group.members))
     return session.settled()

@@ -49,7 +49,7 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
     if not comes_again:
         _advance(turn, recovers=shown is not None)
     begun = _with_options(turn.transaction, command)
-    turn.transaction = begun._replace(
+    turn.transaction = begun.but(
         state=becomes(turn.transaction.state, Event.INIT),
         started_ms=-1,
         deadline_ms=-1,
@@ -72,7 +72,7 @@ def _check_options(command: InitProducer) -> ErrorCode:
 def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
     unborn = Transaction(command.transactional_id, NO_PRODUCER, NO_EPOCH, command.timeout_ms)
     turn = Turn(state, unborn, now)
-    turn.transaction = _with_options(unborn, command)._replace(
+    turn.transaction = _with_options(unborn, command).but(
         producer_id=turn.new_producer_id(),
         epoch=0,
         state=becomes(None, Event.INIT),
@@ -87,14 +87,14 @@ def _advance(turn: Turn, *, recovers: bool) -> None:
     before = turn.transaction
     last_epoch = before.epoch if recovers else NO_EPOCH
     if is_exhausted(before.epoch):
-        turn.transaction = before._replace(
+        turn.transaction = before.but(
             producer_id=turn.new_producer_id(),
             epoch=0,
             previous_producer_id=before.producer_id,
             last_epoch=last_epoch,
         )
     else:
-        turn.transaction = before._replace(epoch=before.epoch + 1, last_epoch=last_epoch)
+        turn.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)
 
 
 def _hand_over(turn: Turn, command: InitProducer) -> Decision:
@@ -104,20 +104,20 @@ def _hand_over(turn: Turn, command: InitProducer) -> Decision:
     """
     before = turn.transaction
     written = before.prepared_epoch if before.prepared_epoch >= 0 else before.epoch
-    turn.transaction = before._replace(
+    turn.transaction = before.but(
         epoch=before.epoch if is_exhausted(before.epoch) else before.epoch + 1,
         last_epoch=NO_EPOCH,
         state=becomes(before.state, Event.HAND_OVER),
         updated_ms=turn.now,
         prepared_epoch=written,
     )
-    given = turn.given()._replace(ongoing_producer_id=before.producer_id, ongoing_epoch=written)
+    given = turn.given().but(ongoing_producer_id=before.producer_id, ongoing_epoch=written)
     return turn.decision(given, speaker=_speaks(turn.state, command, comes_again=False))
 
 
 def _with_options(transaction: Transaction, command: InitProducer) -> Transaction:
     timeout_ms = NEVER_MS if command.is_two_phase else command.timeout_ms
-    return transaction._replace(timeout_ms=timeout_ms, is_two_phase=command.is_two_phase)
+    return transaction.but(timeout_ms=timeout_ms, is_two_phase=command.is_two_phase)
 
 
 def _speaks(state: "BrokerState", command: InitProducer, *, comes_again: bool) -> tuple[Fact, ...]:

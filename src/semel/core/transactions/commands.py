@@ -5,8 +5,9 @@ Errors are those of Kafka's coordinator; which number an old client gets for the
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from semel.core.data import Data
 from semel.core.offsets import Committer
 from semel.core.types import (
     NO_PRODUCER,
@@ -30,7 +31,7 @@ NO_CONNECTION: Final = -1
 """Somebody who cannot be overtaken by a newer connection: the broker itself."""
 
 
-class Superseded(NamedTuple):
+class Superseded(Data):
     """The answer to a request that came on an old connection after a newer one spoke for the id.
 
     It may have been under way for any time and could end a transaction that it does not know of
@@ -53,7 +54,7 @@ def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
     return keys
 
 
-class InitProducer(NamedTuple):
+class InitProducer(Data):
     """A producer begins, or begins anew. The answer is ``ProducerGiven``.
 
     It is not superseded by a newer connection: it moves the pair, so it is the newest by itself.
@@ -81,7 +82,7 @@ class InitProducer(NamedTuple):
         return keys_of(state, self.transactional_id)
 
 
-class ProducerGiven(NamedTuple):
+class ProducerGiven(Data):
     """The answer to ``InitProducer`` and ``EndTransaction``: the pair to go on with."""
 
     error: ErrorCode
@@ -92,7 +93,7 @@ class ProducerGiven(NamedTuple):
     """The pair of a prepared transaction that was taken over."""
 
 
-class AddPartitions(NamedTuple):
+class AddPartitions(Data):
     """Partitions join the transaction. The answer is an ErrorCode for all of them, or ``SUPERSEDED``."""
 
     transactional_id: str
@@ -114,7 +115,7 @@ class AddPartitions(NamedTuple):
         return keys
 
 
-class VerifyPartitions(NamedTuple):
+class VerifyPartitions(Data):
     """Are these partitions in the transaction? One ErrorCode for each, in the same order."""
 
     transactional_id: str
@@ -127,7 +128,7 @@ class VerifyPartitions(NamedTuple):
         return (TransactionKey(self.transactional_id),)
 
 
-class AddOffsets(NamedTuple):
+class AddOffsets(Data):
     """A group's offsets join the transaction. The answer is an ErrorCode, or ``SUPERSEDED``."""
 
     transactional_id: str
@@ -141,7 +142,7 @@ class AddOffsets(NamedTuple):
         return (TransactionKey(self.transactional_id), PendingKey(self.group_id))
 
 
-class CommitPending(NamedTuple):
+class CommitPending(Data):
     """Offsets that count when the transaction commits.
 
     The answer is one ErrorCode for each, in the same order, or ``SUPERSEDED``.
@@ -167,7 +168,7 @@ class CommitPending(NamedTuple):
         return (TransactionKey(self.transactional_id), GroupKey(self.group_id), PendingKey(self.group_id))
 
 
-class EndTransaction(NamedTuple):
+class EndTransaction(Data):
     """The producer commits or aborts. The answer is ``ProducerGiven`` or ``SUPERSEDED``."""
 
     transactional_id: str
@@ -186,7 +187,7 @@ class EndTransaction(NamedTuple):
         return keys_of(state, self.transactional_id)
 
 
-class AbortOpen(NamedTuple):
+class AbortOpen(Data):
     """The broker aborts what is open and fences the producer. The answer is whether it did.
 
     Each of these narrows it, and is looked at again here:
@@ -212,7 +213,7 @@ class AbortOpen(NamedTuple):
         return keys_of(state, self.transactional_id)
 
 
-class ForgetTransaction(NamedTuple):
+class ForgetTransaction(Data):
     """Forget an id that was not used since a moment and has nothing open. The answer is whether it was."""
 
     transactional_id: str
@@ -223,7 +224,7 @@ class ForgetTransaction(NamedTuple):
         return (TransactionKey(self.transactional_id),)
 
 
-class DescribeTransaction(NamedTuple):
+class DescribeTransaction(Data):
     """What is this id? The answer is the Transaction, or None."""
 
     transactional_id: str
@@ -233,7 +234,7 @@ class DescribeTransaction(NamedTuple):
         return (TransactionKey(self.transactional_id),)
 
 
-class WriteMarker(NamedTuple):
+class WriteMarker(Data):
     """End what a producer has open in one partition, whatever its coordinator thinks: an ErrorCode."""
 
     partition: PartitionKey
@@ -253,7 +254,7 @@ class WriteMarker(NamedTuple):
         )
 
 
-class ChangeFeature(NamedTuple):
+class ChangeFeature(Data):
     """Tell new clients which generation of transactions to use. The answer is an ErrorCode."""
 
     transaction_version: int
@@ -263,7 +264,7 @@ class ChangeFeature(NamedTuple):
         return (ClusterKey(),)
 
 
-class ReadFeatures(NamedTuple):
+class ReadFeatures(Data):
     """The answer is the Cluster."""
 
     def keys(self) -> Iterable[Key]:

@@ -166,7 +166,7 @@ def abort_open(state: "BrokerState", command: AbortOpen, now: int) -> Decision:
     if not is_open(transaction):
         if not command.has_lost_work:
             return Decision(False)
-        return Decision(True, (TransactionChanged(transaction._replace(term=NO_TERM)),))
+        return Decision(True, (TransactionChanged(transaction.but(term=NO_TERM)),))
     if command.overdue_only and not 0 <= transaction.deadline_ms < now:
         return Decision(False)
     speaker = state.speakers.get(command.transactional_id, NO_CONNECTION)
@@ -201,7 +201,8 @@ def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decisi
     partition = state.partitions[command.partition]
     if partition is None:
         return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    producer = state.producers[ProducerKey(*command.partition, command.producer_id)] or ProducerState()
+    key = ProducerKey(command.partition.topic_id, command.partition.index, command.producer_id)
+    producer = state.producers[key] or ProducerState()
     epoch = command.epoch
     # Version 2 ends with a higher epoch. The same one is a retry, unless something is open.
     is_stale = epoch < producer.epoch
@@ -258,7 +259,7 @@ def transaction_forgotten(state: "BrokerState", fact: TransactionForgotten) -> N
 def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
     """The cluster has another level."""
     cluster = state.cluster[ClusterKey()] or Cluster()
-    state.cluster[ClusterKey()] = cluster._replace(
+    state.cluster[ClusterKey()] = cluster.but(
         transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
     )
 

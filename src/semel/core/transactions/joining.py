@@ -37,7 +37,7 @@ def join(
     elif opened and not joining:
         return transaction
     started = transaction.started_ms if opened else now
-    return transaction._replace(
+    return transaction.but(
         state=becomes(transaction.state, Event.ADD),
         partitions=(*transaction.partitions, *joining) if opened else joining,
         groups=groups,
@@ -79,7 +79,7 @@ def join_by_writing(
         if partition is not None and block_max_ms < 0 and not must_be_in:
             # The most frequent way to grow, without a look at what cannot be.
             partitions = (*transaction.partitions, partition)
-            return ErrorCode.NONE, transaction._replace(partitions=partitions, updated_ms=now)
+            return ErrorCode.NONE, transaction.but(partitions=partitions, updated_ms=now)
     if must_be_in:
         return ErrorCode.TRANSACTION_ABORTABLE, None
     joined = join(

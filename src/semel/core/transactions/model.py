@@ -16,8 +16,9 @@ Two more ways in which old work comes late:
   gone. It can abort, or begin anew.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from semel.core.data import Data
 from semel.core.facts import SpeakerChanged
 from semel.core.transactions.commands import NO_CONNECTION
 from semel.core.types import NO_PRODUCER, ErrorCode, Fact, Transaction, TransactionState
@@ -40,7 +41,7 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX - 1
 
 
-class Pair(NamedTuple):
+class Pair(Data):
     """A producer id and an epoch."""
 
     producer_id: int

@@ -41,7 +41,7 @@ def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: 
     for at, each in enumerate(pending):
         if each.producer_id != producer_id:
             was_before = is_commit and at < mine.get(each.key, -1)
-            rest.append(each._replace(is_superseded=True) if was_before else each)
+            rest.append(each.but(is_superseded=True) if was_before else each)
         elif is_commit and not each.is_superseded:
             facts.append(OffsetCommitted(each.key, each.value))
     facts.append(PendingChanged(group_id, tuple(rest)))
@@ -81,7 +81,7 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
         errors.append(ErrorCode.NONE)
-        added[key] = PendingOffset(command.producer_id, key, value._replace(committed_ms=now))
+        added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=now))
     facts: list[Fact] = [] if joined is transaction else [TransactionChanged(joined)]
     facts += spoken(state, transactional_id, connection, for_offsets=True)
     if added:

@@ -21,8 +21,9 @@ answered as the first was. A run decides once, so that undoes no later decision.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from semel.core.data import Data
 from semel.core.facts import TransactionChanged
 from semel.core.offsets import CommitOffsets, Committer
 from semel.core.transactions.beginning import init_producer
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-class Producer(NamedTuple):
+class Producer(Data):
     """A transactional id and a pair of it."""
 
     transactional_id: str
@@ -62,7 +63,7 @@ class Producer(NamedTuple):
     epoch: int
 
 
-class BeginAttempt(NamedTuple):
+class BeginAttempt(Data):
     """A task attempt of a run begins. The answer is ``ProducerGiven``.
 
     No connection speaks for it by this: it outlives whoever writes it, and is ended by somebody else.
@@ -84,7 +85,7 @@ class BeginAttempt(NamedTuple):
         )
 
 
-class GroupCommit(NamedTuple):
+class GroupCommit(Data):
     """Commit transactions and offsets together. The answer is ``GroupCommitted``, or ``SUPERSEDED``."""
 
     driver: Producer
@@ -107,7 +108,7 @@ class GroupCommit(NamedTuple):
         return [key for each in self.transactions for key in keys_of(state, each.transactional_id)]
 
 
-class GroupCommitted(NamedTuple):
+class GroupCommitted(Data):
     """The answer to ``GroupCommit``: all of it is done, or nothing."""
 
     error: ErrorCode
@@ -136,7 +137,7 @@ def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Deci
         else fact
         for fact in decision.facts
     )
-    return decision._replace(facts=facts)
+    return decision.but(facts=facts)
 
 
 def group_commit(state: "BrokerState", command: GroupCommit, now: int) -> Decision:
@@ -155,7 +156,7 @@ def group_commit(state: "BrokerState", command: GroupCommit, now: int) -> Decisi
         known = draft.transactions[TransactionKey(each.transactional_id)]
         # It ends by the generation in which it was written, which is what a retry is recognised by.
         version = max(1, known.version) if known is not None else 1
-        decision = draft.decide(EndTransaction(*each, is_commit=True, version=version), now)
+        decision = draft.decide(_end(each, version), now)
         if decision.answer.error is not ErrorCode.NONE:
             refused.append((each.transactional_id, decision.answer.error))
         _take(draft, decision, facts, batches)
@@ -190,6 +191,12 @@ def _take(draft: "BrokerState", decision: Decision, facts: list[Fact], batches: 
         draft.apply(fact)
     facts += decision.facts
     batches += decision.batches
+
+
+def _end(each: Producer, version: int) -> EndTransaction:
+    return EndTransaction(
+        each.transactional_id, each.producer_id, each.epoch, is_commit=True, version=version
+    )
 
 
 def _offsets(command: GroupCommit) -> CommitOffsets:

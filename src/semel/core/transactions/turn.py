@@ -44,7 +44,7 @@ class Turn:
         self.facts += ending.facts
         self.batches += ending.batches
         may_come_again = bumps and version == 2
-        ended = before._replace(
+        ended = before.but(
             epoch=epoch,
             last_epoch=before.epoch if may_come_again else -1,
             state=becomes(before.state, event),
@@ -59,7 +59,7 @@ class Turn:
         )
         if may_come_again and epoch >= model.EPOCH_MAX:
             # The epochs of this producer id are used up: the next transaction has another one.
-            ended = ended._replace(
+            ended = ended.but(
                 producer_id=self.new_producer_id(), epoch=0, previous_producer_id=before.producer_id
             )
         self.transaction = ended

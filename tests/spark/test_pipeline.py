@@ -3,12 +3,12 @@
 All of it in both forms: with what only Semel has (*together*), and with what every broker has (*portable*).
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import Query
 from support.sparking import committed, create
 
 from semel.client import (
@@ -35,7 +35,6 @@ from semel.spark import (
     pipeline,
 )
 from semel.spark import decision as decisions
-from semel.spark.checkpoint import Checkpoint
 from semel.spark.decision import Decision
 from semel.spark.pipeline import Plan
 
@@ -56,23 +55,6 @@ def client(semel_broker: Embedded, form: str) -> Iterator[Client]:
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
         assert serves_group_commit(client) is (form == TOGETHER)
         yield client
-
-
-class Query:
-    """A query as its checkpoint shows it."""
-
-    def __init__(self, directory: Path, query_id: str) -> None:
-        self.directory = directory / query_id
-        (self.directory / "offsets").mkdir(parents=True)
-        (self.directory / "metadata").write_text(json.dumps({"id": query_id}))
-
-    def batch(self, number: int, end: int, began: int | None = None) -> Checkpoint:
-        offsets: dict[str, object] = {"in": {"0": end, "1": end}}
-        if began is not None:
-            offsets["began:"] = {"in": {"0": began, "1": began}}
-        text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps(offsets)])
-        (self.directory / "offsets" / str(number)).write_text(text)
-        return Checkpoint(str(self.directory))
 
 
 def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:

@@ -46,6 +46,7 @@ from semel.client.group_commit import (
 )
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.spark import decision as decisions
+from semel.spark import runs
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.decision import Committed, Decision
 from semel.spark.errors import (
@@ -64,10 +65,6 @@ NO_QUERY, NO_BATCH = "", -1
 _FENCED = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 )
-
-#: The runs that this process has begun last, by pipeline and query. Without one it takes over unasked.
-RUNS_MAX = 1000
-_runs: dict[tuple[str, str], Identity] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +128,12 @@ def plan_batch(client: Client, pipeline_id: str) -> Plan:
 
 
 def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> Identity:
-    """Take the pipeline over; not from another copy of it, if this process can tell that there is one.
+    """Take the pipeline over; not from another copy of it, if this driver can tell that there is one.
 
-    It can if the last decision was its own: then nobody else may have begun a run since. Spark plans most
-    batches of a query in one process, but it may use another at any time, which takes over without asking.
+    It can if the last decision was made by its own last run: then nobody else may have begun one since. If
+    that run decided nothing, or is not remembered, it takes over without asking.
     """
-    mine = _runs.get((pipeline_id, query_id))
+    mine = runs.recall(pipeline_id, query_id)
     try:
         if mine is not None and last is not None and last.run == mine:
             run = decisions.take_over(client, pipeline_id, mine)
@@ -145,13 +142,10 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
     except KafkaError as error:
         if error.code in _FENCED:
             # Said once: whoever starts this query again wants it to run here, and not there.
-            _runs.pop((pipeline_id, query_id), None)
+            runs.forget(pipeline_id, query_id)
             raise PipelineFenced(_fenced_text(client, pipeline_id, mine)) from error
         raise
-    _runs.pop((pipeline_id, query_id), None)
-    if len(_runs) >= RUNS_MAX:
-        _runs.pop(next(iter(_runs)))
-    _runs[pipeline_id, query_id] = run
+    runs.remember(pipeline_id, query_id, run)
     return run
 
 

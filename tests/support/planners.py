@@ -1,0 +1,49 @@
+"""Processes that plan batches, as the Python processes of a driver do."""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from semel.client import Client, Identity
+from semel.spark import pipeline, runs
+from semel.spark.checkpoint import Checkpoint
+
+READY_SECONDS = 60.0
+
+
+class Planner:
+    """A process of its own, which lives from its first plan to the end of the block.
+
+    Those with one scratch directory are siblings: Spark gives every driver one, with a name of this kind.
+    """
+
+    def __init__(self, bootstrap: str, scratch: Path) -> None:
+        scratch.mkdir(exist_ok=True)
+        self._bootstrap = bootstrap
+        self._process = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(str(scratch),)
+        )
+
+    def __enter__(self) -> "Planner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.shutdown()
+
+    def plan(self, pipeline_id: str, checkpoint: Checkpoint, *, decides: bool = False) -> Identity:
+        """Plan a batch, and decide that it counts or leave it; the run."""
+        future = self._process.submit(_plan, self._bootstrap, pipeline_id, checkpoint, decides)
+        return future.result(READY_SECONDS)
+
+
+def _begin(scratch: str) -> None:
+    os.environ[runs.SCRATCH] = scratch
+
+
+def _plan(bootstrap: str, pipeline_id: str, checkpoint: Checkpoint, decides: bool) -> Identity:
+    with Client(bootstrap, timeout_s=5) as client:
+        plan = pipeline.plan_stream(client, pipeline_id, checkpoint)
+        if decides:
+            pipeline.decide(client, plan, [])
+        return plan.run

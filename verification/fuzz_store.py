@@ -6,7 +6,6 @@ the workload of ``store_life``; then some of its files are damaged, cut, exchang
 
 import asyncio
 import json
-import marshal
 import random
 import struct
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from crc32c import crc32c
+from msgspec import msgpack
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
@@ -42,7 +42,7 @@ PLAIN: Final[tuple[Any, ...]] = (
     3,
     -1,
     99,
-    2**70,
+    2**64 - 1,
     1.5,
     "",
     "x",
@@ -179,13 +179,16 @@ def journal(chance: random.Random) -> bytes:
 def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
     """The facts of its first frame are damaged, and the checksum is right.
 
-    They are damaged as values and not as bytes: Python's ``marshal`` takes any length for granted, and
-    whoever can make a checksum right can write anything into a directory.
+    They are damaged as values, so that what is wrong is found by those who look at types and numbers, or as
+    bytes, so that it is found by the one who reads MessagePack.
     """
     _, row, number, facts, batches, has_batches = _HEADER.unpack_from(data)
     begin = _HEADER.size + 4
-    values = marshal.loads(data[begin : begin + facts]) if facts else ([], [])
-    changed = marshal.dumps(_other(values, chance))
+    packed = data[begin : begin + facts] or msgpack.encode(([], []))
+    if chance.random() < 0.2:
+        changed = damaged(packed, chance, others)
+    else:
+        changed = msgpack.encode(_other(msgpack.decode(packed), chance))
     rest = data[begin + facts : begin + facts + batches]
     header = _HEADER.pack(FORMAT, row, max(number, 1), len(changed), len(rest), has_batches)
     checksum = crc32c(rest, crc32c(changed, crc32c(header)))

@@ -101,7 +101,7 @@ class Looping:
             Clock(),
             self.metrics,
             self._publish,
-            lambda key: key in self.awaited,
+            lambda keys: not self.awaited.isdisjoint(keys),
         )
         self.task = asyncio.create_task(self.loop.run())
         self.outcomes: list[Outcome] = []

@@ -59,7 +59,7 @@ from semel.store.interface import Store, StoreFull
 __all__ = ["CommitLoop", "Done", "Outcome"]
 
 Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer | None]], None]
-IsAwaited = Callable[[PartitionKey], bool]
+IsAwaited = Callable[[Iterable[PartitionKey]], bool]
 
 _DURABLE = frozenset(DURABLE)
 _PAGE = 1_000
@@ -76,7 +76,7 @@ class CommitLoop:
         clock: Clock,
         metrics: Metrics,
         publish: Publish,
-        is_awaited: IsAwaited = lambda key: False,
+        is_awaited: IsAwaited = lambda keys: False,
     ) -> None:
         self.state = BrokerState(term=store.term)
         self.early = Early()
@@ -299,7 +299,7 @@ class CommitLoop:
 
     def _is_awaited_now(self, facts: Iterable[Fact]) -> bool:
         """Whether a reader that looks past open transactions waits for one of these."""
-        return any(type(fact) is BatchAppended and self._is_awaited(fact.partition) for fact in facts)
+        return self._is_awaited(fact.partition for fact in facts if type(fact) is BatchAppended)
 
     def _keep_early(self, tick: Tick) -> None:
         self._metrics.transactions.early_ticks += 1

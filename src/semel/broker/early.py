@@ -13,8 +13,8 @@ Until then it is kept here:
 It is bounded in facts, bytes and time. What would go beyond is an ordinary tick, which flushes everything.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from semel.broker.tail import BATCH_BYTES_MAX
 from semel.core.facts import BatchAppended, BatchStaged, PendingChanged, ProducerAdvanced, TransactionChanged
@@ -27,14 +27,9 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 FLUSH_AFTER_SECONDS: Final = 0.1
 """How long early work may stay unflushed. Whoever wants to see it sooner asks for a flush."""
 
-_CHANGES: Final[dict[type, Callable[[Any], Key]]] = {
-    BatchAppended: lambda fact: fact.partition,
-    BatchStaged: lambda fact: fact.partition,
-    ProducerAdvanced: lambda fact: fact.key,
-    TransactionChanged: lambda fact: TransactionKey(fact.transaction.transactional_id),
-    PendingChanged: lambda fact: PendingKey(fact.group_id),
-}
-"""The facts that may be early, and the entity that each of them changes."""
+_MAY_BE_EARLY: Final = frozenset(
+    {BatchAppended, BatchStaged, ProducerAdvanced, TransactionChanged, PendingChanged}
+)
 
 
 class Early:
@@ -48,8 +43,7 @@ class Early:
         """Those whose logs are longer than readers know. The same set for ever: others hold on to it."""
         self.since = 0.0
         """When the oldest of it was written, on the event loop's clock."""
-        # By kind too: a group and a transactional id of the same name are equal as tuples.
-        self._values: dict[tuple[type, Key], Value | None] = {}
+        self._values: dict[Key, Value | None] = {}
         self._size_bytes = 0
 
     def __bool__(self) -> bool:
@@ -59,7 +53,7 @@ class Early:
         """Whether these may be added."""
         if len(self.facts) + len(facts) > FACTS_MAX or self._size_bytes + size_bytes > BYTES_MAX:
             return False
-        return all(type(fact) in _CHANGES for fact in facts)
+        return _MAY_BE_EARLY.issuperset(map(type, facts))
 
     def add(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer], now: float) -> None:
         """An early tick was written; ``state`` is what it led to."""
@@ -67,16 +61,23 @@ class Early:
             self.since = now
         self.facts += facts
         nth = iter(batches)
+        values = self._values
         for fact in facts:
             kind = type(fact)
-            key = _CHANGES[kind](fact)
-            self._values[type(key), key] = state.tables[type(key)][key]
             if kind is BatchAppended:
+                values[fact.partition] = state.partitions[fact.partition]
                 self.partitions.add(fact.partition)
                 self._keep(next(nth))
+            elif kind is ProducerAdvanced:
+                values[fact.key] = fact.state
+            elif kind is TransactionChanged:
+                values[TransactionKey(fact.transaction.transactional_id)] = fact.transaction
             elif kind is BatchStaged:
+                # The partition is as it was.
                 self._size_bytes += len(next(nth))
                 self.batches.append(None)
+            else:
+                values[PendingKey(fact.group_id)] = fact.pending or None
 
     def _keep(self, batch: Buffer) -> None:
         self._size_bytes += len(batch)
@@ -94,4 +95,4 @@ class Early:
 
     def values(self) -> Iterable[tuple[Key, Value | None]]:
         """The entities that are newer than the ledger has them."""
-        return ((key, value) for (_, key), value in self._values.items())
+        return self._values.items()

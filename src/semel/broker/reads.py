@@ -95,9 +95,9 @@ class Reads:
         self._flush = flush
         self._turn = turn or _no_turn
 
-    def is_awaited(self, key: PartitionKey) -> bool:
-        """Whether a reader that looks past open transactions waits for a partition."""
-        return self._waiting.is_awaited(key, Isolation.READ_UNCOMMITTED)
+    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+        """Whether a reader that looks past open transactions waits for one of the partitions."""
+        return self._waiting.is_awaited(keys, Isolation.READ_UNCOMMITTED)
 
     def publish(
         self,

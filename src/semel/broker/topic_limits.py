@@ -1,13 +1,13 @@
 """What the hot path needs of a topic: its configs in numbers, its keys. Read once, used for every batch."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from semel.core.data import Data
 from semel.core.topic_configs import value_of, words
 from semel.core.types import PartitionKey, Topic
 
 
-class TopicLimits(NamedTuple):
+class TopicLimits(Data):
     """The configs of a topic that the broker acts on."""
 
     max_message_bytes: int

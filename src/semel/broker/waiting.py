@@ -10,7 +10,7 @@ counts what was published since its look and goes to sleep in one step.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from semel.broker.views import Isolation
@@ -63,9 +63,11 @@ class Waiting:
         """How many partitions somebody waits for."""
         return len(self._by_partition)
 
-    def is_awaited(self, key: PartitionKey, isolation: Isolation) -> bool:
-        """Whether somebody with this isolation waits for a partition."""
-        return any(waiter.interests[key] is isolation for waiter in self._by_partition.get(key, ()))
+    def is_awaited(self, keys: Iterable[PartitionKey], isolation: Isolation) -> bool:
+        """Whether somebody with this isolation waits for one of the partitions."""
+        return self.parked > 0 and any(
+            waiter.interests[key] is isolation for key in keys for waiter in self._by_partition.get(key, ())
+        )
 
     async def wait(
         self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, timeout_seconds: float

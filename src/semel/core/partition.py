@@ -225,17 +225,16 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
             return Decision(Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
         return Decision(known)
     also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
+    is_early = not joined.is_two_phase
     if command.is_journal:
-        decision = _staged(key, partition, command, producer_key, producer, also, now)
-    else:
-        opens = producer.transaction_first_offset < 0
-        first_offset = partition.high_watermark if opens else producer.transaction_first_offset
-        advanced = advance(
-            producer, _stamped(command), partition.high_watermark, now, transaction_first_offset=first_offset
-        )
-        facts = (ProducerAdvanced(producer_key, advanced), *also)
-        decision = _appended(key, partition, command, now, facts, opens_transaction=opens)
-    return Decision(decision.answer, decision.facts, decision.batches, (), not joined.is_two_phase)
+        return _staged(key, partition, command, producer_key, producer, also, now, is_early=is_early)
+    opens = producer.transaction_first_offset < 0
+    first_offset = partition.high_watermark if opens else producer.transaction_first_offset
+    advanced = advance(
+        producer, _stamped(command), partition.high_watermark, now, transaction_first_offset=first_offset
+    )
+    facts = (ProducerAdvanced(producer_key, advanced), *also)
+    return _appended(key, partition, command, now, facts, opens_transaction=opens, is_early=is_early)
 
 
 def _staged(
@@ -246,6 +245,8 @@ def _staged(
     producer: ProducerState,
     also: tuple[Fact, ...],
     now: int,
+    *,
+    is_early: bool,
 ) -> Decision:
     header = command.header
     latest = _latest(command, now)
@@ -264,7 +265,7 @@ def _staged(
         *also,
     )
     answer = Appended(ErrorCode.NONE, -1, command.log_append_time, partition.log_start_offset)
-    return Decision(answer, facts, (command.records,))
+    return Decision(answer, facts, (command.records,), (), is_early)
 
 
 def _stamped(command: Append) -> BatchHeader:
@@ -291,6 +292,7 @@ def _appended(
     also: tuple[Fact, ...],
     *,
     opens_transaction: bool,
+    is_early: bool = False,
 ) -> Decision:
     header = command.header
     base = partition.high_watermark
@@ -307,7 +309,7 @@ def _appended(
         opens_transaction,
     )
     answer = Appended(ErrorCode.NONE, base, command.log_append_time, partition.log_start_offset)
-    return Decision(answer, (fact, *also), (command.records,))
+    return Decision(answer, (fact, *also), (command.records,), (), is_early)
 
 
 def _delete_records(state: "BrokerState", command: DeleteRecords, now: int) -> Decision:

@@ -148,9 +148,12 @@ class _Produce:
 
     def start(self, topics: list[Topic | None]) -> None:
         """Check what can be checked without the log, and submit the rest."""
+        now = self._broker.now()
         for data, topic in zip(self._request.topic_data, topics, strict=True):
+            limits = None if topic is None else self._broker.catalog.limits(topic)
+            membership = None if limits is None else self._membership(limits)
             for part in data.partition_data:
-                self._refused.append(self._prepare(topic, part.index, part.records))
+                self._refused.append(self._prepare(limits, part.index, part.records, membership, now))
         nothing = self._refuses_all()
         if nothing is not None:
             self._commands.clear()
@@ -176,27 +179,42 @@ class _Produce:
         parts = (part for data in self._request.topic_data for part in data.partition_data)
         return any(part.records is not None and is_transactional(part.records) for part in parts)
 
-    def _prepare(self, topic: Topic | None, index: int, records: Buffer | None) -> Refusal | None:
-        if topic is None:
+    def _prepare(
+        self,
+        limits: TopicLimits | None,
+        index: int,
+        records: Buffer | None,
+        membership: Membership | None,
+        now: int,
+    ) -> Refusal | None:
+        if limits is None:
             by_id = self._context.version >= 13
             return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
-        if not 0 <= index < topic.partitions:
+        if not 0 <= index < len(limits.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         header, error = check_produced(records, self._context.version)
         if header is None or records is None:
             return error, None
         if self._request.acks not in (-1, 0, 1):
             return ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1"
-        if header.is_transactional:
-            if self._request.transactional_id is None:
-                return UNAUTHORIZED
-            if header.producer_id < 0:
-                return ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction without a producer id"
-        return self._fit(topic, index, header, records)
+        if not header.is_transactional:
+            return self._fit(limits, index, header, records, None, now)
+        if membership is None:
+            return UNAUTHORIZED
+        if header.producer_id < 0:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction without a producer id"
+        return self._fit(limits, index, header, records, membership, now)
 
-    def _fit(self, topic: Topic, index: int, header: BatchHeader, records: Buffer) -> Refusal | None:
+    def _fit(
+        self,
+        limits: TopicLimits,
+        index: int,
+        header: BatchHeader,
+        records: Buffer,
+        membership: Membership | None,
+        now: int,
+    ) -> Refusal | None:
         """Hold the batch against the topic's configs; what fits waits for the commit."""
-        limits = self._broker.catalog.limits(topic)
         if header.length > limits.max_message_bytes:
             return (
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -205,7 +223,6 @@ class _Produce:
         if id(records) in self._keyless:
             return self._keyless[id(records)]
         append_time = -1
-        now = self._broker.now()
         if limits.log_append_time:
             append_time = now
             records = with_log_append_time(records, append_time)
@@ -213,16 +230,17 @@ class _Produce:
             return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far in the future for this topic"
         elif 0 <= header.base_timestamp < now - limits.before_max_ms:
             return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too old for this topic"
-        membership = self._membership(limits) if header.is_transactional else None
         self._commands.append(
             Append(limits.partitions[index], header, records, append_time, membership, limits.is_journal)
         )
         return None
 
-    def _membership(self, limits: TopicLimits) -> Membership:
+    def _membership(self, limits: TopicLimits) -> Membership | None:
         """The transaction that the request's transactional batches belong to."""
+        if self._request.transactional_id is None:
+            return None
         return Membership(
-            self._request.transactional_id or "",
+            self._request.transactional_id,
             2 if self._context.version >= SECOND_GENERATION else 1,
             self._broker.settings.transaction_partition_verification_enable,
             limits.block_max_ms,

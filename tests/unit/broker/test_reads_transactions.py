@@ -249,7 +249,7 @@ async def test_a_reader_waits_when_there_is_no_room_to_flush() -> None:
     early = Unflushed(reading, has_room=False)
     early.append()
     fetch = await reading.park(1, isolation=UNCOMMITTED)
-    assert reading.reads.is_awaited(ZERO)
+    assert reading.reads.is_awaited([ZERO])
     early.has_room = True
     await early.flush()
     assert offsets(await fetch) == [1]
@@ -258,13 +258,13 @@ async def test_a_reader_waits_when_there_is_no_room_to_flush() -> None:
 async def test_only_readers_of_everything_keep_a_tick_from_being_early() -> None:
     reading = await seen()
     committed = await reading.park(1, isolation=COMMITTED)
-    assert not reading.reads.is_awaited(ZERO)
+    assert not reading.reads.is_awaited([ZERO])
     everything = await reading.park(1, isolation=UNCOMMITTED)
-    assert reading.reads.is_awaited(ZERO)
-    assert not reading.reads.is_awaited(ONE)
+    assert reading.reads.is_awaited([ZERO])
+    assert not reading.reads.is_awaited([ONE])
     reading.append()
     await asyncio.gather(committed, everything)
-    assert not reading.reads.is_awaited(ZERO)
+    assert not reading.reads.is_awaited([ZERO])
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def _named(text: str, option: str) -> tuple[str, tuple[str, int]]:
 
 
 def _address(text: str, option: str) -> tuple[str, int]:
-    from semel.client.addresses import parse_address
+    from semel.wire.addresses import parse_address
 
     try:
         return parse_address(text)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from semel.client.addresses import Address, parse_addresses
 from semel.client.connection import Connection, Pending
 from semel.client.errors import (
     AuthenticationFailed,
@@ -30,6 +29,7 @@ from semel.client.errors import (
 )
 from semel.client.retry import Attempts
 from semel.client.security import Security
+from semel.wire.addresses import Address, parse_addresses
 from semel.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Any
 
 from semel.client import Partition, Security
-from semel.client.addresses import parse_addresses
 from semel.client.security import NAMES as SECURITY
 from semel.client.security import REFUSED as REFUSED_SECURITY
 from semel.spark.errors import OptionError
 from semel.spark.vectors import Vector, parse_vector
+from semel.wire.addresses import parse_addresses
 
 PREFIX = "kafka."
 COMMON = (

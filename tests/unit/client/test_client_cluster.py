@@ -14,10 +14,10 @@ from semel.client import (
     RequestTimedOut,
     UnsupportedRequest,
 )
-from semel.client.addresses import parse_address, parse_addresses
 from semel.client.connection import Connection, Range
 from semel.client.errors import ErrorCode, check
 from semel.client.retry import Attempts
+from semel.wire.addresses import parse_address, parse_addresses
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.messages import (
     ApiVersion,

@@ -203,11 +203,16 @@ class Following:
     def _apply_now(self, commits: Sequence[Commit]) -> None:
         facts: list[Fact] = []
         places: list[Place] = []
+        written: list[Place] = []
+        batches: list[Buffer] = []
         for commit in commits:
-            if commit.is_journaled:
-                self._chunks.write_now(commit.places, commit.batches)
             facts += commit.facts
             places += commit.places
+            if commit.is_journaled:
+                written += commit.places
+                batches += commit.batches
+        # They are neighbours in the chunk, so it is one call for many commits.
+        self._chunks.write_now(written, batches)
         self._ledger.apply_now(facts, places, commits[-1].number)
 
     def _synchronise_now(self) -> None:

@@ -143,13 +143,14 @@ class EdgeUnderTest:
 async def serving(
     handlers: Handlers | None = None,
     produces: Produces | None = None,
+    submits: Mapping[int, Any] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     **settings: Any,
 ) -> AsyncIterator[EdgeUnderTest]:
-    """A server that serves ApiVersions, these handlers, and Produce."""
+    """A server that serves ApiVersions, these handlers, Produce, and what else is submitted."""
     broker = FakeBroker(**settings)
     produces = produces or Produces()
-    dispatch = Dispatch({18: api_versions, **(handlers or {})}, produces.submit)  # type: ignore[dict-item]
+    dispatch = Dispatch({18: api_versions, **(handlers or {})}, {0: produces.submit, **(submits or {})})  # type: ignore[dict-item]
     listener = ListenerConfig("test", "127.0.0.1", 0, ssl_context=ssl_context)
     server = Server(broker, [listener], dispatch)  # type: ignore[arg-type]
     await server.start()

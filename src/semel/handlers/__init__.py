@@ -1,8 +1,8 @@
 """What is served: `HANDLERS` maps an API key to the function that answers it.
 
 One module per family, with the same name as the messages in `semel.wire.messages`; each has its own
-`HANDLERS`, which are put together here. An API without an entry is neither served nor advertised. Produce
-is not in the table: it is the hot path and has a shape of its own (`produce.submit`).
+`HANDLERS`, which are put together here. An API without an entry is neither served nor advertised. `SUBMITS`
+are those that come most often and need no task (`submitting`). Produce is only there.
 """
 
 from dataclasses import replace
@@ -15,6 +15,7 @@ from semel.handlers import (
     groups,
     metadata,
     offsets,
+    produce,
     runs,
     topics,
     transaction_admin,
@@ -22,6 +23,7 @@ from semel.handlers import (
     transactions,
 )
 from semel.handlers.context import Handler
+from semel.handlers.submitting import Submit
 from semel.handlers.transaction_errors import INIT_PRODUCER_ID
 from semel.wire.messages import APIS, Api
 from semel.wire.messages.semel import FIRST_OWN_KEY
@@ -41,6 +43,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     **features.HANDLERS,
     **runs.HANDLERS,
 }
+
+SUBMITS: Final[dict[int, Submit]] = {PRODUCE: produce.submit, **transactions.SUBMITS}
 
 
 def served(*, two_phase: bool = False, extensions: bool = True) -> list[Api]:

@@ -8,7 +8,7 @@ else, so that batches keep their order.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final, TypeAlias
 
 from semel.broker.broker import Broker
@@ -17,6 +17,7 @@ from semel.broker.topic_limits import TopicLimits
 from semel.core.partition import Append, Appended, Membership
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, RequestContext
+from semel.handlers.submitting import Done
 from semel.handlers.transaction_errors import PRODUCE, told
 from semel.store.interface import StoreFull
 from semel.wire.batch import CODEC_MASK, is_transactional
@@ -58,8 +59,6 @@ OPENED_HERE_BYTES_MAX: Final = 4_096
 """Up to this size a batch that is not compressed is opened where it came in: a thread costs more."""
 FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
 FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
-
-Done: TypeAlias = Callable[[ProduceResponse | CloseConnection | None], None]
 
 
 def submit(

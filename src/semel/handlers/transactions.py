@@ -9,10 +9,11 @@ A request of the first generation that comes late, on a connection that its clie
 answered; the connection is closed.
 """
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
+from semel.broker.commit_loop import Outcome
 from semel.core.partition import AllocateProducerId
 from semel.core.transactions.commands import (
     NO_CONNECTION,
@@ -28,6 +29,7 @@ from semel.core.transactions.commands import (
 from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.metadata import INTERNAL_TOPICS
+from semel.handlers.submitting import Done, Submit, answered, ask
 from semel.handlers.transaction_errors import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -139,20 +141,33 @@ async def add_partitions_to_txn(
         rights that v4 needs is one setting for all: without semel.cluster.action.enable it is
         CLUSTER_AUTHORIZATION_FAILED.
     """
+    response: AddPartitionsToTxnResponse = await answered(_submit_partitions, broker, request, context)
+    return response
+
+
+def _submit_partitions(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext, done: Done
+) -> Coroutine[Any, Any, None] | None:
     is_between_brokers = context.version >= BETWEEN_BROKERS
     if is_between_brokers and not broker.settings.semel_cluster_action_enable:
-        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        done(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return None
     asked = request.transactions if is_between_brokers else [_as_transaction(request)]
-    adding = [await _look_up(broker, each, context) for each in asked]
-    results = await _add(broker, adding, context)
-    if is_between_brokers:
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=result)
-                for each, result in zip(asked, results, strict=True)
-            ]
-        )
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
+    found = {topic.name: broker.catalog.cached(topic.name) for each in asked for topic in each.topics}
+    if None in found.values():
+        return _look_up_first(broker, asked, found, context, done)
+    _add(broker, asked, found, context, done)
+    return None
+
+
+async def _look_up_first(
+    broker: Broker,
+    asked: list[AddPartitionsToTxnTransaction],
+    names: Iterable[str],
+    context: RequestContext,
+    done: Done,
+) -> None:
+    _add(broker, asked, await broker.catalog.topics(tuple(names)), context, done)
 
 
 def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
@@ -164,8 +179,12 @@ def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTra
     )
 
 
-async def _look_up(broker: Broker, asked: AddPartitionsToTxnTransaction, context: RequestContext) -> _Adding:
-    found = await broker.catalog.topics({each.name for each in asked.topics})
+def _find(
+    broker: Broker,
+    asked: AddPartitionsToTxnTransaction,
+    found: Mapping[str, Topic | None],
+    context: RequestContext,
+) -> _Adding:
     partitions: dict[tuple[str, int], PartitionKey] = {}
     refused: dict[tuple[str, int], ErrorCode] = {}
     limits: list[int] = []
@@ -189,18 +208,39 @@ def _limits(broker: Broker, topic: Topic | None) -> list[int]:
     return [] if limit < 0 else [limit]
 
 
-async def _add(
-    broker: Broker, adding: list[_Adding], context: RequestContext
+def _add(
+    broker: Broker,
+    asked: list[AddPartitionsToTxnTransaction],
+    found: Mapping[str, Topic | None],
+    context: RequestContext,
+    done: Done,
+) -> None:
+    """Have each transaction decided, all in one tick."""
+    adding = [_find(broker, each, found, context) for each in asked]
+    commands = [_add_command(each, context) for each in adding if _may_add(each)]
+
+    def tell(outcome: Outcome) -> AddPartitionsToTxnResponse:
+        answers = [FULL] * len(commands) if isinstance(outcome, StoreFull) else outcome
+        results = _results(adding, iter(answers), context)
+        if context.version < BETWEEN_BROKERS:
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=result)
+                for each, result in zip(asked, results, strict=True)
+            ]
+        )
+
+    ask(broker, commands, tell, done)
+
+
+def _results(
+    adding: list[_Adding], answers: Iterator[Any], context: RequestContext
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """Have each transaction decided, all in one tick; the results in the same order."""
-    commands = {at: _add_command(each, context) for at, each in enumerate(adding) if _may_add(each)}
-    try:
-        answers = dict(zip(commands, await broker.ask_all(list(commands.values())), strict=True))
-    except StoreFull:
-        answers = dict.fromkeys(commands, FULL)
+    """For each transaction, what became of its partitions; the answers are of those that could be asked."""
     results = []
-    for at, each in enumerate(adding):
-        answer = answers.get(at, ErrorCode.INVALID_REQUEST)
+    for each in adding:
+        answer = next(answers) if _may_add(each) else ErrorCode.INVALID_REQUEST
         if answer is SUPERSEDED:
             close_superseded(each.asked.transactional_id)
         if each.refused:
@@ -259,10 +299,19 @@ async def add_offsets_to_txn(
         TxnOffsetCommit 5 on clients do not need it.
     Differs:   never CONCURRENT_TRANSACTIONS. An empty group id is INVALID_GROUP_ID.
     """
+    response: AddOffsetsToTxnResponse = await answered(_submit_offsets, broker, request, context)
+    return response
+
+
+def _submit_offsets(
+    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext, done: Done
+) -> None:
     if not request.transactional_id:
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+        done(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
     if not request.group_id:
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        done(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        return
     command = AddOffsets(
         request.transactional_id,
         request.producer_id,
@@ -270,13 +319,14 @@ async def add_offsets_to_txn(
         request.group_id,
         connection=context.connection_id,
     )
-    try:
-        error = await broker.ask(command)
-    except StoreFull:
-        error = FULL
-    if error is SUPERSEDED:
-        close_superseded(request.transactional_id)
-    return AddOffsetsToTxnResponse(error_code=told(error, ADD_OFFSETS_TO_TXN, context.version))
+
+    def tell(outcome: Outcome) -> AddOffsetsToTxnResponse:
+        error = FULL if isinstance(outcome, StoreFull) else outcome[0]
+        if error is SUPERSEDED:
+            close_superseded(request.transactional_id)
+        return AddOffsetsToTxnResponse(error_code=told(error, ADD_OFFSETS_TO_TXN, context.version))
+
+    ask(broker, [command], tell, done)
 
 
 async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
@@ -290,8 +340,14 @@ async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContex
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a connection that its client has given up
         is not answered (KAFKA-17754).
     """
+    response: EndTxnResponse = await answered(_submit_end, broker, request, context)
+    return response
+
+
+def _submit_end(broker: Broker, request: EndTxnRequest, context: RequestContext, done: Done) -> None:
     if not request.transactional_id:
-        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+        done(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
     command = EndTransaction(
         request.transactional_id,
         request.producer_id,
@@ -300,17 +356,18 @@ async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContex
         version=2 if context.version >= 5 else 1,
         connection=context.connection_id,
     )
-    try:
-        given = await broker.ask(command)
-    except StoreFull:
-        given = ProducerGiven(FULL)
-    if given is SUPERSEDED:
-        close_superseded(request.transactional_id)
-    return EndTxnResponse(
-        error_code=told(given.error, END_TXN, context.version),
-        producer_id=given.producer_id,
-        producer_epoch=given.epoch,
-    )
+
+    def tell(outcome: Outcome) -> EndTxnResponse:
+        given = ProducerGiven(FULL) if isinstance(outcome, StoreFull) else outcome[0]
+        if given is SUPERSEDED:
+            close_superseded(request.transactional_id)
+        return EndTxnResponse(
+            error_code=told(given.error, END_TXN, context.version),
+            producer_id=given.producer_id,
+            producer_epoch=given.epoch,
+        )
+
+    ask(broker, [command], tell, done)
 
 
 HANDLERS: dict[int, Handler] = {
@@ -318,4 +375,10 @@ HANDLERS: dict[int, Handler] = {
     ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     END_TXN: end_txn,
+}
+
+SUBMITS: dict[int, Submit] = {
+    ADD_PARTITIONS_TO_TXN: _submit_partitions,
+    ADD_OFFSETS_TO_TXN: _submit_offsets,
+    END_TXN: _submit_end,
 }

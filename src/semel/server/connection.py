@@ -38,7 +38,7 @@ from semel.server.under_way import UnderWay
 from semel.store.interface import StoreBroken, StoreFull
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser, encode_response
-from semel.wire.messages import FetchRequest, ProduceRequest
+from semel.wire.messages import FetchRequest
 from semel.wire.schema import Buffer, Request
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ class Connection(asyncio.Protocol):
 
         Produce counts even if nobody waits for an answer: a client that wants none may leave right after it.
         """
-        is_handled = self._task is not None and not self._is_produce_first()
-        if not self._waiting or is_handled or self._outgoing is None or self._outgoing.is_tls:
+        if not self._waiting or self._is_held() or self._outgoing is None or self._outgoing.is_tls:
             return False
         self._has_ended = True
         self._schedule_turn()
@@ -149,7 +148,7 @@ class Connection(asyncio.Protocol):
         edge.dismiss(self)
         edge.responses.change(-self._unsent)
         self._unsent = 0
-        if self._task is not None and not self._is_produce_first():
+        if self._task is not None and self._under_way[0].api_key not in edge.dispatch.submits:
             self._task.cancel()
         still_held = sum(each.size for each in self._under_way)
         edge.requests.forget(self)
@@ -159,8 +158,9 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._out.clear()
 
-    def _is_produce_first(self) -> bool:
-        return bool(self._under_way) and self._under_way[0].api_key == PRODUCE
+    def _is_held(self) -> bool:
+        """Whether what is under way is no Produce, so that nothing may be begun before it is answered."""
+        return bool(self._under_way) and self._under_way[0].api_key != PRODUCE
 
     # Beginning requests.
 
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         while waiting and not self._is_doomed and self._task is None:
             frame = waiting[0]
             if len(frame) >= 2 and frame[0] == 0 and frame[1] == PRODUCE:
-                if len(self._under_way) >= self._requests_max:
+                if len(self._under_way) >= self._requests_max or self._is_held():
                     break
             elif self._under_way:
                 break
@@ -198,12 +198,13 @@ class Connection(asyncio.Protocol):
         )
         self._under_way.append(under_way)
         edge.requests.begin(self, is_produce=header.api_key == PRODUCE)
-        if not isinstance(message, ProduceRequest):
+        submit = edge.dispatch.submits.get(header.api_key)
+        if submit is None:
             handler = edge.dispatch.handlers[header.api_key]
             self._task = self._loop.create_task(self._handle(handler, message, context, under_way))
             return
         try:
-            first = edge.dispatch.submit_produce(edge.broker, message, context, under_way.done)
+            first = submit(edge.broker, message, context, under_way.done)
             if first is not None:
                 self._task = self._loop.create_task(self._look_up(first, under_way))
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
@@ -211,7 +212,7 @@ class Connection(asyncio.Protocol):
                 under_way.done(error)
 
     async def _look_up(self, first: Coroutine[Any, Any, None], under_way: UnderWay) -> None:
-        """A Produce request that has to look something up; nothing behind it may overtake it."""
+        """A request that has to look something up; nothing behind it may overtake it."""
         try:
             await first
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only

@@ -7,14 +7,14 @@ one that nobody knows. A request that is refused here has no answer in the proto
 version it was asked, because it is how a client finds out what may be asked (docs/behaviours.md, 93).
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
 
-from semel.broker.broker import Broker
-from semel.handlers.context import CloseConnection, Handler, RequestContext
+from semel.handlers.context import CloseConnection, Handler
+from semel.handlers.submitting import Submit
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import RequestHeader, decode_request_header
-from semel.wire.messages import APIS, Api, ApiVersionsRequest, ProduceRequest
+from semel.wire.messages import APIS, Api, ApiVersionsRequest
 from semel.wire.schema import Buffer, Request, Response
 
 PRODUCE: Final = 0
@@ -24,27 +24,23 @@ API_VERSIONS: Final = 18
 Outcome: TypeAlias = Response | CloseConnection | None
 """What became of a request: a response, a reason to close, or None where no response is wanted."""
 
-SubmitProduce: TypeAlias = Callable[
-    [Broker, ProduceRequest, RequestContext, Callable[[Any], None]], Coroutine[Any, Any, None] | None
-]
-"""Submits at once and returns None, or returns what has to be awaited before it is submitted."""
-
 
 class Dispatch:
     """The APIs that are served, and who serves them."""
 
-    __slots__ = ("_served", "handlers", "submit_produce")
+    __slots__ = ("_served", "handlers", "submits")
 
     def __init__(
         self,
         handlers: Mapping[int, Handler],
-        submit_produce: SubmitProduce,
+        submits: Mapping[int, Submit],
         apis: Iterable[Api] = APIS.values(),
     ) -> None:
         self.handlers = handlers
-        self.submit_produce = submit_produce
+        self.submits = submits
+        """Those that need no task. One that is among the handlers too is served by this."""
         self._served: dict[int, Api] = {
-            each.key: each for each in apis if each.key == PRODUCE or each.key in handlers
+            each.key: each for each in apis if each.key in handlers or each.key in submits
         }
 
     def read(self, frame: Buffer) -> tuple[RequestHeader, Request, int]:

@@ -8,6 +8,7 @@ from typing import Any
 from support.edge import Client, EdgeUnderTest, Produces, serving
 from support.in_memory import broker_in_memory, make_topic
 
+from semel.handlers import submitting
 from semel.server.listener import ListenerConfig
 from semel.server.server import Server
 from semel.wire.frames import decode_response_header
@@ -99,6 +100,72 @@ async def test_an_end_does_not_overtake_the_batches_before_it() -> None:
         produces.answer()
         for _ in range(5):
             await client.receive()
+
+
+async def test_nothing_overtakes_an_end_that_is_submitted() -> None:
+    ends: list[Any] = []
+    produces = Produces()
+
+    def submit(broker: Any, request: Any, context: Any, done: Any) -> None:
+        ends.append(done)
+
+    async with serving(produces=produces, submits={END_TXN: submit}) as under_test:
+        client = await under_test.connect()
+        client.send(ProduceRequest(acks=-1, timeout_ms=0), 9)
+        client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
+        client.send(ProduceRequest(acks=-1, timeout_ms=1), 9)
+        client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
+        await under_test.until(lambda: len(produces.waiting) == 1)
+        assert not ends, "what is before it is not answered"
+        produces.answer()
+        await under_test.until(lambda: len(ends) == 1)
+        await client.receive()
+        assert not produces.waiting, "it is not answered itself"
+        ends[0](EndTxnResponse())
+        await under_test.until(lambda: len(produces.waiting) == 1)
+        produces.answer()
+        await under_test.until(lambda: len(ends) == 2)
+        ends[1](EndTxnResponse())
+        assert [(await client.receive())[0] for _ in range(3)] == [2, 3, 4]
+
+
+async def test_what_is_submitted_outlives_its_client_and_gives_its_bytes_back() -> None:
+    found, ends = asyncio.Event(), []
+
+    def submit(broker: Any, request: Any, context: Any, done: Any) -> Any:
+        async def later() -> None:
+            await found.wait()
+            ends.append(done)
+
+        return later()
+
+    async with serving(submits={END_TXN: submit}) as under_test:
+        client = await under_test.connect()
+        client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
+        await under_test.until(lambda: under_test.edge.requests.under_way == 1)
+        await client.close()
+        await under_test.until(lambda: not under_test.edge.connections)
+        found.set()
+        await under_test.until(lambda: len(ends) == 1)
+        ends[0](EndTxnResponse())
+        assert under_test.edge.requests.under_way == 0
+
+
+async def test_a_mistake_in_an_answer_costs_the_one_who_asked() -> None:
+    """The answer is made by the commit loop, whose end would be that of the process."""
+
+    def tell(outcome: Any) -> Any:
+        raise LookupError("a mistake")
+
+    def submit(broker: Any, request: Any, context: Any, done: Any) -> None:
+        submitting.ask(under_test.broker, [], tell, done)  # type: ignore[arg-type]
+
+    async with serving(submits={END_TXN: submit}) as under_test:
+        under_test.broker.submit = lambda commands, done: done([])  # type: ignore[attr-defined]
+        client, other = await under_test.connect(), await under_test.connect()
+        client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
+        assert await client.is_closed()
+        assert (await ask(other, ApiVersionsRequest(), 0)).error_code == 0
 
 
 async def test_what_comes_late_on_an_old_connection_is_not_answered() -> None:

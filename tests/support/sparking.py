@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 #: The processes that Spark starts run this Python, with what these tests have on their path.
 ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
-    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), str(ROOT)]),
+    "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("tests/support/startup", "src", "tests", "")),
 }
 
 

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# Tests start hundreds of Pythons, and without bytecode that is kept each of them compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check fmt test chaos verify verify-long docs demo run bench profile peers ci clean

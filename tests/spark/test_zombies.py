@@ -20,6 +20,7 @@ from support.spark_points import BEGIN, await_caught, catch, points, sender, tra
 from support.sparking import ENVIRONMENT, Numbers, Pipeline
 
 from semel.wire.messages import ProduceRequest
+from tools.spark_classes import java_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -102,6 +103,7 @@ class Cluster:
                 **ENVIRONMENT,
                 "SPARK_HOME": str(home),
                 "SPARK_DAEMON_MEMORY": "256m",
+                "SPARK_DAEMON_JAVA_OPTS": java_options(),
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -139,6 +141,7 @@ def test_the_loser_of_speculation(
         "spark.speculation.quantile": "0.5",
         "spark.speculation.multiplier": "1.2",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": java_options(),
     }
     with DriverProcess(numbers.pipeline, master=cluster.master, settings=settings) as driver:
         loser = transactional_id(await_caught(caught, driver.check))

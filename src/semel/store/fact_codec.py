@@ -8,10 +8,10 @@ bytes that the ledger holds.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Union
+from typing import Any, Final, Union, get_args, get_type_hints
 
 from crc32c import crc32c
-from msgspec import DecodeError, inspect, msgpack
+from msgspec import DecodeError, msgpack
 
 from semel.core.data import Data
 from semel.core.facts import DURABLE, GroupChanged
@@ -28,10 +28,17 @@ class _GroupPacked(Data, tag="GroupChanged"):
 _AS_THEY_ARE: Final = frozenset(DURABLE) - {GroupChanged}
 _KINDS: Final = (*(kind for kind in DURABLE if kind in _AS_THEY_ARE), _GroupPacked)
 _FRAME: Final[Any] = tuple[list[Union[_KINDS]], list[Place]]  # type: ignore[valid-type]  # noqa: UP007
-
 _DECODER: Final = msgpack.Decoder(_FRAME)
 
-FORMAT: Final = crc32c(repr(inspect.type_info(_FRAME)).encode())
+
+def _form(hint: Any) -> tuple[Any, ...]:
+    """The names of classes and fields, and what they hold: the same in every version of Python."""
+    if isinstance(hint, type) and issubclass(hint, Data):
+        return hint.__name__, *((name, _form(each)) for name, each in get_type_hints(hint).items())
+    return hint.__name__ if isinstance(hint, type) else "", *map(_form, get_args(hint))
+
+
+FORMAT: Final = crc32c(repr(_form(_FRAME)).encode())
 
 
 def pack_facts(facts: Sequence[Fact], places: Sequence[Place]) -> bytes:

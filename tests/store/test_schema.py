@@ -34,7 +34,7 @@ from semel.core.types import (
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.queries import SCHEMA
-from semel.store.rows import pack_open_transactions
+from semel.store.rows import with_open_transaction
 from semel.store.sqlite_ledger import SqliteLedger
 
 HERE = Path(__file__).parent
@@ -232,7 +232,7 @@ def _version_1(path: Path) -> None:
     connection.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
     connection.execute("INSERT INTO cluster VALUES (1, 40, 12, 2)")
     connection.execute("INSERT INTO topics VALUES ('t', ?, 1, '{}')", (TOPIC_ID,))
-    opened = pack_open_transactions((OpenTransaction(0, 7),))
+    opened = with_open_transaction(b"", 0, 7)
     connection.execute("INSERT INTO partitions VALUES (1, ?, 0, 0, 5, 9, 100, ?)", (TOPIC_ID, opened))
     connection.execute("INSERT INTO batches VALUES (1, 0, 4, 9, 9, 1, 0, 100)")
     connection.execute("INSERT INTO chunks VALUES (1, 100)")

@@ -22,14 +22,14 @@ from semel.core.facts import (
     StagedDropped,
     TransactionClosed,
 )
-from semel.core.types import OpenTransaction, PartitionKey, ProducerKey, ProducerState
+from semel.core.types import PartitionKey, ProducerKey, ProducerState
 from semel.store.interface import Place
 from semel.store.queries import ManyRows, Statements
 from semel.store.rows import (
-    pack_open_transactions,
     pack_sent_batches,
     pack_staged,
-    unpack_open_transactions,
+    with_open_transaction,
+    without_open_transaction,
 )
 
 _ADD_BATCHES: Final = ManyRows("add_batches")
@@ -144,8 +144,9 @@ class PartitionFold:
         row.peak_timestamp = fact.peak_timestamp
         row.size_bytes += fact.size_bytes
         if fact.opens_transaction:
-            opened = OpenTransaction(fact.base_offset, fact.producer_id)
-            row.open_transactions += pack_open_transactions((opened,))
+            row.open_transactions = with_open_transaction(
+                row.open_transactions, fact.base_offset, fact.producer_id
+            )
         row.batches += (
             row.partition_id,
             fact.base_offset,
@@ -208,12 +209,7 @@ class PartitionFold:
     def transaction_closed(self, fact: TransactionClosed) -> None:
         """The producer's transaction is not open any more, and readers are told if it was aborted."""
         row = self._partition(fact.partition)
-        still_open = [
-            each
-            for each in unpack_open_transactions(row.open_transactions)
-            if each.producer_id != fact.producer_id
-        ]
-        row.open_transactions = pack_open_transactions(tuple(still_open))
+        row.open_transactions = without_open_transaction(row.open_transactions, fact.producer_id)
         if not fact.is_commit:
             row.last_aborted_offset = fact.marker_offset
             self._aborted += (

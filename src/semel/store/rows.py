@@ -44,9 +44,14 @@ def unpack_sent_batches(blob: bytes) -> tuple[SentBatch, ...]:
     return tuple(SentBatch(*each) for each in _SENT.iter_unpack(blob))
 
 
-def pack_open_transactions(transactions: tuple[OpenTransaction, ...]) -> bytes:
-    """The open transactions of a partition; empty for almost all."""
-    return b"".join(_OPEN.pack(*astuple(transaction)) for transaction in transactions)
+def with_open_transaction(blob: bytes, first_offset: int, producer_id: int) -> bytes:
+    """The open transactions of a partition, empty for almost all, and one more."""
+    return blob + _OPEN.pack(first_offset, producer_id)
+
+
+def without_open_transaction(blob: bytes, producer_id: int) -> bytes:
+    """The same without that of a producer. Most often it is the only one."""
+    return b"".join(_OPEN.pack(*each) for each in _OPEN.iter_unpack(blob) if each[1] != producer_id)
 
 
 def unpack_open_transactions(blob: bytes) -> tuple[OpenTransaction, ...]:

@@ -42,9 +42,19 @@ def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
 def _transaction_closed(state: "BrokerState", fact: TransactionClosed) -> None:
     partition = state.partitions[fact.partition]
     assert partition is not None
-    rest = tuple(each for each in partition.open_transactions if each.producer_id != fact.producer_id)
-    aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset
-    state.partitions[fact.partition] = partition.but(open_transactions=rest, last_aborted_offset=aborted)
+    opened = partition.open_transactions
+    # Most often it is the only one.
+    rest = () if len(opened) == 1 else tuple(each for each in opened if each.producer_id != fact.producer_id)
+    state.partitions[fact.partition] = Partition(
+        partition.log_start_offset,
+        partition.high_watermark,
+        partition.peak_timestamp,
+        partition.size_bytes,
+        rest,
+        partition.last_aborted_offset if fact.is_commit else fact.marker_offset,
+        partition.cleaned_offset,
+        partition.compactions,
+    )
 
 
 def _batch_staged(state: "BrokerState", fact: BatchStaged) -> None:

@@ -4,9 +4,6 @@ Spark puts them before all else on the path, and Python compiles what it takes f
 process: half a second for every worker. The same files are installed, and those are compiled already.
 """
 
-import gc
 import sys
 
 sys.path[:] = [each for each in sys.path if "/pyspark/" not in each or not each.endswith((".zip", ".jar"))]
-# Nothing of what is imported is garbage; to find that out again and again is a tenth of such a start.
-gc.set_threshold(20_000)

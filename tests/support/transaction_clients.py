@@ -66,6 +66,7 @@ class Clients:
         self.late: list[Any] = []
         """Requests on connections that were lost."""
         self.runs: list[tuple[int, int]] = []
+        self.decided: set[tuple[int, int]] = set()
         """Of the driver, which ends the transactions of others. The last is the current one."""
         self.driver_connection = 0
         self.accepted: set[bytes] = set()
@@ -161,7 +162,9 @@ class Clients:
         command = BeginAttempt(name, self.run_of_driver(is_old=is_old), TIMEOUT_MS, version)
         is_known, facts = name in self.clients, len(self.shelf.facts)
         given = self.shelf.run(command)
-        if command.driver.values()[1:] != self.runs[-1] or (is_known and given.error is not ErrorCode.NONE):
+        run = command.driver.values()[1:]
+        is_over = run != self.runs[-1] or run in self.decided
+        if is_over or (is_known and given.error is not ErrorCode.NONE):
             assert given.error is not ErrorCode.NONE
             assert len(self.shelf.facts) == facts
             return
@@ -197,6 +200,7 @@ class Clients:
             assert len(self.shelf.facts) == facts, "nothing has changed"
             return
         assert answer == GroupCommitted(ErrorCode.NONE)
+        self.decided.add(self.runs[-1])
         for each in members:
             self.expected.ended(each.transactional_id, is_commit=True)
             found = self.shelf.transaction(each.transactional_id)

@@ -33,7 +33,7 @@ _NOT_CURRENT: Final = "The run is not the current one of its driver."
 _REFUSALS: Final = {
     ErrorCode.PRODUCER_FENCED: _NOT_CURRENT,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: _NOT_CURRENT,
-    ErrorCode.INVALID_TXN_STATE: "The transactional id was used before; every attempt has one of its own.",
+    ErrorCode.INVALID_TXN_STATE: "The run has decided, or the transactional id was used before.",
 }
 """Why an attempt was not begun."""
 
@@ -134,8 +134,8 @@ async def begin_attempt(
         The run is the pair that a driver has; PRODUCER_FENCED (or INVALID_PRODUCER_ID_MAPPING) if it is not
         the current one. The transaction is open at once, and stays so until it is ended or
         semel.attempt.timeout.ms is over. The same request again gets the same pair until something was
-        written; then, and for an id that was used before, it is INVALID_TXN_STATE. A full disk is
-        COORDINATOR_NOT_AVAILABLE.
+        written; then, for an id that was used before, and when the run has decided, it is INVALID_TXN_STATE.
+        A full disk is COORDINATOR_NOT_AVAILABLE.
     Differs:   Kafka has nothing like it.
     """
     driver = Producer(

@@ -7,7 +7,7 @@ from support.transaction_rules import GROUP, J0, J1, M0, M1, Producer, Transacti
 
 from semel.core.facts import OffsetCommitted, TransactionChanged
 from semel.core.transactions import model, runs
-from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
+from semel.core.transactions.commands import SUPERSEDED, EndTransaction, InitProducer, ProducerGiven
 from semel.core.transactions.runs import BeginAttempt, GroupCommit, GroupCommitted
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionState
 
@@ -254,3 +254,39 @@ def test_producer_ids_that_are_used_up_are_replaced(
     assert len({*ids, *(each.producer_id for each in members), driver.producer_id}) == 7
     assert commit(driver, *members) == DONE
     holds_together(rules)
+
+
+def test_a_run_that_has_decided_begins_no_attempt(rules: TransactionRules, driver: Producer) -> None:
+    """Spark starts a copy of a slow task when the batch is nearly done; nobody would end what it opens."""
+    attempt = Attempt(driver, "a")
+    attempt.write(M0)
+    assert begin(driver, "asked before") == begin(driver, "asked before")
+    assert commit(driver, attempt) == DONE
+    assert rules.state_of("driver") is COMMITTED
+    for again in (rules, rules.restarted(), rules.restarted(term=9)):
+        driver.rules = again
+        for name in ("late", "asked before"):
+            answer = unchanged(again, lambda name=name: begin(driver, name))
+            assert answer.error is ErrorCode.INVALID_TXN_STATE
+    driver.rules = rules
+    successor = Producer(rules, 1, "driver")
+    assert begin(successor, "late").error is ErrorCode.NONE
+
+
+def test_a_group_commit_that_is_refused_ends_no_run(rules: TransactionRules, driver: Producer) -> None:
+    attempt = Attempt(driver, "a")
+    attempt.write(M0)
+    assert commit(driver, attempt, Producer(rules, 2, "nobody")).error is ErrorCode.INVALID_TXN_STATE
+    assert rules.state_of("driver") is TransactionState.EMPTY
+    assert begin(driver, "late").error is ErrorCode.NONE
+
+
+def test_who_had_the_id_before_is_not_told_that_its_end_was_this_one(rules: TransactionRules) -> None:
+    """A run that was taken over by its successor asks for the end of its own decision, too late."""
+    old = Producer(rules, 2, "driver")
+    taken = rules.run(InitProducer("driver", 60_000, old.producer_id, old.epoch))
+    assert taken.error is ErrorCode.NONE
+    successor = runs.Producer("driver", taken.producer_id, taken.epoch)
+    assert rules.run(GroupCommit(successor, ())) == DONE
+    late = EndTransaction("driver", old.producer_id, old.epoch, is_commit=True, version=2)
+    assert rules.run(late).error is FENCED

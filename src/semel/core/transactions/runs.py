@@ -4,9 +4,10 @@ A pipeline's *driver* has a transactional id of its own. Every time it takes tha
 is named by the pair that it got. The tasks of a run write in transactions of their own, its *attempts*, and
 the driver ends those that won, all at once, together with the offsets of its input:
 
-- ``BeginAttempt`` gives an attempt its pair, if the run is still the driver's current one. The attempt is
-  open from then on, before it has written anything: so whoever looks for what an older run has left finds
-  all of it, and nothing of an older run can be opened later. Its id is used once.
+- ``BeginAttempt`` gives an attempt its pair, if the run is still the driver's current one and has decided
+  nothing. The attempt is open from then on, before it has written anything: so whoever looks for what a run
+  has left, when it has decided or when the next one begins, finds all of it, and nothing of it can be opened
+  later. Its id is used once.
 - ``GroupCommit`` commits transactions and offsets in one decision, or refuses all of it and says what stood
   in the way. It is the driver's: a run that is not the current one is refused.
 
@@ -37,6 +38,7 @@ from semel.core.transactions.commands import (
 )
 from semel.core.transactions.joining import join
 from semel.core.transactions.model import Pair, check_pair, is_open, is_superseded, spoken
+from semel.core.transactions.states import Event, becomes
 from semel.core.types import (
     Buffer,
     ClusterKey,
@@ -49,6 +51,7 @@ from semel.core.types import (
     OffsetKey,
     PendingKey,
     TransactionKey,
+    TransactionState,
 )
 
 if TYPE_CHECKING:
@@ -119,6 +122,9 @@ class GroupCommitted(Data):
 def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Decision:
     """An attempt begins, if its run is the current one. It is open at once."""
     error = _check_run(state, command.driver)
+    if error is ErrorCode.NONE and _has_decided(state, command.driver):
+        # A copy of a task that Spark started when the others were nearly done: nobody would ever end it.
+        error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
         return Decision(ProducerGiven(error))
     known = state.transactions[TransactionKey(command.transactional_id)]
@@ -168,8 +174,23 @@ def group_commit(state: "BrokerState", command: GroupCommit, now: int) -> Decisi
         if error is not ErrorCode.NONE:
             return Decision(GroupCommitted(error))
         _take(draft, decision, facts, batches)
+    facts += _decided(state, driver, now)
     facts += spoken(state, driver.transactional_id, command.connection)
     return Decision(GroupCommitted(ErrorCode.NONE), tuple(facts), tuple(batches))
+
+
+def _has_decided(state: "BrokerState", driver: Producer) -> bool:
+    known = state.transactions[TransactionKey(driver.transactional_id)]
+    return known is not None and known.state is TransactionState.COMPLETE_COMMIT
+
+
+def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ...]:
+    """The run is over. Whoever comes with the pair before it is not the one who committed."""
+    known = state.transactions[TransactionKey(driver.transactional_id)]
+    if known is None or known.state is not TransactionState.EMPTY:
+        return ()
+    ended = known.but(state=becomes(known.state, Event.COMMIT), last_epoch=-1, updated_ms=now)
+    return (TransactionChanged(ended),)
 
 
 def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:

@@ -45,13 +45,14 @@ def _transaction_closed(state: "BrokerState", fact: TransactionClosed) -> None:
     opened = partition.open_transactions
     # Most often it is the only one.
     rest = () if len(opened) == 1 else tuple(each for each in opened if each.producer_id != fact.producer_id)
+    aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset
     state.partitions[fact.partition] = Partition(
         partition.log_start_offset,
         partition.high_watermark,
         partition.peak_timestamp,
         partition.size_bytes,
         rest,
-        partition.last_aborted_offset if fact.is_commit else fact.marker_offset,
+        aborted,
         partition.cleaned_offset,
         partition.compactions,
     )

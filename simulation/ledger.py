@@ -41,7 +41,8 @@ class SimulatedLedger:
         self.values: dict[tuple[type, Any], Value] = {}
         self.batches: dict[PartitionKey, list[StoredBatch]] = {}
         self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, Place]]] = {}
-        self._aborted: dict[PartitionKey, list[f.TransactionClosed]] = {}
+        self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}
+        """Marker, producer and first offset of aborted transactions."""
 
     def copy(self) -> "SimulatedLedger":
         """The same as of now, whatever is folded later."""
@@ -88,6 +89,8 @@ class SimulatedLedger:
             size_bytes=before.size_bytes + fact.size_bytes,
             open_transactions=opened,
         )
+        if fact.closes is not None:
+            after = self._closed(fact, fact.closes, after)
         self._put(fact.partition, after)
         stored = StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place)
         self.batches[fact.partition].append(stored)
@@ -108,7 +111,7 @@ class SimulatedLedger:
             )
         self.batches[fact.partition] = list(stored.values())
         aborted = self._aborted.get(fact.partition, [])
-        self._aborted[fact.partition] = [each for each in aborted if each.marker_offset not in fact.removed]
+        self._aborted[fact.partition] = [each for each in aborted if each[0] not in fact.removed]
 
     def _StagedCommitted(self, fact: f.StagedCommitted) -> None:  # noqa: N802 - named after the fact
         before = self._get(fact.partition)
@@ -129,15 +132,14 @@ class SimulatedLedger:
     def _StagedDropped(self, fact: f.StagedDropped) -> None:  # noqa: N802
         self._staged.pop((fact.partition, fact.producer_id), None)
 
-    def _TransactionClosed(self, fact: f.TransactionClosed) -> None:  # noqa: N802
-        before = self._get(fact.partition)
-        rest = tuple(each for each in before.open_transactions if each.producer_id != fact.producer_id)
+    def _closed(self, marker: f.BatchAppended, closes: f.Closing, before: Partition) -> Partition:
+        rest = tuple(each for each in before.open_transactions if each.producer_id != marker.producer_id)
         assert len(rest) == len(before.open_transactions) - 1, "what is closed was open, once"
-        after = before.but(open_transactions=rest)
-        if not fact.is_commit:
-            after = after.but(last_aborted_offset=fact.marker_offset)
-            self._aborted.setdefault(fact.partition, []).append(fact)
-        self._put(fact.partition, after)
+        if closes.is_commit:
+            return before.but(open_transactions=rest)
+        aborted = (marker.base_offset, marker.producer_id, closes.first_offset)
+        self._aborted.setdefault(marker.partition, []).append(aborted)
+        return before.but(open_transactions=rest, last_aborted_offset=marker.base_offset)
 
     def _LogStartAdvanced(self, fact: f.LogStartAdvanced) -> None:  # noqa: N802
         before = self._get(fact.partition)
@@ -319,9 +321,9 @@ class SimulatedLedger:
         """The aborted transactions that touch a range."""
         return sorted(
             (
-                (each.producer_id, each.first_offset)
-                for each in self._aborted.get(partition, [])
-                if each.marker_offset >= first and each.first_offset < before
+                (producer_id, first_offset)
+                for marker_offset, producer_id, first_offset in self._aborted.get(partition, [])
+                if marker_offset >= first and first_offset < before
             ),
             key=lambda pair: pair[1],
         )

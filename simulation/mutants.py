@@ -125,8 +125,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "an abort counts as a commit in one partition",
         "transactions.ending",
-        "TransactionClosed(key, producer_id, first, offset, stable, self._is_commit))",
-        "TransactionClosed(key, producer_id, first, offset, stable, self._is_commit or key.index == 1))",
+        "Closing(first, stable, self._is_commit)",
+        "Closing(first, stable, self._is_commit or key.index == 1)",
     ),
     _core(
         "a commit forgets the offsets",
@@ -187,8 +187,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "readers are not told what was aborted (nisshi 716)",
         "partition_facts",
-        "    aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset",
-        "    aborted = partition.last_aborted_offset",
+        "        aborted = aborted if fact.closes.is_commit else fact.base_offset",
+        "        pass",
     ),
     _broker(
         "readers see the newest batches whatever their bound",

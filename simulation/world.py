@@ -17,6 +17,7 @@ from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import ChangeFeature
 from semel.handlers import HANDLERS, produce
 from semel.handlers.context import CloseConnection, RequestContext
+from semel.handlers.submitting import answered
 from semel.store.interface import StoreBroken
 from semel.wire.messages import ProduceRequest
 from simulation.disk import Disk, SimulatedStore
@@ -58,19 +59,9 @@ class Life:
         """What the broker answers; None if it closes the connection instead."""
         broker = self.broker
         try:
-            if not isinstance(request, ProduceRequest):
-                return await HANDLERS[request.api_key](broker, request, context)
-            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-            def done(outcome: Any) -> None:
-                if not answered.done():
-                    answered.set_result(outcome)
-
-            first = produce.submit(broker, request, context, done)
-            if first is not None:
-                await first
-            outcome = await answered
-            return None if isinstance(outcome, CloseConnection) else outcome
+            if isinstance(request, ProduceRequest):
+                return await answered(produce.submit, broker, request, context)
+            return await HANDLERS[request.api_key](broker, request, context)
         except CloseConnection:
             return None
 

@@ -30,7 +30,6 @@ from semel.core.facts import (
     StagedCommitted,
     StagedDropped,
     TopicDeleted,
-    TransactionClosed,
 )
 from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.offsets import Committer
@@ -140,12 +139,15 @@ class Log:
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
         self.staged: dict[int, list[tuple[BatchStaged, Place]]] = {}
-        self.aborted: list[TransactionClosed] = []
+        self.aborted: list[tuple[int, int, int]] = []
+        """Marker, producer, first offset."""
 
     def apply(self, fact: Fact, place: Place | None, more: Sequence[Place] = ()) -> None:
         if isinstance(fact, BatchAppended):
             assert place is not None
             self.batches.append(StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place))
+            if fact.closes is not None and not fact.closes.is_commit:
+                self.aborted.append((fact.base_offset, fact.producer_id, fact.closes.first_offset))
         elif isinstance(fact, BatchStaged):
             assert place is not None
             self.staged.setdefault(fact.producer_id, []).append((fact, place))
@@ -165,17 +167,12 @@ class Log:
             }
             kept = [each for each in self.batches if each.base_offset not in fact.removed]
             self.batches = [new.get(each.base_offset, each) for each in kept]
-            self.aborted = [each for each in self.aborted if each.marker_offset not in fact.removed]
-        elif isinstance(fact, TransactionClosed) and not fact.is_commit:
-            self.aborted.append(fact)
+            self.aborted = [each for each in self.aborted if each[0] not in fact.removed]
 
     def told(self, first: int, before: int) -> list[tuple[int, int]]:
         """What a reader of these offsets must know."""
-        touched = [each for each in self.aborted if each.marker_offset >= first]
-        return sorted(
-            ((each.producer_id, each.first_offset) for each in touched if each.first_offset < before),
-            key=lambda pair: pair[1],
-        )
+        touched = [each for each in self.aborted if each[0] >= first and each[2] < before]
+        return [(producer_id, began) for _, producer_id, began in sorted(touched, key=lambda each: each[2])]
 
 
 class Broker:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from simulation import virtual_time
-from simulation.mutants import MUTANTS, applied
+from simulation.mutants import MUTANTS, Mutant, applied
 from simulation.plan import make
 from simulation.run import run
 from simulation.shrinking import shrink
+from verification import store_mutants
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = """
@@ -21,6 +22,13 @@ from simulation.plan import make
 from simulation.run import run
 print(*(run(make(seed)).digest for seed in range(100)))
 """
+
+
+@pytest.mark.parametrize("mutant", [*MUTANTS, *store_mutants.MUTANTS], ids=lambda mutant: mutant.name)
+def test_the_line_that_a_known_defect_changes_is_there(mutant: Mutant) -> None:
+    """The gate that runs them takes a minute; this tells whoever has changed such a line at once."""
+    with applied(mutant):
+        pass
 
 
 def test_a_seed_is_the_same_history_every_time() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.facts import BatchesReplaced, TopicDeleted, TransactionClosed
+from semel.core.facts import BatchesReplaced, Closing, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten
 from semel.store.interface import Place, StoredBatch
 
@@ -116,10 +116,14 @@ async def test_batches_of_the_same_commit_can_be_replaced(ledgers: Any, scribe: 
 async def test_with_its_marker_an_aborted_transaction_is_forgotten(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     key = await _filled(ledger, scribe)
-    closed = [TransactionClosed(key, 7, first, first + 3, first + 4, False) for first in (1, 5)]
-    await ledger.commit(closed, [])
+    markers: list[int] = []
+    for first, stable in ((1, 5), (5, 14)):
+        marker, place = scribe.append(key)
+        markers.append(marker.base_offset)
+        closes = Closing(first, stable, is_commit=False)
+        await ledger.commit([marker.but(producer_id=7, closes=closes)], [place])
     assert await ledger.aborted(key, 0, 12) == [(7, 1), (7, 5)]
-    fact, places = _replace(scribe, key, {}, (2, 4), 12)
+    fact, places = _replace(scribe, key, {}, (2, markers[0]), 12)
     await ledger.commit([fact], places)
     assert await ledger.aborted(key, 0, 12) == [(7, 5)]
     await ledger.close()

@@ -12,6 +12,7 @@ import pytest
 
 from semel.core.facts import (
     BatchStaged,
+    Closing,
     FeatureChanged,
     GroupDeleted,
     OffsetDeleted,
@@ -22,7 +23,6 @@ from semel.core.facts import (
     StagedDropped,
     TopicDeleted,
     TransactionChanged,
-    TransactionClosed,
     TransactionForgotten,
 )
 from semel.core.types import (
@@ -262,8 +262,8 @@ class _Log:
         first = self.open.pop(producer_id)
         if not is_commit:
             self.aborted.append((marker.base_offset, producer_id, first))
-        closed = TransactionClosed(self._key, producer_id, first, marker.base_offset, self.stable, is_commit)
-        return [(marker.but(producer_id=producer_id), place), (closed, None)]
+        closes = Closing(first, self.stable, is_commit)
+        return [(marker.but(producer_id=producer_id, closes=closes), place)]
 
     def told(self, first: int, before: int) -> list[tuple[int, int]]:
         touched = [each for each in self.aborted if each[0] >= first and each[2] < before]

@@ -9,11 +9,11 @@ import apsw
 import pytest
 
 from semel.core.facts import (
+    Closing,
     OffsetCommitted,
     PendingChanged,
     ProducerAdvanced,
     TransactionChanged,
-    TransactionClosed,
 )
 from semel.core.types import (
     Cluster,
@@ -172,10 +172,13 @@ async def test_blocked_partitions_are_seen(path: Path, scribe: Any) -> None:
     (row,) = _look(path, "SELECT * FROM blocked_partitions WHERE partition_index = 0")
     assert row["last_stable_offset"] == partition.last_stable_offset == 2
     facts: list[Any] = []
+    places: list[Any] = []
     for producer_id, first in ((7, 1), (9, 2)):
-        facts.append(TransactionClosed(key, producer_id, first, 5, 6, True))
+        marker, place = scribe.append(key)
+        facts.append(marker.but(producer_id=producer_id, closes=Closing(first, 6, is_commit=True)))
+        places.append(place)
         facts.append(ProducerAdvanced(key.of(producer_id), ProducerState(0)))
-    await ledger.commit(facts, [])
+    await ledger.commit(facts, places)
     assert [row["partition_index"] for row in _look(path, "SELECT * FROM blocked_partitions")] == [1]
     await ledger.close()
 

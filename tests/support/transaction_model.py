@@ -5,7 +5,7 @@ does. `Expected` knows no rule of the broker: it is told what was answered, and 
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from semel.core.facts import (
     BatchAppended,
@@ -13,7 +13,6 @@ from semel.core.facts import (
     StagedCommitted,
     StagedDropped,
     TopicDeleted,
-    TransactionClosed,
 )
 from semel.core.types import Fact, Partition, PartitionKey
 from semel.wire.records import BatchHeader, decode_batch, read_header
@@ -39,13 +38,21 @@ class Batch:
         return [record.value or b"" for record in decode_batch(self.data)]
 
 
+class Aborted(NamedTuple):
+    """What readers are told."""
+
+    first_offset: int
+    marker_offset: int
+    producer_id: int
+
+
 class Shelf(TransactionRules):
     """The rules, with the bytes kept as a store keeps them."""
 
     def __init__(self, term: int = 1) -> None:
         self.logs: dict[PartitionKey, list[Batch]] = {}
         self.staged: dict[tuple[PartitionKey, int], list[tuple[int, bytes]]] = {}
-        self.aborted: dict[PartitionKey, list[TransactionClosed]] = {}
+        self.aborted: dict[PartitionKey, list[Aborted]] = {}
         super().__init__(term)
 
     def keep(self, fact: Fact, data: bytes | None) -> None:
@@ -53,6 +60,9 @@ class Shelf(TransactionRules):
         if isinstance(fact, BatchAppended):
             assert data is not None
             self._append(fact.partition, fact.base_offset, fact.last_offset, data)
+            if fact.closes is not None and not fact.closes.is_commit:
+                aborted = Aborted(fact.closes.first_offset, fact.base_offset, fact.producer_id)
+                self.aborted.setdefault(fact.partition, []).append(aborted)
         elif isinstance(fact, BatchStaged):
             assert data is not None
             self.staged.setdefault((fact.partition, fact.producer_id), []).append((fact.offsets, data))
@@ -64,8 +74,6 @@ class Shelf(TransactionRules):
             assert at == fact.last_offset + 1
         elif isinstance(fact, StagedDropped):
             del self.staged[fact.partition, fact.producer_id]
-        elif isinstance(fact, TransactionClosed) and not fact.is_commit:
-            self.aborted.setdefault(fact.partition, []).append(fact)
         elif isinstance(fact, TopicDeleted):
             self._delete(fact.topic.topic_id)
 

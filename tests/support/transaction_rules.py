@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from semel.core.facts import BatchAppended, BatchStaged, TransactionClosed
+from semel.core.facts import BatchAppended, BatchStaged, Closing
 from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
 from semel.core.partition import Append, Appended, Membership
 from semel.core.state import BrokerState
@@ -120,8 +120,9 @@ class TransactionRules(Rules):
         key = OffsetKey(group_id, topic, partition)
         return key not in self.run(FetchOffsets(group_id, offsets=(key,), require_stable=True)).unstable
 
-    def closed(self) -> list[TransactionClosed]:
-        return [fact for fact in self.facts if isinstance(fact, TransactionClosed)]
+    def closed(self) -> list[Closing]:
+        appended = (fact for fact in self.facts if isinstance(fact, BatchAppended))
+        return [fact.closes for fact in appended if fact.closes is not None]
 
     def count(self, kind: type) -> int:
         return sum(isinstance(fact, kind) for fact in self.facts)

@@ -1,12 +1,12 @@
 """A transactional producer that speaks to the handlers of a broker in memory, in the versions of the test."""
 
-import asyncio
 from typing import Any
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers import HANDLERS, PRODUCE, produce
 from semel.handlers.context import CloseConnection
+from semel.handlers.submitting import answered
 from semel.wire.messages import APIS, transactions
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from semel.wire.messages.offsets import (
@@ -29,13 +29,12 @@ async def send(broker: Broker, request: Any, version: int, connection: int = 1) 
     if request.api_key != PRODUCE:
         response = await HANDLERS[request.api_key](broker, decoded, asker)
         return api.response.decode(response.encode(version), version)
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    first = produce.submit(broker, decoded, asker, answer.set_result)  # type: ignore[arg-type]
-    if first is not None:
-        await first
-    response = await answer
-    if response is None or isinstance(response, CloseConnection):
-        return response
+    try:
+        response = await answered(produce.submit, broker, decoded, asker)
+    except CloseConnection as closed:
+        return closed
+    if response is None:
+        return None
     return api.response.decode(response.encode(version), version)
 
 

@@ -39,7 +39,6 @@ from semel.core.facts import (
     TopicChanged,
     TopicCreated,
     TopicDeleted,
-    TransactionClosed,
 )
 from semel.core.partition import DeleteRecords, RecordsDeleted
 from semel.core.state import BrokerState
@@ -60,7 +59,6 @@ from semel.store.interface import StoreFull
 
 log = logging.getLogger("semel.broker")
 
-_MOVES_BOUNDS = frozenset({LogStartAdvanced, TransactionClosed})
 _RARE = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 
 
@@ -260,7 +258,7 @@ class Broker:
             elif kind is StagedCommitted:
                 appended.append((fact, None))
                 touched.append(fact.partition)
-            elif kind in _MOVES_BOUNDS:
+            elif kind is LogStartAdvanced:
                 touched.append(fact.partition)
             elif kind in _RARE:
                 rare.append(fact)

@@ -262,7 +262,7 @@ class CommitLoop:
             decide: Callable[[Command, int], Decision] = state.decide
             if each.is_watched:
                 tick.watch = tick.watch or Watch(self._metrics.transactions, state)
-                decide = tick.watch.decide
+                decide = tick.watch.begin()
             for command in each.commands:
                 decision = decide(command, now)
                 for fact in decision.facts:
@@ -277,6 +277,8 @@ class CommitLoop:
                     self._parked[command.ticket] = (each, len(each.answers))  # type: ignore[attr-defined]
                     each.parked += 1
                 each.answers.append(decision.answer)
+            if each.is_watched and tick.watch is not None:
+                tick.watch.end(each.commands)
         tick.durable = [fact for fact in facts if type(fact) in _DURABLE]
         if tick.watch is not None and len(tick.durable) > 2:
             tick.durable = newest_only(tick.durable)

@@ -120,7 +120,7 @@ def _transaction_families(metrics: TransactionMetrics) -> Iterable[Metric]:
         ),
         (
             "semel_transaction_verification_seconds",
-            "Time to decide a batch of a transaction, verification included.",
+            "Time to decide a request to write in a transaction, verification included.",
             metrics.verification_seconds,
         ),
     ):

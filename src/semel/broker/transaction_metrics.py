@@ -6,7 +6,7 @@ when the commit that holds them is there.
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from semel.broker.histogram import SECONDS, Histogram
@@ -59,15 +59,23 @@ class Watch:
         self._state = state
         self._ended: list[tuple[str, str]] = []
         self._fenced: list[str] = []
+        self._begun = 0.0
+
+    def begin(self) -> Callable[[Command, int], Decision]:
+        """A request begins: what decides its commands."""
+        self._begun = time.perf_counter()
+        return self.decide
 
     def decide(self, command: Command, now: int) -> Decision:
         """Decide, and look at what comes of it."""
         state = self._state
-        if isinstance(command, Append) and command.membership is not None:
-            begun = time.perf_counter()
+        if isinstance(command, Append):
             decision = state.decide(command, now)
-            self._metrics.verification_seconds.observe(time.perf_counter() - begun)
-            if decision.answer.error in NOT_A_MEMBER:
+            if (
+                not decision.facts
+                and decision.answer.error in NOT_A_MEMBER
+                and command.membership is not None
+            ):
                 self._metrics.verification_failures += 1
             return decision
         if isinstance(command, GroupCommit):
@@ -77,6 +85,11 @@ class Watch:
         if decision.facts:
             self._see(command, decision.facts, was_open)
         return decision
+
+    def end(self, commands: Sequence[Command]) -> None:
+        """All its commands are decided. If it writes, all its batches were held against their transaction."""
+        if isinstance(commands[0], Append) and commands[0].membership is not None:
+            self._metrics.verification_seconds.observe(time.perf_counter() - self._begun)
 
     def _see_all(self, command: GroupCommit, decision: Decision) -> Decision:
         """Several are ended by one command, all of them committed, unless they were before."""

@@ -45,6 +45,18 @@ class TopicDeleted(_Fact):
     topic: Topic
 
 
+class Closing(Data):
+    """What a marker does: the transaction of its producer is not open any more.
+
+    ``last_stable_offset`` is that of the partition from now on. An aborted transaction is told to readers
+    whose range touches ``first_offset`` to the marker.
+    """
+
+    first_offset: int
+    last_stable_offset: int
+    is_commit: bool
+
+
 class BatchAppended(_Fact):
     """A batch is in the log. Its bytes travel beside the facts; where they lie is the store's matter."""
 
@@ -57,6 +69,8 @@ class BatchAppended(_Fact):
     producer_id: int
     is_transactional: bool
     opens_transaction: bool
+    closes: Closing | None = None
+    """Given for the marker that ends the producer's transaction, and only for that."""
 
 
 class ProducerAdvanced(_Fact):
@@ -95,21 +109,6 @@ class BatchesReplaced(_Fact):
     """What is in the partition now."""
     cleaned_offset: int
     compactions: int
-
-
-class TransactionClosed(_Fact):
-    """A transaction ended in a partition with marker visibility; its marker was appended just before.
-
-    ``last_stable_offset`` is that of the partition from now on. An aborted transaction is told to readers
-    whose range touches ``first_offset`` to ``marker_offset``.
-    """
-
-    partition: PartitionKey
-    producer_id: int
-    first_offset: int
-    marker_offset: int
-    last_stable_offset: int
-    is_commit: bool
 
 
 class BatchStaged(_Fact):
@@ -225,7 +224,6 @@ DURABLE: tuple[type, ...] = (
     ProducerExpired,
     LogStartAdvanced,
     BatchesReplaced,
-    TransactionClosed,
     BatchStaged,
     StagedCommitted,
     StagedDropped,

@@ -72,6 +72,8 @@ class Membership(Data):
     """Version 1: whether that is checked (``transaction.partition.verification.enable``)."""
     block_max_ms: int = -1
     """The topic's ``semel.transaction.block.max.ms``: how long a transaction that touches it may be open."""
+    also: tuple[PartitionKey, ...] = ()
+    """Version 2: other partitions that are written in the same tick, and join with this one."""
 
 
 class Append(Data):
@@ -209,6 +211,7 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
         now,
         must_be_in=membership.version == 1 and membership.must_be_added,
         partition=key,
+        also=membership.also,
         version=membership.version,
         block_max_ms=membership.block_max_ms,
     )

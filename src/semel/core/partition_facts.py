@@ -12,7 +12,6 @@ from semel.core.facts import (
     ProducerIdAllocated,
     StagedCommitted,
     StagedDropped,
-    TransactionClosed,
 )
 from semel.core.types import Apply, Cluster, ClusterKey, OpenTransaction, Partition
 
@@ -25,33 +24,20 @@ def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
     assert partition is not None
     assert fact.base_offset == partition.high_watermark
     opened = partition.open_transactions
+    aborted = partition.last_aborted_offset
     if fact.opens_transaction:
         opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
+    elif fact.closes is not None:
+        # Most often it is the only one.
+        others = (each for each in opened if each.producer_id != fact.producer_id)
+        opened = () if len(opened) == 1 else tuple(others)
+        aborted = aborted if fact.closes.is_commit else fact.base_offset
     state.partitions[fact.partition] = Partition(
         partition.log_start_offset,
         fact.last_offset + 1,
         fact.peak_timestamp,
         partition.size_bytes + fact.size_bytes,
         opened,
-        partition.last_aborted_offset,
-        partition.cleaned_offset,
-        partition.compactions,
-    )
-
-
-def _transaction_closed(state: "BrokerState", fact: TransactionClosed) -> None:
-    partition = state.partitions[fact.partition]
-    assert partition is not None
-    opened = partition.open_transactions
-    # Most often it is the only one.
-    rest = () if len(opened) == 1 else tuple(each for each in opened if each.producer_id != fact.producer_id)
-    aborted = partition.last_aborted_offset if fact.is_commit else fact.marker_offset
-    state.partitions[fact.partition] = Partition(
-        partition.log_start_offset,
-        partition.high_watermark,
-        partition.peak_timestamp,
-        partition.size_bytes,
-        rest,
         aborted,
         partition.cleaned_offset,
         partition.compactions,
@@ -110,7 +96,6 @@ APPLY: dict[type[Any], Apply] = {
     BatchAppended: _batch_appended,
     LogStartAdvanced: _log_start_advanced,
     BatchesReplaced: _batches_replaced,
-    TransactionClosed: _transaction_closed,
     BatchStaged: _batch_staged,
     StagedCommitted: _staged_committed,
     StagedDropped: _staged_dropped,

@@ -158,9 +158,21 @@ class _Produce:
             self._commands.clear()
             self._refused = [nothing] * len(self._refused)
         if self._commands:
+            if len(self._commands) > 1 and self._request.transactional_id is not None:
+                self._join_together()
             self._broker.submit(self._commands, self._decided)
         else:
             self._decided([])
+
+    def _join_together(self) -> None:
+        """The first batch brings the partitions of all into the transaction, which then grows only once."""
+        first = self._commands[0]
+        memberships = [each.membership for each in self._commands]
+        if first.membership is None or first.membership.version == 1:
+            return
+        if all(each is not None and each.block_max_ms < 0 for each in memberships):
+            also = tuple(each.partition for each in self._commands[1:])
+            self._commands[0] = first.but(membership=first.membership.but(also=also))
 
     def _refuses_all(self) -> Refusal | None:
         """Why nothing of the request is taken, although one batch alone may be at fault."""

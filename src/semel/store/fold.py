@@ -35,7 +35,6 @@ from semel.core.facts import (
     TopicCreated,
     TopicDeleted,
     TransactionChanged,
-    TransactionClosed,
     TransactionForgotten,
 )
 from semel.core.types import CommittedOffset, Fact, OffsetKey, PartitionKey, PendingOffset, Transaction
@@ -83,7 +82,6 @@ class Fold:
             BatchStaged: partitions.batch_staged,
             StagedCommitted: partitions.staged_committed,
             StagedDropped: partitions.staged_dropped,
-            TransactionClosed: partitions.transaction_closed,
             ProducerAdvanced: partitions.producer_advanced,
             ProducerExpired: partitions.producer_expired,
             LogStartAdvanced: partitions.log_start_advanced,

@@ -15,12 +15,12 @@ from semel.core.facts import (
     BatchAppended,
     BatchesReplaced,
     BatchStaged,
+    Closing,
     LogStartAdvanced,
     ProducerAdvanced,
     ProducerExpired,
     StagedCommitted,
     StagedDropped,
-    TransactionClosed,
 )
 from semel.core.types import PartitionKey, ProducerKey, ProducerState
 from semel.store.interface import Place
@@ -147,6 +147,8 @@ class PartitionFold:
             row.open_transactions = with_open_transaction(
                 row.open_transactions, fact.base_offset, fact.producer_id
             )
+        elif fact.closes is not None:
+            self._close(row, fact, fact.closes)
         row.batches += (
             row.partition_id,
             fact.base_offset,
@@ -206,18 +208,17 @@ class PartitionFold:
         self._sql.run("drop_staged", (partition_id, fact.producer_id))
         self._sql.run("delete_staged", (partition_id, fact.producer_id))
 
-    def transaction_closed(self, fact: TransactionClosed) -> None:
+    def _close(self, row: PartitionRow, marker: BatchAppended, closes: Closing) -> None:
         """The producer's transaction is not open any more, and readers are told if it was aborted."""
-        row = self._partition(fact.partition)
-        row.open_transactions = without_open_transaction(row.open_transactions, fact.producer_id)
-        if not fact.is_commit:
-            row.last_aborted_offset = fact.marker_offset
+        row.open_transactions = without_open_transaction(row.open_transactions, marker.producer_id)
+        if not closes.is_commit:
+            row.last_aborted_offset = marker.base_offset
             self._aborted += (
                 row.partition_id,
-                fact.marker_offset,
-                fact.first_offset,
-                fact.producer_id,
-                fact.last_stable_offset,
+                marker.base_offset,
+                closes.first_offset,
+                marker.producer_id,
+                closes.last_stable_offset,
             )
 
     def log_start_advanced(self, fact: LogStartAdvanced) -> None:

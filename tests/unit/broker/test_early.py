@@ -7,7 +7,7 @@ from support.looping import ID, Looping, append
 from support.rules import PARTITION, TOPIC_ID
 
 from semel.broker import early
-from semel.core.facts import BatchAppended, BatchStaged, TransactionChanged, TransactionClosed
+from semel.core.facts import BatchAppended, BatchStaged, LogStartAdvanced, TransactionChanged
 from semel.core.groups import GroupTick
 from semel.core.offsets import CommitOffsets, Committer
 from semel.core.transactions.commands import AbortOpen, AddPartitions, CommitPending
@@ -27,7 +27,7 @@ async def test_a_transaction_costs_one_flush() -> None:
     await looping.ask(producer.end())
     (facts,) = store.commits
     assert sum(type(fact) is BatchAppended for fact in facts) == 3
-    assert sum(type(fact) is TransactionClosed for fact in facts) == 1
+    assert sum(type(fact) is BatchAppended and fact.closes is not None for fact in facts) == 1
     assert looping.published == [facts], "early work is published by the commit that flushes it"
     assert [bytes(batch or b"") for batch in looping.batches[0][:2]] == [b"x" * 100] * 2
     assert looping.metrics.transactions.early_ticks == 2
@@ -283,7 +283,7 @@ async def test_only_what_the_ledger_can_take_later_is_early() -> None:
     """A fact whose entity is not kept here would be lost when the store is full."""
     kept = early.Early()
     assert kept.has_room_for([BatchStaged(PARTITION, 7, 1, 1, 100)], 100)
-    assert not kept.has_room_for([TransactionClosed(PARTITION, 7, 0, 1, 2, is_commit=True)], 0)
+    assert not kept.has_room_for([LogStartAdvanced(PARTITION, 1, 0)], 0)
 
 
 async def test_the_broker_aborts_with_a_flush() -> None:

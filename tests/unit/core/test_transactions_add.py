@@ -14,6 +14,7 @@ from support.transaction_rules import (
     holds_together,
 )
 
+from semel.core.facts import TransactionChanged
 from semel.core.partition import Append, ExpireProducer
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.transactions.commands import AddOffsets, AddPartitions, VerifyPartitions
@@ -93,6 +94,33 @@ def test_behaviour_48_a_refused_write_adds_nothing(rules: TransactionRules, seco
     assert second.send(M0, sequence=1).error is OUT_OF_ORDER
     assert second.send(PartitionKey(b"unknown".ljust(16), 0)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert rules.state_of() is TransactionState.EMPTY
+
+
+def test_partitions_of_one_request_join_with_the_first(rules: TransactionRules, second: Producer) -> None:
+    """A transaction that five partitions join changes once, not five times."""
+    second.write(M2)
+    before = rules.count(TransactionChanged)
+    assert second.send(M0, also=(M1, M2, J0)).error is ErrorCode.NONE
+    assert rules.transaction().partitions == (M2, M0, M1, J0)
+    for key in (M1, J0):
+        assert second.send(key).error is ErrorCode.NONE
+    assert rules.count(TransactionChanged) == before + 1
+    second.commit()
+    assert rules.at(M0).high_watermark == rules.at(M1).high_watermark == 2, "a record and a marker"
+
+
+def test_behaviour_48_what_comes_with_a_refused_write_does_not_join(
+    rules: TransactionRules, second: Producer
+) -> None:
+    assert second.send(M0, sequence=1, also=(M1,)).error is OUT_OF_ORDER
+    assert rules.state_of() is TransactionState.EMPTY
+
+
+def test_what_has_joined_and_was_refused_gets_no_marker(rules: TransactionRules, second: Producer) -> None:
+    assert second.send(M0, also=(M1,)).error is ErrorCode.NONE
+    assert second.send(M1, sequence=1).error is OUT_OF_ORDER
+    second.commit()
+    assert (rules.at(M0).high_watermark, rules.at(M1).high_watermark) == (2, 0)
 
 
 def test_behaviour_50_a_late_write_is_refused(rules: TransactionRules, second: Producer) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from support.transaction_rules import J0, M0, Producer, TransactionRules, holds_together
 
-from semel.core.facts import StagedCommitted
+from semel.core.facts import BatchAppended, Closing, StagedCommitted
 from semel.core.partition import DeleteRecords
 from semel.core.transactions import model
 from semel.core.transactions.commands import WriteMarker
@@ -49,9 +49,9 @@ def test_behaviour_8_marker_and_last_stable_offset_are_one_decision(rules: Trans
     producer = Producer(rules, 2)
     producer.write(M0)
     producer.abort()
-    (closed,) = rules.closed()
-    assert (closed.first_offset, closed.marker_offset, closed.last_stable_offset) == (0, 1, 2)
-    assert (closed.producer_id, closed.is_commit) == (producer.producer_id, False)
+    (marked,) = (fact for fact in rules.facts if isinstance(fact, BatchAppended) and fact.closes)
+    assert (marked.base_offset, marked.last_offset, marked.producer_id) == (1, 1, producer.producer_id)
+    assert marked.closes == Closing(first_offset=0, last_stable_offset=2, is_commit=False)
     assert rules.at(M0).last_aborted_offset == 1
 
 

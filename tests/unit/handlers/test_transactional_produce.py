@@ -7,6 +7,7 @@ from support.transactional import Transactional, batch, committed, produce_reque
 from semel.core.types import ErrorCode
 from semel.handlers.context import CloseConnection
 from semel.wire.batch import is_transactional
+from semel.wire.messages.transactions import DescribeTransactionsRequest
 from semel.wire.records import marker
 
 UNAUTHORIZED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -35,6 +36,23 @@ async def test_61_a_partition_that_was_not_added(version: int, error: ErrorCode)
         if error:
             assert answer.base_offset == -1
             assert (await committed(broker, topic)).high_watermark == 0
+
+
+async def test_48_all_partitions_of_a_request_join_in_one_step() -> None:
+    async with broker_in_memory() as broker:
+        topic = await make_topic(broker, "a", 3)
+        producer = Transactional(broker)
+        await producer.init()
+        sent = batch(producer_id=producer.producer_id, producer_epoch=0, base_sequence=0)
+        late = batch(producer_id=producer.producer_id, producer_epoch=0, base_sequence=7)
+        request = produce_request({("a", 0): sent, ("a", 1): sent, ("a", 2): late}, "t")
+        answers = await produced(broker, request, 12)
+        assert errors(answers) == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        described = await send(broker, DescribeTransactionsRequest(transactional_ids=["t"]), 0)
+        assert [list(each.partitions) for each in described.transaction_states[0].topics] == [[0, 1, 2]]
+        assert (await producer.end(version=5)).error_code == ErrorCode.NONE
+        ends = [(await committed(broker, topic, index)).high_watermark for index in range(3)]
+        assert ends == [2, 2, 0], "a record and a marker where something was written"
 
 
 async def test_65_without_verification_the_first_generation_need_not_add() -> None:

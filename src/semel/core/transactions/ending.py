@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from semel.core.facts import (
     BatchAppended,
+    Closing,
     ProducerAdvanced,
     StagedCommitted,
     StagedDropped,
-    TransactionClosed,
 )
 from semel.core.transactions.pending import settle
 from semel.core.types import Buffer, Fact, Partition, PartitionKey, ProducerKey, ProducerState, Transaction
@@ -101,18 +101,16 @@ class Ending:
         offset, now = partition.high_watermark, self._now
         batch = self._marker(producer_id, epoch, coordinator_epoch)
         peak = max(partition.peak_timestamp, now)
+        closes: Closing | None = None
+        first = producer.transaction_first_offset
+        if first >= 0:
+            others = [each for each in partition.open_transactions if each.producer_id != producer_id]
+            stable = max(others[0].first_offset, partition.log_start_offset) if others else offset + 1
+            closes = Closing(first, stable, self._is_commit)
         self.batches.append(batch)
         self.facts.append(
-            BatchAppended(
-                key, offset, offset, now, peak, len(batch), producer_id, True, opens_transaction=False
-            )
+            BatchAppended(key, offset, offset, now, peak, len(batch), producer_id, True, False, closes)
         )
-        first = producer.transaction_first_offset
-        if first < 0:
-            return
-        others = [each for each in partition.open_transactions if each.producer_id != producer_id]
-        stable = max(others[0].first_offset, partition.log_start_offset) if others else offset + 1
-        self.facts.append(TransactionClosed(key, producer_id, first, offset, stable, self._is_commit))
 
     def _marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Buffer:
         """The same bytes in every partition: a base offset is stamped when a batch is read."""

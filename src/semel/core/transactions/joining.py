@@ -64,11 +64,12 @@ def join_by_writing(
     *,
     must_be_in: bool,
     partition: PartitionKey | None = None,
+    also: tuple[PartitionKey, ...] = (),
     group_id: str | None = None,
     version: int,
     block_max_ms: int = -1,
 ) -> tuple[ErrorCode, Transaction | None]:
-    """Whether the pair may write there; and the transaction as it is then."""
+    """Whether the pair may write there; and the transaction as it is then, with ``also`` if it grows."""
     error = check_writer(state, transaction, pair)
     if error is not ErrorCode.NONE:
         return error, None
@@ -76,7 +77,7 @@ def join_by_writing(
     if transaction.state is TransactionState.ONGOING:
         if partition in transaction.partitions or group_id in transaction.groups:
             return ErrorCode.NONE, transaction
-        if partition is not None and block_max_ms < 0 and not must_be_in:
+        if partition is not None and not also and block_max_ms < 0 and not must_be_in:
             # The most frequent way to grow, without a look at what cannot be.
             partitions = (*transaction.partitions, partition)
             return ErrorCode.NONE, transaction.but(partitions=partitions, updated_ms=now)
@@ -85,7 +86,7 @@ def join_by_writing(
     joined = join(
         transaction,
         now,
-        partitions=() if partition is None else (partition,),
+        partitions=() if partition is None else (partition, *also),
         group_id=group_id,
         version=version,
         block_max_ms=block_max_ms,

@@ -63,6 +63,22 @@ def test_targets_say_whether_they_are_reached(results: Results) -> None:
     assert (at_once.measured, at_once.value, at_once.met) == ("3 rounds", 1.0, True)
 
 
+def test_a_target_that_no_broker_can_reach_is_said_to_be_one(results: Results) -> None:
+    """The client's floor is what it reaches with the mock cluster: 700 a second, and a median of 1.43 ms."""
+    found = {row.what: row for row in rows(results)}
+    # Half as fast again as Kafka's 300 is possible, a quarter of its p99 of 6.7 ms is so too.
+    assert "floor" not in found[f"{CELL}: transactions per second, over kafka's"].measured
+    assert "floor" not in found[f"{CELL}: p99, over kafka's"].measured
+    for metric, value in (("transactions per second", 500.0), ("p99", 5.0)):
+        series = results.find("transactions", CELL, "kafka", metric)
+        assert series is not None
+        series.values = [value] * 3
+    found = {row.what: row for row in rows(results)}
+    rate, p99 = found[f"{CELL}: transactions per second, over kafka's"], found[f"{CELL}: p99, over kafka's"]
+    assert rate.measured.endswith("; the target, 750, is beyond the client's floor of 700")
+    assert p99.measured.endswith("; the target, 1.25, is beyond the client's floor of 1.429")
+
+
 def test_one_commit_that_was_not_visible_at_once_is_seen(results: Results) -> None:
     results.add("visibility", "marker topic", "semel", {"visible at once": 0.999})
     assert [row.met for row in rows(results) if row.what.startswith("from commit to visible")] == [False]

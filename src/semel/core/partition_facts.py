@@ -29,8 +29,10 @@ def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
         opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
     elif fact.closes is not None:
         # Most often it is the only one.
-        others = (each for each in opened if each.producer_id != fact.producer_id)
-        opened = () if len(opened) == 1 else tuple(others)
+        if len(opened) == 1:
+            opened = ()
+        else:
+            opened = tuple(each for each in opened if each.producer_id != fact.producer_id)
         aborted = aborted if fact.closes.is_commit else fact.base_offset
     state.partitions[fact.partition] = Partition(
         partition.log_start_offset,

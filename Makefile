@@ -1,6 +1,8 @@
 # Every word depends on `setup`, which is quick when nothing changed. `make` alone lists the words.
 # The fastest build of what python3 is; asked for when the environment is made.
-PYTHON ?= $(shell python3 tools/interpreter.py)
+PYTHON ?= $(or $(shell python3 tools/interpreter.py),python3)
+# An environment of another Python cannot be made into one of this, so it goes.
+WHICH := import sys; print(sys.base_prefix, sys.version)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -16,7 +18,9 @@ help: ## list the words
 setup: $(STAMP) ## make .venv with everything for development
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx)
-	$(PYTHON) -m venv $(VENV)
+	@python='$(PYTHON)'; \
+	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$($$python -c '$(WHICH)')" ] || rm -rf $(VENV); \
+	$$python -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark]'
 	$(BIN)/python -m tools.spark_classes
 	@touch $@

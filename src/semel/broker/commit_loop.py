@@ -195,7 +195,7 @@ class CommitLoop:
         tick = self._decide(asked)
         decided = time.perf_counter()
         durable, batches = tick.durable, tick.batches
-        batch_bytes = sum(len(batch) for batch in batches)
+        batch_bytes = sum(map(len, batches))
         must_flush = bool(self.early.facts) and any(each.is_flush for each in asked)
         is_early = tick.is_early and not must_flush and self._may_stay_unflushed(durable, batch_bytes)
         flushes = must_flush or (bool(durable) and not is_early)
@@ -297,7 +297,7 @@ class CommitLoop:
             return False
         # Nothing is evicted while something is unflushed.
         entities_max = self._settings.semel_entities_max * 5 // 4
-        return all(len(table) <= entities_max for table in self.state.tables.values())
+        return max(map(len, self.state.tables.values())) <= entities_max
 
     def _is_awaited_now(self, facts: Iterable[Fact]) -> bool:
         """Whether a reader that looks past open transactions waits for one of these."""

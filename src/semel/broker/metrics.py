@@ -74,15 +74,20 @@ class Metrics:
         commit_seconds: float,
         flush_seconds: float,
     ) -> None:
-        """One turn of the commit loop. The flush is the part of the commit that waited for the disk."""
+        """One turn of the commit loop. The flush is the part of the commit that waited for the disk.
+
+        A turn that committed nothing, or flushed nothing, tells nothing of how long that takes.
+        """
         self.ticks += 1
         self.commands += commands
         self.facts += facts
         self.batch_bytes += batch_bytes
         self.commands_per_tick.observe(commands)
         self.decide_seconds.observe(decide_seconds)
-        self.commit_seconds.observe(commit_seconds)
-        self.flush_seconds.observe(flush_seconds)
+        if commit_seconds:
+            self.commit_seconds.observe(commit_seconds)
+        if flush_seconds:
+            self.flush_seconds.observe(flush_seconds)
 
     def observe_loop_lag(self, seconds: float) -> None:
         """How much later than asked for the event loop woke the probe."""

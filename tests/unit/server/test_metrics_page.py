@@ -64,6 +64,24 @@ def test_what_was_counted_is_on_the_page() -> None:
     assert page["semel_disk_free_bytes"] == 42
 
 
+def test_a_flush_takes_as_long_as_those_that_were() -> None:
+    """Most turns of a busy broker with transactions flush nothing; as zeros they would hide a slow disk."""
+    metrics = Metrics()
+    for commit_seconds, flush_seconds in ((0.0, 0.0), (0.00005, 0.0), (0.02, 0.01)):
+        metrics.observe_tick(
+            commands=1,
+            facts=1,
+            batch_bytes=1,
+            decide_seconds=0.001,
+            commit_seconds=commit_seconds,
+            flush_seconds=flush_seconds,
+        )
+    page = samples(metrics)
+    assert page["semel_ticks_total"] == page["semel_decide_seconds_count"] == 3
+    assert page["semel_commit_seconds_count"] == 2
+    assert (page["semel_flush_seconds_count"], page["semel_flush_seconds_sum"]) == (1, 0.01)
+
+
 def test_two_brokers_do_not_share_their_counters() -> None:
     first, second = Metrics(), Metrics()
     first.bytes_in = 10

@@ -3,12 +3,12 @@
 from fnmatch import fnmatchcase
 
 _REQUEST = (
-    "A request costs Semel some 65 µs of one core, because its rules run in Python (ADR 0014), and librdkafka"
+    "A request costs Semel some 40 µs of one core, because its rules run in Python (ADR 0014), and librdkafka"
     " sends one for each partition and two more for each transaction."
 )
 _FLOOR = (
     "The mock cluster keeps nothing and is compiled. Semel writes and flushes every commit (what a flush"
-    " takes here is told above), and a request costs some 65 µs of one core in Python (ADR 0014)."
+    " takes here is told above), and a request costs some 40 µs of one core in Python (ADR 0014)."
 )
 _PYTHON_ROWS = (
     "Every row goes from Java through a process of Python and back, which Spark's own connector does not"
@@ -70,7 +70,7 @@ WHY = {
     ),
     "one consumer reading back *": "The mock cluster reads from memory, Semel from files.",
     "eight producers, one record per request *": (
-        "Five requests at a time from each leave few to share a commit, and a request costs some 65 µs in"
+        "Five requests at a time from each leave few to share a commit, and a request costs some 40 µs in"
         " Python (ADR 0014)."
     ),
     "raw client, *": (

@@ -347,6 +347,9 @@ def test_a_connection_that_breaks_in_the_middle(
             write(producer, target, numbered(f"{number}", PARTITIONS))
             position = TopicPartition(plain_topic, 0, number + 1)
             producer.send_offsets_to_transaction([position], metadata, WAIT_SECONDS)
+            # An abort throws away what was not sent yet, and librdkafka may count that all the same: its next
+            # batch then skips a sequence (seen with Apache Kafka, too: confluent-kafka-python 1125).
+            assert producer.flush(WAIT_SECONDS) == 0
             end(producer, commit=number != 1)
         assert [len(rule.caught) for rule in rules] == [1, 1]
         committed = source.consumer.committed([TopicPartition(plain_topic, 0)], WAIT_SECONDS)

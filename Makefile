@@ -18,8 +18,8 @@ help: ## list the words
 setup: $(STAMP) ## make .venv with everything for development
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx)
-	@python='$(PYTHON)'; \
-	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$($$python -c '$(WHICH)')" ] || rm -rf $(VENV); \
+	@python='$(PYTHON)'; which="$$($$python -c '$(WHICH)')" || exit 1; \
+	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$which" ] || rm -rf $(VENV); \
 	$$python -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark]'
 	$(BIN)/python -m tools.spark_classes

@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "readers see what is not durable",
         "commit_loop",
-        "        self.early.add(self.state, tick.durable, tick.batches, loop.time())",
+        "        self.early.add(tick.durable, tick.batches, loop.time())",
         "        self._publish(self.state, tick.durable, tick.batches)",
     ),
     # What is durable.
@@ -230,8 +230,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "a full disk takes back what was answered",
         "commit_loop",
-        "        for key, value in self.early.values():",
-        "        for key, value in ():",
+        "        for fact in self.early.facts:",
+        "        for fact in ():",
     ),
     _broker(
         "what found no room stays true in memory",

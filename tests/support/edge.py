@@ -41,6 +41,9 @@ class FakeBroker:
     def fatal(self, error: BaseException) -> None:
         self.failures.append(error)
 
+    def soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
 
 class Produces:
     """Stands for the Produce handler: keeps what was submitted until the test answers it."""

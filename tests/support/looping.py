@@ -11,7 +11,16 @@ from semel.config import Settings
 from semel.core.partition import Append, Membership
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
-from semel.core.types import Buffer, Fact, Key, PartitionKey, Transaction, TransactionState, Value
+from semel.core.types import (
+    Buffer,
+    Fact,
+    Key,
+    Partition,
+    PartitionKey,
+    Transaction,
+    TransactionState,
+    Value,
+)
 from semel.store.interface import StoreFull
 from support.rules import PARTITION, TOPIC_ID, header
 
@@ -127,6 +136,7 @@ class Looping:
         """A topic, and a producer whose begin is durable and published."""
         self.store.let.set()
         await self.ask(create())
+        self.store.ledger.keep(PARTITION, Partition())
         outcome = await self.ask(InitProducer(ID, 60_000, **fields))
         assert isinstance(outcome, list)
         self.store.commits.clear()

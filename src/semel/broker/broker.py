@@ -164,6 +164,10 @@ class Broker:
         """Ask without waiting; the hot path. ``done`` gets the answers, or ``StoreFull``."""
         self._loop.submit(commands, done)
 
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do this when everyone whom the present tick answers was told, or as soon as possible."""
+        self._loop.soon(work)
+
     async def ask_all(self, commands: Sequence[Command]) -> list[Any]:
         """Ask, and wait until the answers are durable. They are decided in one tick, in this order."""
         if not commands:

@@ -29,13 +29,13 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from semel.broker.asked import Asked, Done, Outcome, without_room
 from semel.broker.clock import Clock
 from semel.broker.early import FLUSH_AFTER_SECONDS, Early
 from semel.broker.metrics import Metrics
 from semel.broker.speakers import Speakers
+from semel.broker.telling import Telling
 from semel.broker.tick import Tick, newest_only
 from semel.broker.transaction_metrics import Watch
 from semel.config import Settings
@@ -50,7 +50,6 @@ from semel.core.types import (
     Fact,
     Key,
     PartitionKey,
-    Ticket,
     TransactionKey,
     TransactionState,
 )
@@ -90,8 +89,8 @@ class CommitLoop:
         self._hears_speakers = settings.transaction_abort_on_disconnect
         self._answers_early = settings.semel_durability != "flush"
         self._queue: deque[Asked] = deque()
-        self._parked: dict[Ticket, tuple[Asked, int]] = {}
-        self._wake = asyncio.Event()
+        self._telling = Telling()
+        self._sleep: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._stopping = self._must_recall = False
 
@@ -119,7 +118,11 @@ class CommitLoop:
     def submit(self, commands: Sequence[Command], done: Done) -> None:
         """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
         self._queue.append(Asked(commands, done))
-        self._wake.set()
+        self._wake()
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do this behind the answers of the tick that answers now; if none does, as soon as possible."""
+        self._telling.soon(work)
 
     async def flush(self) -> bool:
         """Make durable, and show to readers, all that was answered so far. False if there is no room."""
@@ -137,18 +140,19 @@ class CommitLoop:
     def stop(self) -> None:
         """Finish what was submitted, then return from ``run``."""
         self._stopping = True
-        self._wake.set()
+        self._wake()
 
     def end_waits(self) -> None:
         """Tell those who wait for others, as joins do, to come back later. What was decided stays decided."""
-        self._fail_parked(StoreFull("the broker stops"))
+        self._telling.refuse((), StoreFull("the broker stops"))
 
     async def run(self) -> None:
         """Turn until stopped. Any exception is fatal to the process: see the module's rules."""
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
+                if not self._queue and not self._stopping:
+                    self._sleep = asyncio.get_running_loop().create_future()
+                    await self._sleep
                 while self._queue:
                     asked, room_bytes = self._take()
                     if room_bytes and (full := await self._is_full_for(room_bytes)) is not None:
@@ -161,6 +165,11 @@ class CommitLoop:
                     return
         finally:
             self._stop_timer()
+
+    def _wake(self) -> None:
+        sleep, self._sleep = self._sleep, None
+        if sleep is not None and not sleep.done():
+            sleep.set_result(None)
 
     def _take(self) -> tuple[list[Asked], int]:
         """What has arrived, within the bytes of one commit (but always one), and the room it needs."""
@@ -214,7 +223,7 @@ class CommitLoop:
             self._keep_early(tick)
         elif flushes:
             self._publish_all(tick)
-        self._answer(asked, tick.replies)
+        self._telling.tell(asked, tick.replies)
         if tick.watch is not None:
             tick.watch.count(committed - each.begun for each in asked if each.begun)
         if not self.early.facts:
@@ -274,8 +283,7 @@ class CommitLoop:
                 replies.extend(decision.replies)
                 if decision.answer is PARKED:
                     # Only commands that carry a ticket are ever parked.
-                    self._parked[command.ticket] = (each, len(each.answers))  # type: ignore[attr-defined]
-                    each.parked += 1
+                    self._telling.park(command.ticket, each)  # type: ignore[attr-defined]
                 each.answers.append(decision.answer)
             if each.is_watched and tick.watch is not None:
                 tick.watch.end(each.commands)
@@ -306,7 +314,7 @@ class CommitLoop:
     def _keep_early(self, tick: Tick) -> None:
         self._metrics.transactions.early_ticks += 1
         loop = asyncio.get_running_loop()
-        self.early.add(self.state, tick.durable, tick.batches, loop.time())
+        self.early.add(tick.durable, tick.batches, loop.time())
         if self._is_awaited_now(tick.durable):
             # Somebody began to wait while this was written.
             self._ask_flush(_ignore)
@@ -328,7 +336,7 @@ class CommitLoop:
 
     def _ask_flush(self, done: Done) -> None:
         self._queue.append(Asked((), done, is_flush=True))
-        self._wake.set()
+        self._wake()
 
     def _stop_timer(self) -> None:
         if self._flush_timer is not None:
@@ -346,25 +354,11 @@ class CommitLoop:
         else:
             self._publish(self.state, tick.durable, tick.batches)
 
-    def _answer(self, asked: list[Asked], replies: list[tuple[Ticket, Any]]) -> None:
-        for each in asked:
-            if not each.parked:
-                each.done(each.answers)
-        for ticket, answer in replies:
-            waiting = self._parked.pop(ticket, None)
-            if waiting is None:
-                continue
-            each, index = waiting
-            each.answers[index] = answer
-            each.parked -= 1
-            if not each.parked:
-                each.done(each.answers)
-
     async def _refuse(self, asked: list[Asked], tick: Tick, full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         if not tick.durable:
             # A flush found no room. No state is wrong, and the early work is still there.
-            self._answer([each for each in asked if not each.is_flush], tick.replies)
+            self._telling.tell([each for each in asked if not each.is_flush], tick.replies)
             for each in asked:
                 if each.is_flush:
                     each.done(full)
@@ -373,10 +367,7 @@ class CommitLoop:
         # Who spoke last is true whatever became of it.
         self.state.speakers.update(before.speakers)
         self.state.offset_speakers.update(before.offset_speakers)
-        parked = self._fail_parked(full)
-        for each in asked:
-            if id(each) not in parked:
-                each.done(full)
+        self._telling.refuse(asked, full)
         self._must_recall = True
         with contextlib.suppress(StoreFull):
             await self._recall()
@@ -384,16 +375,10 @@ class CommitLoop:
     async def _recall(self) -> None:
         """Put into a new state what the ledger does not say when it is asked for something else."""
         await self.load_open_transactions()
-        for key, value in self.early.values():
-            self.state.put(key, value)
+        await self._load_all(list(self.early.partitions))
+        for fact in self.early.facts:
+            self.state.apply(fact)
         self._must_recall = False
-
-    def _fail_parked(self, full: StoreFull) -> set[int]:
-        waiting = {id(each): each for each, _ in self._parked.values()}
-        self._parked.clear()
-        for each in waiting.values():
-            each.done(full)
-        return set(waiting)
 
 
 def _ignore(outcome: Outcome) -> None:

@@ -4,22 +4,20 @@ Inside an open transaction nothing counts before the end, and the end flushes. S
 work is answered when the operating system has it (*early*), and the next ordinary commit makes it durable.
 Until then it is kept here:
 
-- its facts and batches, because readers see nothing that is not durable: they are published by the commit
+- its batches and facts, because readers see nothing that is not durable: they are published by the commit
   that flushes them;
-- the values of the entities it changed, because the ledger does not have them yet. A commit that finds the
-  store full takes back its own tick and nothing that was answered before; so the state is made anew from the
-  ledger and these.
+- its facts also because the ledger does not have them yet. A commit that finds the store full takes back its
+  own tick and nothing that was answered before; so the state is made anew from the ledger and these.
 
 It is bounded in facts, bytes and time. What would go beyond is an ordinary tick, which flushes everything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.tail import BATCH_BYTES_MAX
 from semel.core.facts import BatchAppended, BatchStaged, PendingChanged, ProducerAdvanced, TransactionChanged
-from semel.core.state import BrokerState
-from semel.core.types import Buffer, Fact, Key, PartitionKey, PendingKey, TransactionKey, Value
+from semel.core.types import Buffer, Fact, PartitionKey
 
 FACTS_MAX: Final = 4_000
 BYTES_MAX: Final = 4 * 1024 * 1024
@@ -43,7 +41,6 @@ class Early:
         """Those whose logs are longer than readers know. The same set for ever: others hold on to it."""
         self.since = 0.0
         """When the oldest of it was written, on the event loop's clock."""
-        self._values: dict[Key, Value | None] = {}
         self._size_bytes = 0
 
     def __bool__(self) -> bool:
@@ -55,29 +52,21 @@ class Early:
             return False
         return _MAY_BE_EARLY.issuperset(map(type, facts))
 
-    def add(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer], now: float) -> None:
-        """An early tick was written; ``state`` is what it led to."""
+    def add(self, facts: Sequence[Fact], batches: Sequence[Buffer], now: float) -> None:
+        """An early tick was written."""
         if not self.facts:
             self.since = now
         self.facts += facts
         nth = iter(batches)
-        values = self._values
         for fact in facts:
             kind = type(fact)
             if kind is BatchAppended:
-                values[fact.partition] = state.partitions[fact.partition]
                 self.partitions.add(fact.partition)
                 self._keep(next(nth))
-            elif kind is ProducerAdvanced:
-                values[fact.key] = fact.state
-            elif kind is TransactionChanged:
-                values[TransactionKey(fact.transaction.transactional_id)] = fact.transaction
             elif kind is BatchStaged:
                 # The partition is as it was.
                 self._size_bytes += len(next(nth))
                 self.batches.append(None)
-            else:
-                values[PendingKey(fact.group_id)] = fact.pending or None
 
     def _keep(self, batch: Buffer) -> None:
         self._size_bytes += len(batch)
@@ -89,10 +78,5 @@ class Early:
         taken = self.facts, self.batches
         self.facts, self.batches = [], []
         self.partitions.clear()
-        self._values = {}
         self._size_bytes = 0
         return taken
-
-    def values(self) -> Iterable[tuple[Key, Value | None]]:
-        """The entities that are newer than the ledger has them."""
-        return self._values.items()

@@ -1,8 +1,8 @@
 """One client: bytes in, requests in order, responses in order, bytes out.
 
 How it works. `data_received` cuts frames and puts them in `_waiting`; `_advance` begins those that may
-begin; whoever finishes a request calls `UnderWay.done`; `_turn` runs once per turn of the event loop,
-sends everything that was answered in that turn with one write, and lets the next requests begin.
+begin; whoever finishes a request calls `UnderWay.done`; `_turn` runs once behind all that one tick of the
+commit loop answered, sends it with one write, and lets the next requests begin.
 
 Order. Responses leave in the order of their requests. Produce requests are begun as they arrive, many at
 a time, in order: the commit loop decides them in that order, and one flush serves all of them. Any other
@@ -276,10 +276,10 @@ class Connection(asyncio.Protocol):
     def _schedule_turn(self) -> None:
         if not self._is_turn_due and not self._is_lost:
             self._is_turn_due = True
-            self._loop.call_soon(self._turn)
+            self._edge.broker.soon(self._turn)
 
     def _turn(self) -> None:
-        """Once per turn of the event loop: send what was answered in it, then go on."""
+        """Once behind a tick, or per turn of the event loop: send what was answered, then go on."""
         self._is_turn_due = False
         if self._is_lost:
             return

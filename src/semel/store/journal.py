@@ -33,8 +33,10 @@ FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger one is refused: the facts of one commit are far smaller."""
 ZEROED_BYTES: Final = 1024 * 1024
 """How far ahead the file is filled with zeros. Overwriting zeros costs a flush less than new blocks do."""
-QUICK_SECONDS: Final = 0.0003
+QUICK_SECONDS: Final = 0.0005
 """A flush below this is cheaper than the way to a thread and back."""
+RECENT: Final = 8
+"""Flushes that say how long the next will take, about: a single slow one is more often a busy processor."""
 
 _HEADER: Final = struct.Struct(">IQqIIB")
 """Format, row, number, length of the facts, length of the batches, whether the batches are here."""
@@ -74,7 +76,7 @@ class Journal:
         self._files = files
         self._all = [_File(directory / f"journal-{number}") for number in range(2)]
         self._writing = self._all[0]
-        self._slow_seconds = 1.0
+        self._usual_seconds = 1.0
 
     def read(self, after: int) -> list[Frame]:
         """The commits behind this one, oldest first, without a gap. StoreBroken if they cannot be read."""
@@ -126,14 +128,13 @@ class Journal:
     @property
     def is_quick(self) -> bool:
         """Whether a flush is short enough to be waited for where it is asked for."""
-        return self._slow_seconds < QUICK_SECONDS
+        return self._usual_seconds < QUICK_SECONDS
 
     def flush(self) -> None:
         """Every frame that was written is on the disk when this returns. OSError."""
         started = time.perf_counter()
         self._files.flush(self._writing.descriptor)
-        # A slow one is remembered for a while: disks are slow for a while.
-        self._slow_seconds = max(self._slow_seconds * 0.9, time.perf_counter() - started)
+        self._usual_seconds += (time.perf_counter() - started - self._usual_seconds) / RECENT
 
     def close(self) -> None:
         """Close the files."""

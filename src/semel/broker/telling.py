@@ -1,0 +1,69 @@
+"""Telling: who asked gets the answers of a tick, and what waits for that happens right behind it.
+
+A connection sends once for all of its requests that a tick answers. So it is called when everyone was told,
+and not in the next turn of the event loop: answers leave before the tick puts its own things in order.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from semel.broker.asked import Asked
+from semel.core.types import Ticket
+from semel.store.interface import StoreFull
+
+
+class Telling:
+    """The answers of the commit loop, also those that somebody waits for since an earlier tick."""
+
+    __slots__ = ("_behind", "_is_telling", "_parked")
+
+    def __init__(self) -> None:
+        self._parked: dict[Ticket, tuple[Asked, int]] = {}
+        self._behind: list[Callable[[], None]] = []
+        self._is_telling = False
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do this when everyone of this tick was told; outside of a tick, in the event loop's next turn."""
+        if self._is_telling:
+            self._behind.append(work)
+        else:
+            asyncio.get_running_loop().call_soon(work)
+
+    def park(self, ticket: Ticket, asked: Asked) -> None:
+        """The next answer of these commands comes later, as a reply to the ticket."""
+        self._parked[ticket] = (asked, len(asked.answers))
+        asked.parked += 1
+
+    def tell(self, asked: Iterable[Asked], replies: Iterable[tuple[Ticket, Any]]) -> None:
+        """Everything is decided and kept: say so."""
+        self._is_telling = True
+        try:
+            for each in asked:
+                if not each.parked:
+                    each.done(each.answers)
+            for ticket, answer in replies:
+                self._reply(ticket, answer)
+        finally:
+            self._is_telling = False
+        behind, self._behind = self._behind, []
+        for work in behind:
+            work()
+
+    def _reply(self, ticket: Ticket, answer: Any) -> None:
+        waiting = self._parked.pop(ticket, None)
+        if waiting is None:
+            return
+        asked, index = waiting
+        asked.answers[index] = answer
+        asked.parked -= 1
+        if not asked.parked:
+            asked.done(asked.answers)
+
+    def refuse(self, asked: Iterable[Asked], full: StoreFull) -> None:
+        """Tell these, and all who wait, that there is no room. Each is told once."""
+        waiting = {id(each): each for each, _ in self._parked.values()}
+        self._parked.clear()
+        waiting |= {id(each): each for each in asked}
+        for each in waiting.values():
+            each.done(full)

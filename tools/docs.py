@@ -25,6 +25,10 @@ Back up by copying a stopped directory, or by copying `ledger.db` with SQLite's 
 so later chunks hold all that an earlier ledger points at (pause retention meanwhile). Leave the journal out of such a copy: it belongs to
 the directory as a whole. The ledger is some milliseconds behind the journal.
 
+On a machine with few cores that busy clients share, let the broker go first: `nice -n -15 semel serve …` (it needs the right to) or
+`Nice=-15` in a service. A producer of large batches never lets its cores idle, and the broker's threads then wait for one at every step: on
+two cores, priority alone made such a producer 45 % faster. Small requests and transactions gain nothing from it.
+
 Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` for a load balancer.
 
 ## TLS

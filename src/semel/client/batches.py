@@ -221,5 +221,8 @@ class Outgoing:
 
 def size_of(record: Record) -> int:
     """About how many bytes a record takes before compression."""
-    size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-    return size + sum(len(key) + len(value or b"") + 4 for key, value in record.headers)
+    _, _, key, value, headers = record
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += len(name) + len(content or b"") + 4
+    return size

@@ -66,41 +66,40 @@ class RecordLike(Protocol):
 def pack(records: Sequence[RecordLike]) -> bytes:
     """Return the bytes of these records, numbered from 0, with times relative to that of the first."""
     base_timestamp = records[0].timestamp
+    encode, small, count = varint.encode, varint.SMALL, len(varint.SMALL)
     parts: list[bytes] = []
     for offset_delta, record in enumerate(records):
-        _pack_record(parts, offset_delta, record.timestamp - base_timestamp, record)
+        timestamp_delta = record.timestamp - base_timestamp
+        if not _MIN_INT64 <= timestamp_delta <= _MAX_INT64:
+            raise ValueError("the timestamps of a batch are too far apart")
+        key, value, headers = record.key, record.value, record.headers
+        # The first byte is that of the attributes, of which none is defined.
+        whole = b"".join(
+            (
+                b"\x00",
+                small[timestamp_delta] if 0 <= timestamp_delta < count else encode(timestamp_delta),
+                small[offset_delta] if offset_delta < count else encode(offset_delta),
+                _NULL if key is None else encode(len(key)),
+                key or b"",
+                _NULL if value is None else encode(len(value)),
+                value or b"",
+                _pack_headers(headers) if headers else b"\x00",
+            )
+        )
+        size = len(whole)
+        parts.append(small[size] if size < count else encode(size))
+        parts.append(whole)
     return b"".join(parts)
 
 
-def _pack_record(parts: list[bytes], offset_delta: int, timestamp_delta: int, record: RecordLike) -> None:
-    if not _MIN_INT64 <= timestamp_delta <= _MAX_INT64:
-        raise ValueError("the timestamps of a batch are too far apart")
+def _pack_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     encode = varint.encode
-    key, value, headers = record.key, record.value, record.headers
-    body = [
-        b"\x00",
-        encode(timestamp_delta),
-        encode(offset_delta),
-    ]  # the first byte: attributes, none defined
-    if key is None:
-        body.append(_NULL)
-    else:
-        body += encode(len(key)), key
-    if value is None:
-        body.append(_NULL)
-    else:
-        body += encode(len(value)), value
-    body.append(encode(len(headers)))
+    parts = [encode(len(headers))]
     for name, content in headers:
         encoded = name.encode()
-        body += encode(len(encoded)), encoded
-        if content is None:
-            body.append(_NULL)
-        else:
-            body += encode(len(content)), content
-    whole = b"".join(body)
-    parts.append(encode(len(whole)))
-    parts.append(whole)
+        parts += encode(len(encoded)), encoded
+        parts += (_NULL,) if content is None else (encode(len(content)), content)
+    return b"".join(parts)
 
 
 def walk(data: bytes, header: BatchHeader) -> Iterator[Record]:

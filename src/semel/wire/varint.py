@@ -8,7 +8,7 @@ comes here for the rest; the writer looks small numbers up.
 from semel.wire.errors import ProtocolError
 from semel.wire.schema import Buffer
 
-__all__ = ["decode_rest", "encode", "encode_zigzag", "read"]
+__all__ = ["SMALL", "decode_rest", "encode", "encode_zigzag", "read"]
 
 _MAX_BYTES = 10  # of a 64 bit number
 _TABLE_SIZE = 2048
@@ -25,6 +25,8 @@ def encode_zigzag(folded: int) -> bytes:
 
 
 _TABLE = tuple(encode_zigzag(folded) for folded in range(_TABLE_SIZE))
+SMALL = _TABLE[::2]
+"""The bytes of the numbers from 0 on that need no arithmetic, for whoever writes many."""
 
 
 def encode(value: int) -> bytes:

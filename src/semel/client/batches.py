@@ -11,16 +11,19 @@ sends the same bytes, which is what lets a broker recognise a batch that it alre
 
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from semel.client.offsets import Partition
 from semel.wire.columns import Packed, seal_packed
 from semel.wire.compression import Codec
-from semel.wire.records import Record, encode_batch
+from semel.wire.records import Header, Record, encode_batch
 
 if TYPE_CHECKING:
     from semel.client.producer import Producer
+
+Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 SEQUENCES = 1 << 31
 RECORD_OVERHEAD_BYTES = 24  # lengths and deltas of a record, about
@@ -226,3 +229,25 @@ def size_of(record: Record) -> int:
     for name, content in headers:
         size += len(name) + len(content or b"") + 4
     return size
+
+
+def record_of(timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> Record:
+    """What the caller of `send` gave, or a TypeError that says what of it is no part of a record."""
+    # Made in half the time of the named tuple's constructor.
+    return tuple.__new__(
+        Record, (0, timestamp, _checked("key", key), _checked("value", value), _as_pairs(headers))
+    )
+
+
+def _as_pairs(headers: Headers) -> tuple[Header, ...]:
+    if headers == ():
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple(Header(str(name), _checked(f"header {name!r}", content)) for name, content in pairs)
+
+
+def _checked(what: str, value: bytes | None) -> bytes | None:
+    """Refuse at once what could not be encoded later, when nobody knows any more where it came from."""
+    if value is None or isinstance(value, bytes):
+        return value
+    raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")

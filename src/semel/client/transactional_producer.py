@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn, Self
 
-from semel.client.batches import Delivery, Identity
+from semel.client.batches import Delivery, Headers, Identity
 from semel.client.cluster import Client
 from semel.client.errors import (
     ClientError,
@@ -38,7 +38,6 @@ from semel.client.errors import (
 from semel.client.group_offsets import CommittedOffset, GroupMetadata
 from semel.client.offsets import Partition
 from semel.client.prepared import PreparedTransaction
-from semel.client.producer import Headers
 from semel.client.transaction_coordinator import NOBODY_YET, Coordinator, transaction_version
 from semel.client.transaction_failures import FENCED, has_to_stop, must_abort
 from semel.client.transaction_state import State

@@ -67,7 +67,7 @@ WHY = {
     "one idempotent producer, *": (
         "The client waits for answers, and they wait for a processor: its two threads are never idle, so the"
         " broker's share two cores with them. A commit takes three times what the same bytes take alone; with"
-        " priority over the client the same broker is 45 % faster (ADR 0014)."
+        " priority over the client the same broker is 40 % faster (ADR 0014)."
     ),
     "one consumer reading back *": "The mock cluster reads from memory, Semel from files.",
     "eight producers, one record per request *": (

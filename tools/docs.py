@@ -27,7 +27,7 @@ the directory as a whole. The ledger is some milliseconds behind the journal.
 
 On a machine with few cores that busy clients share, let the broker go first: `nice -n -15 semel serve …` (it needs the right to) or
 `Nice=-15` in a service. A producer of large batches never lets its cores idle, and the broker's threads then wait for one at every step: on
-two cores, priority alone made such a producer 45 % faster. Small requests and transactions gain nothing from it.
+two cores, priority alone made such a producer 40 % faster. Transactions gain nothing from it.
 
 Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` for a load balancer.
 

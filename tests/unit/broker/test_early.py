@@ -242,7 +242,7 @@ async def test_a_full_store_refuses_the_tick_and_keeps_what_was_answered_before(
 
 
 async def test_a_full_store_keeps_the_early_work_of_a_group_and_of_an_id_of_the_same_name() -> None:
-    """The keys of the two are equal as tuples."""
+    """The keys of the two were equal while they were tuples."""
     looping = Looping()
     given = (await looping.producer()).given
     state, pair = looping.loop.state, (given.producer_id, given.epoch)
@@ -280,7 +280,7 @@ async def test_a_flush_without_room_changes_nothing() -> None:
 
 
 async def test_only_what_the_ledger_can_take_later_is_early() -> None:
-    """A fact whose entity is not kept here would be lost when the store is full."""
+    """When the store is full, what is early is applied again: only what needs no more than a partition."""
     kept = early.Early()
     assert kept.has_room_for([BatchStaged(PARTITION, 7, 1, 1, 100)], 100)
     assert not kept.has_room_for([LogStartAdvanced(PARTITION, 1, 0)], 0)

@@ -41,12 +41,12 @@ WHY = {
         " Without a disk (`--memory`) it is up to a third faster, so it is mostly Python's time."
     ),
     "overhead of a transaction, *, 1 producer: share of the throughput that is lost": (
-        "A commit is two requests more than the plain write, and the client waits for each. Beside the mock"
-        " cluster, which keeps nothing, the client itself loses nearly as much as the target allows."
+        "A commit is two requests more than the plain write, and the client waits for each. With the mock"
+        " cluster, which keeps nothing, the client itself loses as much as is told above, or nearly that."
     ),
     "overhead of a transaction, *: share of the throughput that is lost": (
-        "One round. A commit is two requests more than the plain write. Which of client and broker is the"
-        " limit with several producers was not measured."
+        "A commit is two requests more than the plain write. Which of client and broker is the limit with"
+        " several producers was not measured."
     ),
     "overhead of a transaction, *: less Apache Kafka's": (
         "Overhead is a share: where the plain write is faster, the same time for a commit is more of it. With"

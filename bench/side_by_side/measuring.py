@@ -20,7 +20,7 @@ from bench.results import About, Metric, Results, Skipped
 from bench.subjects import Subject, running
 from peers.programs import CannotBuild
 
-LESS = "measured only where a target is about it, so that a run ends within the hour"
+LESS = "measured only where a target is about it, so that a run ends within three hours"
 REASON_MAX = 500
 """Characters of a reason: an error may bring a whole log."""
 
@@ -143,7 +143,7 @@ def measure(
 
 @contextmanager
 def noted(what: str, results: Results, say: Say) -> Iterator[None]:
-    """What goes wrong inside is told in the end: an hour of measurements is not lost for one of them."""
+    """What goes wrong inside is told in the end: hours of measurements are not lost for one of them."""
     try:
         yield
     except CannotBuild as error:

@@ -227,6 +227,14 @@ def test_the_grid_is_whole_and_the_overhead_is_measured_on_all_of_it() -> None:
         assert all(cell.rounds(DEFAULT) > 0 for cell in workload.cells(DEFAULT))
 
 
+def test_large_transactions_get_the_rounds_and_the_time_of_the_bar() -> None:
+    """A half second holds two or three of them for each producer, and one round has no spread."""
+    large = [cell for cell in Overhead().cells(DEFAULT) if cell.records == 1000]
+    assert len(large) == 18
+    assert {cell.rounds(DEFAULT) for cell in large} == {DEFAULT.rounds}
+    assert {cell.seconds(DEFAULT) for cell in large} == {DEFAULT.seconds}
+
+
 def _key(cell: Transaction) -> tuple[str, int, int, int]:
     return cell.client, cell.partitions, cell.records, cell.producers
 

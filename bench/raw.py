@@ -25,7 +25,8 @@ from semel.wire.schema import Request
 PRODUCE_VERSION = 12
 END_VERSION = 5
 RECEIVE_BYTES = 1 << 18
-NOW = 1_700_000_000_000
+NOW = int(time.time() * 1000)
+"""Old records are deleted, and a measurement may be under way when the broker looks for them."""
 
 
 class RawClient:

@@ -94,8 +94,19 @@ def _overhead(results: Results) -> list[Row]:
             pairs = zip(ours.values, theirs.values, strict=False)
             less = median_of([mine - other for mine, other in pairs])
             what = f"overhead of a transaction, {cell.label}: less Apache Kafka's"
-            found.append(_row(what, less, 0.0, higher_is_better=False))
+            found.append(_row(what, less, 0.0, _with_and_without(results, cell), higher_is_better=False))
     return found
+
+
+def _with_and_without(results: Results, cell: overhead.Both) -> str:
+    """What the shares are of: who is slow without transactions loses little by them."""
+    said: list[str] = []
+    for metric in (overhead.WITH, overhead.WITHOUT):
+        both = [results.find("overhead", cell.label, name, metric) for name in (Semel.name, Kafka.name)]
+        rates = [f"{statistics.median(each.values):,.4g}" for each in both if each is not None]
+        if len(rates) == len(both):
+            said.append(f"{metric} {' and '.join(rates)}")
+    return ", ".join(said) + " records/s" if said else ""
 
 
 def _readers(results: Results) -> list[Row]:

@@ -38,8 +38,9 @@ from semel.store.worker import Fuse, Worker
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
-INLINE_BYTES_MAX: Final = 256 * 1024
-"""Up to this much is copied from the page cache on the event loop: cheaper than going to a thread."""
+INLINE_BYTES_MAX: Final = 1024 * 1024
+"""Up to this much, what clients ask for of one partition, is copied from the page cache on the event loop:
+cheaper than going to a thread."""
 INLINE_PLACES_MAX: Final = 16
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)

@@ -15,6 +15,7 @@ partition that has any gives at least one.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from semel.broker.rows_ahead import PIECES, RowsAhead
 from semel.broker.tail import Tail
 from semel.broker.views import Isolation, Views, last_fetchable_offset
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
@@ -80,6 +81,7 @@ class Looks:
         self._ledger = ledger
         self._views = views
         self._tail = tail
+        self._ahead = RowsAhead()
 
     async def look(self, ranges: Sequence[FetchRange], max_bytes: int) -> list[Look]:
         """Look at all ranges, in their order, within a common budget."""
@@ -138,13 +140,22 @@ class Looks:
         """What the ledger has of a range that begins below the bound."""
         look = Look(wanted, partition, limit)
         bound = last_fetchable_offset(partition, wanted.isolation)
-        rows = await self._ledger.find_batches(
-            wanted.partition, wanted.offset, before=bound, bytes_max=limit, batches_max=BATCHES_MAX
-        )
-        if not rows or rows[0].base_offset > wanted.offset:
-            await self._explain_gap(look, is_empty=not rows)
-            if look.must_answer:
-                return look
+        rows: Sequence[StoredBatch]
+        kept = self._ahead.take(wanted.partition, wanted.offset)
+        if kept is not None and kept.compactions == partition.compactions and kept.size_bytes > limit:
+            rows = kept.rows
+        else:
+            rows = await self._ledger.find_batches(
+                wanted.partition,
+                wanted.offset,
+                before=bound,
+                bytes_max=limit if kept is None else limit * PIECES,
+                batches_max=BATCHES_MAX,
+            )
+            if not rows or rows[0].base_offset > wanted.offset:
+                await self._explain_gap(look, is_empty=not rows)
+                if look.must_answer:
+                    return look
         batches: list[StoredBatch] = []
         for row in rows:
             if row.last_offset >= bound:
@@ -158,6 +169,9 @@ class Looks:
         if batches:
             look.end_offset = batches[-1].last_offset + 1
             look.is_full = look.is_full or look.end_offset < bound
+        if look.is_full:
+            rest = rows[len(batches) :]
+            self._ahead.keep(wanted.partition, look.end_offset, rest, partition.compactions)
         return look
 
     async def _explain_gap(self, look: Look, *, is_empty: bool) -> None:

@@ -53,7 +53,7 @@ verify-long: setup ## the same, ten times as much, and the long tests of Spark, 
 run: setup ## a broker on 127.0.0.1:9092 that keeps its data in ./semel-data
 	$(BIN)/semel serve --data semel-data --listen 127.0.0.1:9092
 
-bench: setup ## measure beside Apache Kafka and the client's floor, write docs/benchmarks.md (over two hours; BENCH=--quick for a look)
+bench: setup ## measure beside Apache Kafka and the client's floor, write docs/benchmarks.md (more than an hour; BENCH=--quick for a look)
 	$(BIN)/python -m bench $(BENCH)
 
 profile: setup ## a flame graph of the broker under each workload, into results/profiles

@@ -49,17 +49,17 @@ WHY = {
         " several producers was not measured."
     ),
     "overhead of a transaction, *: less Apache Kafka's": (
-        "Overhead is a share of the rate without transactions. Where Kafka loses less, or gains, that rate is"
-        " lower than Semel's, as is told above beside the rate with transactions. Why so many librdkafka"
-        " producers write slowly to Kafka without them was not measured."
+        "Overhead is a share of the rate without transactions, which is told above for both, beside the rate"
+        " with them: who is slow without transactions loses little by them, or gains. Why several librdkafka"
+        " producers write to Kafka as slowly as that was not measured."
     ),
     "from commit to visible, *": "A reader asked again before it found what was committed.",
     "a producer hangs, *": "The reader had not got the last records when the hanging producer ended.",
     "bulk, *: produce, over kafka's without a flush": _FRESH_MEMORY,
     "bulk, *: consume, over kafka's without a flush": (
         "Kafka hands files to the kernel. Semel reads them into a buffer of its own, because offsets are"
-        " stamped into it, and sends that: a third of the broker's time is the two copies that the kernel"
-        " makes, and a buffer that is cleared before."
+        " stamped into it, and sends that: two copies that the kernel makes, and a buffer that is cleared"
+        " before (ADR 0033)."
     ),
     "Spark, *": _PYTHON_ROWS,
     "ready when new, over kafka's": "Most of a start is the import of Python's modules.",

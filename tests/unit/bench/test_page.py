@@ -66,7 +66,7 @@ def test_targets_say_whether_they_are_reached(results: Results) -> None:
 
 
 def test_an_overhead_that_is_the_clients_own_is_said_to_be_so(results: Results) -> None:
-    """What the client loses with the mock cluster, no broker can give back to it."""
+    """What the client loses with a broker that keeps nothing is told beside what it loses with Semel."""
     large = Both("librdkafka", 20, 1000, 1).label
     what = f"overhead of a transaction, {large}: share of the throughput that is lost"
     results.add("overhead", large, "semel", {"overhead": 0.5})

@@ -26,6 +26,7 @@ from semel.client.errors import (
     ErrorCode,
     KafkaError,
     check,
+    is_retriable,
 )
 from semel.client.retry import Attempts
 from semel.client.security import Security
@@ -236,6 +237,10 @@ class Client:
                 topic = _topic(answer)
                 self._keep(topic)
                 return topic
+            except ClientError as error:
+                if known is None or not is_retriable(error):
+                    raise
+                return known[0]  # Old, but nobody is there who knows better; whoever is asked next will tell.
             except KafkaError as error:
                 attempt.failed(error)
         raise AssertionError("attempts end by an error")

@@ -19,11 +19,12 @@ from semel.client.classic_protocol import (
     encode_subscription,
 )
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
 from semel.client.group_offsets import NOBODY, CommitAs
 from semel.client.offsets import Partition
 from semel.client.retry import Attempts
 from semel.wire.messages import (
+    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
@@ -100,6 +101,8 @@ class ConsumerMember:
         self._member_id = str(uuid.uuid4())
         self._epoch = JOIN_EPOCH
         self._owned: frozenset[Partition] = frozenset()
+        # The broker says it once. What could not be followed because it went away must not be forgotten.
+        self._given: Assignment | None = None
         self._must_report = False
         self._due_at = time.monotonic()
 
@@ -115,23 +118,21 @@ class ConsumerMember:
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
         """Send a heartbeat if one is due, and follow what it says."""
-        if time.monotonic() < self._due_at:
+        if self._given is None:
+            if time.monotonic() < self._due_at:
+                return None
+            response = self._heartbeat(self._epoch)
+            if response.error_code in LOST_MEMBERSHIP:
+                return self._start_over(revoke)
+            check(response.error_code, f"no membership in group {self._group_id!r}", response.error_message)
+            self._epoch = response.member_epoch
+            self._due_at = time.monotonic() + response.heartbeat_interval_ms / 1000
+            self._must_report = False
+            self._given = response.assignment
+        if self._given is None:
             return None
-        response = self._heartbeat(self._epoch)
-        if response.error_code in LOST_MEMBERSHIP:
-            return self._start_over(revoke)
-        check(response.error_code, f"no membership in group {self._group_id!r}", response.error_message)
-        self._epoch = response.member_epoch
-        self._due_at = time.monotonic() + response.heartbeat_interval_ms / 1000
-        self._must_report = False
-        if response.assignment is None:
-            return None
-        assigned = frozenset(
-            (name, partition)
-            for topic in response.assignment.topic_partitions
-            if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
-            for partition in topic.partitions
-        )
+        assigned = self._named(self._given)
+        self._given = None
         if assigned == self._owned:
             return None
         if given_up := self._owned - assigned:
@@ -140,6 +141,20 @@ class ConsumerMember:
         # The broker gives partitions to others as soon as it hears that we let go of them.
         self._must_report, self._due_at = True, time.monotonic()
         return assigned
+
+    def _named(self, given: Assignment) -> frozenset[Partition]:
+        """The partitions that were given, by name. A broker that is away is waited for, as everywhere."""
+        for attempt in Attempts(self._client.timeout_s):
+            try:
+                return frozenset(
+                    (name, partition)
+                    for topic in given.topic_partitions
+                    if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
+                    for partition in topic.partitions
+                )
+            except ClientError as error:
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
 
     def leave(self) -> None:
         """Leave the group."""
@@ -244,6 +259,8 @@ class ClassicMember:
                 check(joined.error_code, f"group {self._group_id!r} cannot be joined")
                 self._member_id = joined.member_id
                 return self._sync(joined)
+            except ClientError as error:
+                attempt.failed(error)
             except KafkaError as error:
                 if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
                     self._member_id = ""
@@ -303,6 +320,4 @@ class ClassicMember:
 
 
 def _may_join_again(error: Exception) -> bool:
-    if isinstance(error, KafkaError):
-        return error.retriable or error.code in LOST_MEMBERSHIP
-    return isinstance(error, ClientError)
+    return is_retriable(error) or (isinstance(error, KafkaError) and error.code in LOST_MEMBERSHIP)

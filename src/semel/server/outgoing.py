@@ -21,11 +21,13 @@ SLICE_BYTES: Final = 65_536
 class Outgoing:
     """What one connection sends."""
 
-    __slots__ = ("_held", "_is_full", "_slices", "_transport", "handed_over", "is_tls")
+    __slots__ = ("_held", "_is_asyncio", "_is_full", "_slices", "_transport", "handed_over", "is_tls")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.is_tls = transport.get_extra_info("sslcontext") is not None
+        # uvloop's transports have the methods of asyncio's, but are not of their class.
+        self._is_asyncio = asyncio.Transport in type(transport).__mro__
         self._slices: deque[memoryview] = deque()
         self._held = 0
         self._is_full = False
@@ -59,6 +61,10 @@ class Outgoing:
             self._transport.write(parts[0])
         elif size <= JOIN_BYTES_MAX:
             self._transport.write(b"".join(parts))
+        elif self._is_asyncio:
+            # Its `writelines` never says that the client is slow, in some Pythons (CVE-2024-12254).
+            for part in parts:
+                self._transport.write(part)
         else:
             self._transport.writelines(parts)
         return size

@@ -137,7 +137,8 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
         yield Found(f"transactions that were committed under {name}", ran.committed, count // 4, seeds)
         yield Found(f"transactions that were aborted under {name}", ran.aborted, 1, seeds)
         bad = sum(ran.anomalies.values()) + len(ran.problems) + len(ran.failures) + ran.hangs_unexplained
-        told = "; ".join([*map(str, ran.anomalies), *ran.problems, *ran.failures, *ran.kept][:3])
+        # Who could not go on comes first: what he left undone follows from it.
+        told = "; ".join([*map(str, ran.anomalies), *ran.failures, *ran.problems, *ran.kept][:3])
         yield Found(f"lost, doubled, torn, aborted or hanging by {name}", bad, 0, seeds, told)
 
     return check

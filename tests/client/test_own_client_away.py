@@ -63,6 +63,26 @@ def test_what_a_member_was_given_is_not_forgotten(semel_broker: semel.Embedded) 
         consumer.close()
 
 
+def test_a_member_says_what_it_has_without_asking_what_that_is(semel_broker: semel.Embedded) -> None:
+    """A lost fetch makes the client forget the topic, and the next heartbeat is due at once.
+
+    Found by `make verify`: a consumer whose broker was killed right after an assignment raised an error.
+    """
+    with WithoutMetadata(semel_broker.bootstrap_servers, timeout_s=10) as client:
+        Producer(client).send("t", b"there").result()
+        member = ConsumerMember(client, "g", ["t"])
+        deadline = time.monotonic() + 30
+        while not member.poll(lambda partitions: None):
+            assert time.monotonic() < deadline
+        assert member.due_in_s == 0
+        client.forget_topic("t")
+        client.away = 1
+        assert member.poll(lambda partitions: None) is None
+        assert client.away == 1, "somebody was asked"
+        client.away = 0
+        member.leave()
+
+
 def test_what_is_known_of_a_topic_is_used_while_nobody_knows_better(semel_broker: semel.Embedded) -> None:
     with WithoutMetadata(semel_broker.bootstrap_servers, timeout_s=10) as client:
         producer = Producer(client)

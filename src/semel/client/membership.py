@@ -103,6 +103,8 @@ class ConsumerMember:
         self._owned: frozenset[Partition] = frozenset()
         # The broker says it once. What could not be followed because it went away must not be forgotten.
         self._given: Assignment | None = None
+        # Of the topics that were given. Asking for them would need a broker when there is none.
+        self._ids: dict[str, bytes] = {}
         self._must_report = False
         self._due_at = time.monotonic()
 
@@ -146,14 +148,16 @@ class ConsumerMember:
         """The partitions that were given, by name. A broker that is away is waited for, as everywhere."""
         for attempt in Attempts(self._client.timeout_s):
             try:
-                return frozenset(
-                    (name, partition)
+                named = [
+                    (name, topic)
                     for topic in given.topic_partitions
                     if (name := self._client.topic_name(bytes(topic.topic_id))) is not None
-                    for partition in topic.partitions
-                )
+                ]
             except ClientError as error:
                 attempt.failed(error)
+                continue
+            self._ids = {name: bytes(topic.topic_id) for name, topic in named}
+            return frozenset((name, partition) for name, topic in named for partition in topic.partitions)
         raise AssertionError("attempts end by an error")
 
     def leave(self) -> None:
@@ -191,7 +195,7 @@ class ConsumerMember:
         for topic, partition in sorted(self._owned):
             grouped.setdefault(topic, []).append(partition)
         return [
-            TopicPartitions(topic_id=self._client.topic(topic).topic_id, partitions=partitions)
+            TopicPartitions(topic_id=self._ids[topic], partitions=partitions)
             for topic, partitions in grouped.items()
         ]
 

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -78,7 +79,9 @@ def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], N
                 finally:
                     total.add(run.outcome)
         except QUIET as error:
-            total.failures.append(f"{error!r} {' '.join(error.__notes__)}")
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{error!r} in {where.name} ({where.filename}:{where.lineno})"
+            total.failures.append(f"{told} {' '.join(error.__notes__)}")
         seed += 1
     return total
 
@@ -117,14 +120,22 @@ def _killed(run: Run, count: int, deadline: float) -> None:
                 run.outcome.episodes += 1
                 if chance.random() < 0.3:
                     broker.arm(chance.choice(STARTING), chance.choice([1, 1, 2, 3]))
-                run.outcome.episodes += broker.revive()
-                broker.repair()
+                run.outcome.episodes += _revive(broker)
                 run.look_for_hangs(broker.bootstrap)
                 if time.monotonic() > deadline:
                     break
             run.progress(10, of_everyone=True)
         _restart(broker)
         run.judge(broker.bootstrap)
+
+
+def _revive(broker: ChaosBroker) -> int:
+    """Start it until it stays, and say how often it ended: what is armed may also strike when it is ready."""
+    killed = broker.revive()
+    broker.repair()
+    while broker.has_ended():
+        killed += 1 + broker.revive()
+    return killed
 
 
 def _kill(broker: ChaosBroker, chance: random.Random) -> None:

@@ -134,6 +134,7 @@ def _revive(broker: ChaosBroker) -> int:
     killed = broker.revive()
     broker.repair()
     while broker.has_ended():
+        assert broker.wait() == -signal.SIGKILL, broker.log.read_text()
         killed += 1 + broker.revive()
     return killed
 

@@ -66,7 +66,7 @@ def test_what_a_member_was_given_is_not_forgotten(semel_broker: semel.Embedded) 
 def test_a_member_says_what_it_has_without_asking_what_that_is(semel_broker: semel.Embedded) -> None:
     """A lost fetch makes the client forget the topic, and the next heartbeat is due at once.
 
-    Found by `make verify`: a consumer whose broker was killed right after an assignment raised an error.
+    `make verify` had a consumer that could not go on after a kill right behind an assignment; this fits it.
     """
     with WithoutMetadata(semel_broker.bootstrap_servers, timeout_s=10) as client:
         Producer(client).send("t", b"there").result()

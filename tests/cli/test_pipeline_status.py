@@ -10,6 +10,7 @@ from semel.client import Admin, Client, TransactionalProducer
 from semel.spark import decision as decisions
 from semel.spark.decision import Decision
 from semel.spark.delta.group import TableName, follow
+from semel.spark.vectors import Span
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,8 @@ def client(broker: semel.Embedded) -> Iterator[Client]:
         winner.begin()
         winner.send("invoices", b"decided, and not ended")
         prepared = winner.prepare()
-        offsets = {("orders", 0): 3, ("orders", 1): 4}
-        decisions.make(client, "billing", offsets, Decision(7, run, "query", 6, (prepared,)))
+        spans = {("orders", 0): Span(1, 3), ("orders", 1): Span(1, 4)}
+        decisions.make(client, "billing", Decision(7, run, "query", 6, (prepared,), spans))
         later = decisions.take_over(client, "billing")
         task = TransactionalProducer(client, f"billing/{later.producer_id}.{later.epoch}/0.2")
         task.begin()

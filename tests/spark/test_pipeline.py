@@ -4,6 +4,7 @@ All of it in both forms: with what only Semel has (*together*), and with what ev
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from semel.spark import (
     PipelineFenced,
     PipelineMismatch,
     pipeline,
+    planning,
 )
 from semel.spark import decision as decisions
-from semel.spark.decision import Decision
+from semel.spark.decision import Decision, Input
 from semel.spark.pipeline import Plan
+from semel.spark.vectors import Span
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"
@@ -82,10 +85,10 @@ def test_batches_follow_each_other_and_a_decided_one_is_not_written_again(
     query = Query(tmp_path, "q")
     for number in range(3):
         checkpoint = query.batch(number, 10 * (number + 1), began=0 if number == 0 else None)
-        plan = pipeline.plan_stream(client, NAME, checkpoint)
+        plan = planning.plan_stream(client, NAME, checkpoint)
         assert not plan.is_done
         pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
-    assert pipeline.plan_stream(client, NAME, query.batch(2, 30)).is_done
+    assert planning.plan_stream(client, NAME, query.batch(2, 30)).is_done
     assert output(client) == [b"0", b"1", b"2"]
 
 
@@ -95,21 +98,23 @@ def test_a_restored_checkpoint_cannot_make_a_decided_batch_a_longer_one(
     """Spark makes the batches behind an older copy of a checkpoint anew, and they may end elsewhere."""
     query = Query(tmp_path, "q")
     for number, end in enumerate((10, 20, 30)):
-        plan = pipeline.plan_stream(client, NAME, query.batch(number, end, 0 if number == 0 else None))
+        plan = planning.plan_stream(client, NAME, query.batch(number, end, 0 if number == 0 else None))
         pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
-    # Shorter ones are done: the next that is not has to begin where the last decision ended.
-    assert pipeline.plan_stream(client, NAME, query.batch(2, 25)).is_done
-    with pytest.raises(PipelineMismatch, match=r"batch 2 ends at offset 40 of .* has reached 30"):
-        pipeline.plan_stream(client, NAME, query.batch(2, 40))
+    for end in (25, 40):
+        with pytest.raises(PipelineMismatch, match=rf"offsets 20 to {end} of in/0, .* with offsets 20 to 30"):
+            planning.plan_stream(client, NAME, query.batch(2, end))
+    (query.directory / "offsets/2").unlink()
+    with pytest.raises(PipelineMismatch, match=r"at batch 1, but .* has decided batch 2 .* an older copy"):
+        planning.plan_stream(client, NAME, query.batch(1, 20))
 
 
 def test_the_first_copy_stops_when_a_second_has_begun(client: Client, tmp_path: Path) -> None:
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
-    pipeline.decide(client, pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
-    taken = pipeline.plan_stream(client, NAME, second.batch(0, 20, began=10))
+    pipeline.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
+    taken = planning.plan_stream(client, NAME, second.batch(0, 20, began=10))
     prepared = write(client, taken, b"of the second")
     with pytest.raises(PipelineFenced, match="another copy"):
-        pipeline.plan_stream(client, NAME, first.batch(1, 20))
+        planning.plan_stream(client, NAME, first.batch(1, 20))
     pipeline.decide(client, taken, [prepared])
     assert output(client) == [b"of the second"]
 
@@ -117,11 +122,11 @@ def test_the_first_copy_stops_when_a_second_has_begun(client: Client, tmp_path: 
 def test_a_copy_that_was_stopped_takes_over_when_it_is_started_again(client: Client, tmp_path: Path) -> None:
     """The other one has begun and decided nothing: it may have died, which nobody can tell from here."""
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
-    pipeline.decide(client, pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
-    taken = pipeline.plan_stream(client, NAME, second.batch(0, 20, began=10))
+    pipeline.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
+    taken = planning.plan_stream(client, NAME, second.batch(0, 20, began=10))
     with pytest.raises(PipelineFenced, match="It has decided nothing yet"):
-        pipeline.plan_stream(client, NAME, first.batch(1, 20))
-    again = pipeline.plan_stream(client, NAME, first.batch(1, 20))
+        planning.plan_stream(client, NAME, first.batch(1, 20))
+    again = planning.plan_stream(client, NAME, first.batch(1, 20))
     with pytest.raises(PipelineFenced):
         pipeline.decide(client, taken, [])
     pipeline.decide(client, again, [write(client, again, b"of the first")])
@@ -132,24 +137,24 @@ def test_a_copy_that_was_stopped_takes_over_when_it_is_started_again(client: Cli
 
 def test_a_copy_that_is_behind_stops_without_harm_to_the_other(client: Client, tmp_path: Path) -> None:
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
-    plan = pipeline.plan_stream(client, NAME, first.batch(0, 10, began=0))
-    taken = pipeline.plan_stream(client, NAME, second.batch(0, 10, began=0))
+    plan = planning.plan_stream(client, NAME, first.batch(0, 10, began=0))
+    taken = planning.plan_stream(client, NAME, second.batch(0, 10, began=0))
     with pytest.raises(PipelineFenced):
         pipeline.decide(client, plan, [])
     pipeline.decide(client, taken, [])
-    pipeline.decide(client, pipeline.plan_stream(client, NAME, second.batch(1, 20)), [])
-    next_of_second = pipeline.plan_stream(client, NAME, second.batch(2, 30))
+    pipeline.decide(client, planning.plan_stream(client, NAME, second.batch(1, 20)), [])
+    next_of_second = planning.plan_stream(client, NAME, second.batch(2, 30))
     with pytest.raises(PipelineMismatch, match="has reached 20"):
-        pipeline.plan_stream(client, NAME, first.batch(1, 30))
+        planning.plan_stream(client, NAME, first.batch(1, 30))
     pipeline.decide(client, next_of_second, [write(client, next_of_second, b"once")])
     assert output(client) == [b"once"]
 
 
 def test_only_what_older_runs_left_is_swept(client: Client, tmp_path: Path) -> None:
     query = Query(tmp_path, "q")
-    old = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    old = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     write(client, old, b"left")
-    new = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    new = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     assert ongoing(client) == []
     prepared = write(client, new, b"kept")
     pipeline.sweep(client, NAME, old.run, None)
@@ -163,29 +168,30 @@ def test_only_what_older_runs_left_is_swept(client: Client, tmp_path: Path) -> N
 def test_what_was_decided_is_ended_by_the_next_start_or_by_the_abort(client: Client, tmp_path: Path) -> None:
     query, other = Query(tmp_path, "q"), Query(tmp_path, "after a lost checkpoint")
     for number, by in enumerate(("abort", "next batch", "another query")):
-        plan = pipeline.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
+        plan = planning.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
         prepared = write(client, plan, b"%d" % number)
         undecided = write(client, plan, b"not decided", attempt=1)
-        made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, (prepared,))
-        decisions.make(client, NAME, plan.offsets, made)
+        decisions.make(client, NAME, plan.decision([prepared], {}))
         if by == "abort":
             pipeline.discard(client, plan, [prepared, undecided])
         elif by == "next batch":
-            pipeline.plan_stream(client, NAME, query.batch(number + 1, 10 * number + 20))
+            planning.plan_stream(client, NAME, query.batch(number + 1, 10 * number + 20))
         else:
-            pipeline.plan_stream(client, NAME, other.batch(0, 40, began=30))
+            planning.plan_stream(client, NAME, other.batch(0, 40, began=30))
         assert ongoing(client) == []
     assert output(client) == [b"0", b"1", b"2"]
 
 
 def test_a_transaction_that_is_gone_is_not_decided(client: Client, tmp_path: Path) -> None:
-    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     prepared = write(client, plan, b"gone")
     fence_producer(client, prepared.transactional_id)
     good = write(client, plan, b"good", attempt=1)
     with pytest.raises(PipelineError, match=f"nothing was decided.*{prepared.transactional_id} already"):
         pipeline.decide(client, plan, [good, prepared])
-    assert decisions.read_committed(client, NAME).decision is None
+    last = decisions.read_committed(client, NAME).decision
+    assert last is not None
+    assert (last.number, last.batch_id) == (0, -1), "it has only begun"
     assert ongoing(client) == [good.transactional_id]
 
 
@@ -193,28 +199,27 @@ def test_a_decided_transaction_that_the_broker_aborted_stops_the_query(
     client: Client, tmp_path: Path
 ) -> None:
     query = Query(tmp_path, "q")
-    plan = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    plan = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     prepared = write(client, plan, b"lost")
-    made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, (prepared,))
-    decisions.make(client, NAME, plan.offsets, made)
+    decisions.make(client, NAME, plan.decision([prepared], {}))
     fence_producer(client, prepared.transactional_id)  # as its timeout would
     for _ in range(2):
         with pytest.raises(DecidedTransactionLost, match=prepared.transactional_id):
-            pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+            planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
 
 
 def test_a_long_decision_is_spread_over_the_partitions(client: Client) -> None:
     run = decisions.take_over(client, NAME)
-    offsets = {("in", 0): 7, ("in", 1): 8}
-    winners = tuple(PreparedTransaction(f"{NAME}/1.2/{number}.0", number, 3) for number in range(400))
-    made = Decision(5, run, "q", 9, winners)
-    decisions.make(client, NAME, offsets, made)
-    assert decisions.read_committed(client, NAME) == (offsets, made)
+    spans = {("in", 0): Span(2, 7), ("in", 1): Span(3, 8)}
+    winners = tuple(PreparedTransaction(f"{NAME}/1.2/{number}.0", number, 3) for number in range(350))
+    made = Decision(5, run, "q", 9, winners, spans, {"in": Input("", 2)}, "out", {"out": "some id"})
+    decisions.make(client, NAME, made)
+    assert decisions.read_committed(client, NAME) == ({("in", 0): 7, ("in", 1): 8}, made, {})
     with pytest.raises(PipelineError, match="fewer tasks"):
-        decisions.make(client, NAME, offsets, Decision(6, run, "q", 10, winners * 2))
+        decisions.make(client, NAME, replace(made, number=6, winners=winners * 2))
     run = decisions.take_over(client, NAME)
     commit_offsets(client, NAME, {("in", 1): CommittedOffset(3)})
-    with pytest.raises(PipelineError, match="somebody else has changed offsets"):
+    with pytest.raises(PipelineError, match=r"the last decision is not whole\. Somebody else has reset"):
         decisions.read_committed(client, NAME)
 
 
@@ -222,14 +227,14 @@ def test_checkpoints_of_others_are_refused(client: Client, tmp_path: Path) -> No
     query = Query(tmp_path, "q")
     query.batch(0, 10, began=0)
     with pytest.raises(PipelineMismatch, match="has decided none"):
-        pipeline.plan_stream(client, NAME, query.batch(1, 20))
-    batch = pipeline.plan_batch(client, "loads")
-    pipeline.decide(client, batch, [], {("out", 0): batch.number})
+        planning.plan_stream(client, NAME, query.batch(1, 20))
+    batch = planning.plan_batch(client, "loads")
+    pipeline.decide(client, replace(batch, spans={("out", 0): Span(0, batch.number)}), [])
     with pytest.raises(PipelineMismatch, match="belongs to a batch write"):
-        pipeline.plan_stream(client, "loads", Query(tmp_path, "r").batch(0, 10, began=0))
-    pipeline.decide(client, pipeline.plan_stream(client, NAME, Query(tmp_path, "s").batch(0, 1, began=0)), [])
+        planning.plan_stream(client, "loads", Query(tmp_path, "r").batch(0, 10, began=0))
+    pipeline.decide(client, planning.plan_stream(client, NAME, Query(tmp_path, "s").batch(0, 1, began=0)), [])
     with pytest.raises(PipelineMismatch, match="belongs to a streaming query"):
-        pipeline.plan_batch(client, NAME)
+        planning.plan_batch(client, NAME)
 
 
 def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
@@ -240,6 +245,7 @@ def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
     assert checkpoint.step(0) == (
         {("in", 0): 3, ("in", 1): 3, ("more", 0): 1},
         {("in", 0): 10, ("in", 1): 10, ("more", 0): 5},
+        {},
     )
     # A batch without input repeats the offsets of the one before, to the letter.
     (query.directory / "offsets/1").write_text(file.read_text())
@@ -255,13 +261,14 @@ def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [TOGETHER], indirect=True)
 def test_together_nothing_is_left_to_be_ended(client: Client, tmp_path: Path) -> None:
-    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     winners = [write(client, plan, b"%d" % attempt, attempt) for attempt in range(3)]
     loser = write(client, plan, b"loser", attempt=3)
     pipeline.decide(client, plan, winners)
     made = decisions.read_committed(client, NAME)
     assert made.offsets == {("in", 0): 10, ("in", 1): 10}
-    assert made.decision == Decision(1, plan.run, "q", 0, ())
+    assert made.decision == plan.decision([], {})
+    assert (made.decision.number, made.decision.query_id, made.decision.batch_id) == (1, "q", 0)
     assert (ongoing(client), output(client)) == ([], [b"0", b"1", b"2"])
     # Spark may ask for the abort of a batch that counts.
     pipeline.discard(client, plan, [*winners, loser])
@@ -271,9 +278,9 @@ def test_together_nothing_is_left_to_be_ended(client: Client, tmp_path: Path) ->
 @pytest.mark.parametrize("form", [TOGETHER], indirect=True)
 def test_together_the_attempts_of_an_older_run_do_not_begin(client: Client, tmp_path: Path) -> None:
     query = Query(tmp_path, "q")
-    old = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    old = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     begun = pipeline.begin_attempt(client, old, "0.0", transaction_timeout_ms=60_000, codec=Codec.NONE)
-    new = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    new = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     with pytest.raises(PipelineFenced, match="another copy"):
         write(client, old, b"too late", attempt=1)
     begun.send("out", b"too late")
@@ -292,7 +299,7 @@ def test_together_a_lost_answer_does_no_harm(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was done, the answer was lost, and what came then was refused."""
-    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     original = decisions.group_commit
 
     def lost(*arguments: Any) -> None:
@@ -313,16 +320,15 @@ def test_a_pipeline_may_change_its_form_at_any_batch(
     for number in range(4):
         is_portable = number % 2 == 0
         monkeypatch.setattr(pipeline, "serves_group_commit", lambda _, hidden=is_portable: not hidden)
-        plan = pipeline.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
+        plan = planning.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
         pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
     # One that was decided in the portable way is finished by the other.
     monkeypatch.setattr(pipeline, "serves_group_commit", lambda _: False)
-    plan = pipeline.plan_stream(client, NAME, query.batch(4, 50))
+    plan = planning.plan_stream(client, NAME, query.batch(4, 50))
     prepared = write(client, plan, b"4")
-    made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, (prepared,))
-    decisions.make(client, NAME, plan.offsets, made)
+    decisions.make(client, NAME, plan.decision([prepared], {}))
     monkeypatch.undo()
-    assert pipeline.plan_stream(client, NAME, query.batch(4, 50)).is_done
+    assert planning.plan_stream(client, NAME, query.batch(4, 50)).is_done
     assert (ongoing(client), output(client)) == ([], [b"0", b"1", b"2", b"3", b"4"])
 
 
@@ -331,7 +337,7 @@ def test_more_transactions_than_one_request_takes_are_ended_one_by_one(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "TRANSACTIONS_MAX", 1)
-    plan = pipeline.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
+    plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     winners = [write(client, plan, b"%d" % attempt, attempt) for attempt in range(2)]
     pipeline.decide(client, plan, winners)
     decision = decisions.read_committed(client, NAME).decision

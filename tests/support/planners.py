@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from semel.client import Client, Identity
-from semel.spark import pipeline, runs
+from semel.spark import pipeline, planning, runs
 from semel.spark.checkpoint import Checkpoint
 
 READY_SECONDS = 60.0
@@ -43,7 +43,7 @@ def _begin(scratch: str) -> None:
 
 def _plan(bootstrap: str, pipeline_id: str, checkpoint: Checkpoint, decides: bool) -> Identity:
     with Client(bootstrap, timeout_s=5) as client:
-        plan = pipeline.plan_stream(client, pipeline_id, checkpoint)
+        plan = planning.plan_stream(client, pipeline_id, checkpoint)
         if decides:
             pipeline.decide(client, plan, [])
         return plan.run

@@ -15,7 +15,17 @@ from pyarrow import fs  # type: ignore[import-untyped]
 
 from semel.client import Partition
 from semel.spark.errors import PipelineError
-from semel.spark.vectors import Vector, began_of, of_json
+from semel.spark.vectors import (
+    Span,
+    Spans,
+    TopicIds,
+    Vector,
+    began_of,
+    ids_of,
+    of_json,
+    recreated,
+    without_topics,
+)
 
 METADATA = "metadata"
 OFFSETS = "offsets"
@@ -25,8 +35,17 @@ NO_OFFSET = "-"
 class Step(NamedTuple):
     """The input of one batch."""
 
-    start: Vector
+    start: Vector  # of the partitions that the query knew before; a new one is read from its beginning
     end: Vector
+    ids: TopicIds = {}  # noqa: RUF012 - never changed
+
+    @property
+    def spans(self) -> Spans:
+        """Where the batch starts and ends, for every partition that it has."""
+        return {key: Span(self.start.get(key, 0), end) for key, end in self.end.items()}
+
+
+NOTHING = Step({}, {})
 
 
 class Checkpoint:
@@ -56,15 +75,18 @@ class Checkpoint:
 
     def step(self, batch_id: int) -> Step:
         """What a batch reads from Semel, or from any other cluster through this source."""
-        end, began = self._batch(batch_id)
+        began, end, ids = self._batch(batch_id)
+        _, before, ids_before = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
+        # Offsets of a topic that was deleted are no offsets of the one that has its name now.
+        before = without_topics(before, recreated(ids_before, ids))
         # A batch without input repeats the end of the one before, and with it where that began.
-        before = self._batch(batch_id - 1)[0] if batch_id > 0 else {}
-        return Step({**began, **before}, end)
+        return Step({**began, **before}, end, ids)
 
-    def _batch(self, batch_id: int) -> tuple[Vector, Vector]:
+    def _batch(self, batch_id: int) -> Step:
         """Where a batch ends, and where those sources began that had their first batch in it."""
         end: Vector = {}
         began: Vector = {}
+        ids: TopicIds = {}
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
             vector = of_json(found)
             if twice := end.keys() & vector.keys():
@@ -75,7 +97,8 @@ class Checkpoint:
                 )
             end.update(vector)
             began.update(began_of(found) or {})
-        return end, began
+            ids.update(ids_of(found))
+        return Step(began, end, ids)
 
     def _read(self, name: str) -> str:
         try:
@@ -99,7 +122,7 @@ def _sources(text: str) -> list[dict[str, Any]]:
             continue
         try:
             vector = json.loads(document)
-            of_json(vector)
+            of_json(vector), ids_of(vector)
         except (ValueError, AttributeError):
             continue  # a source of another kind
         found.append(vector)

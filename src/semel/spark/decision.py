@@ -1,84 +1,134 @@
 """A decision: this batch counts, by these transactions. It is made in one small transaction, and stays.
 
-It is kept where the pipeline's group keeps its offsets: the offsets are the end of the batch, and the notes
-beside them say which batch that is and which transactions are to be committed. So "how far the pipeline is"
-and "what counts" change together, lag tools read the offsets, and a reader that wants stable offsets learns
-for certain whether a decision was made.
+It is kept where the pipeline's group keeps its offsets: the offsets are the end of the batch, and the
+metadata of each offset (a *note*) says where the batch started in that partition, which batch it is, and
+which transactions are to be committed. So "how far the pipeline is" and "what counts" change together, lag
+tools read the offsets, and a reader that requires stable offsets learns for certain whether a decision was
+made.
 
-A note has room for a few thousand bytes, so a decision is cut in pieces, one for every partition that is
-needed. The number of the decision tells those pieces from older ones that were left in other partitions.
+    semel2 <number of the decision> <index>/<count> <start>-<end> <piece>
+
+The rest of a decision is one JSON document. A note has room for a few thousand bytes, so the document is cut
+into pieces; each piece is kept in several partitions, because a topic that is deleted takes its notes along.
+The number tells the notes of one decision from older ones in partitions that the batch did not have.
+
+The document lists the input topics with their ids and how many of their partitions have a note. With that,
+offsets that somebody else has reset, moved or deleted are noticed: the pipeline stops rather than count
+records twice or never.
 
 A broker that is Semel ends the transactions in the same step in which the decision is made. Then there is
 nothing left to do for anybody, and the note names none.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from semel.client import Client, CommittedOffset, Identity, Partition, PreparedTransaction
 from semel.client.group_commit import Run, group_commit
 from semel.client.group_offsets import GroupMetadata, fetch_offsets
 from semel.client.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
-from semel.spark.vectors import Vector
+from semel.spark.vectors import Span, Spans, TopicIds, Vector, id_text
 
 #: What a note begins with.
-MARK = "semel"
+MARK = "semel2"
+_NOTE = re.compile(rf"{MARK} (\d+) (\d+)/(\d+) (\d+)-(\d+) (.*)", re.DOTALL)
 #: Brokers take 4096 bytes (offset.metadata.max.bytes), of which the beginning of a note needs some.
 PIECE_BYTES = 4000
+#: In how many partitions a piece is kept, if there are as many.
+COPIES = 8
+#: What a decision remembers besides its own batch may take this much, so that it always fits in one note.
+REMEMBERED_BYTES = 1500
 #: The end of a decision leaves the pair of producer id and epoch as it is, so that a run has one name.
 VERSION = 1
 #: Of the transaction that makes a decision, which is three requests long.
 TIMEOUT_MS = 60_000
 
 
+class Input(NamedTuple):
+    """A topic that a pipeline reads."""
+
+    topic_id: str  # empty if the broker has no topic ids
+    partitions: int  # how many of its partitions have a note
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which batch counts, and by which transactions."""
+    """Which batch counts, what it read, and by which transactions it was written."""
 
     number: int
     run: Identity  # who made it
     query_id: str
     batch_id: int
     winners: tuple[PreparedTransaction, ...]  # those that are still to be ended, by whoever comes first
+    spans: Spans = field(default_factory=dict)
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    topic: str | None = None  # the option of the sink; None if rows name their topic
+    outputs: TopicIds = field(default_factory=dict)
 
 
 class Committed(NamedTuple):
     """How far a pipeline is, and its last decision."""
 
-    offsets: Vector
+    offsets: Vector  # of the partitions that have a note
     decision: Decision | None
+    foreign: Vector = {}  # noqa: RUF012 - never changed: offsets without a note, which somebody else wrote
 
 
 def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = True) -> Committed:
-    """How far the pipeline is. A decision that is being made is waited for, unless any answer will do."""
+    """How far the pipeline is. A decision that is being made is waited for, unless any answer will do.
+
+    PipelineError if somebody else has changed offsets of the group.
+    """
     found = fetch_offsets(client, pipeline_id, require_stable=require_stable)
-    offsets = {key: each.offset for key, each in found.items()}
-    return Committed(offsets, _assemble(pipeline_id, found))
+    notes = {key: each for key, each in found.items() if each.metadata.startswith(f"{MARK} ")}
+    foreign = {key: each.offset for key, each in found.items() if key not in notes}
+    if not notes:
+        return Committed({}, None, foreign)
+    try:
+        decision = _assemble(pipeline_id, notes)
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        raise PipelineError(_changed_text(pipeline_id, "the last decision is not whole")) from None
+    noted = Counter(topic for topic, _ in notes)
+    missing = {topic for topic, each in decision.inputs.items() if noted[topic] < each.partitions}
+    # A topic that was deleted has taken its offsets along; the source says so if it matters.
+    present = client.describe(sorted(missing)).topics if missing else ()
+    for topic, topic_id in sorted((each.name, id_text(each.topic_id)) for each in present):
+        if "" in (known := {topic_id, decision.inputs[topic].topic_id}) or len(known) == 1:
+            raise PipelineError(_changed_text(pipeline_id, f"offsets of topic {topic} are missing"))
+    return Committed({key: each.offset for key, each in notes.items()}, decision, foreign)
 
 
-def make(client: Client, pipeline_id: str, offsets: Mapping[Partition, int], decision: Decision) -> None:
+def _changed_text(pipeline_id: str, what: str) -> str:
+    return (
+        f"the position of pipeline {pipeline_id!r} is not to be trusted: {what}. Somebody else has reset, "
+        "changed or deleted offsets of the consumer group of that name. Choose a new pipeline.id, and "
+        "startingOffsets where the output ends"
+    )
+
+
+def make(client: Client, pipeline_id: str, decision: Decision) -> None:
     """Make a decision as the run that it names. Whatever is raised, it may have been made."""
     run = decision.run
     coordinator = Coordinator(client, driver_id(pipeline_id), client.timeout_s)
     coordinator.add_group(run, pipeline_id)
-    notes = _notes(pipeline_id, offsets, decision)
+    notes = _notes(pipeline_id, decision)
     coordinator.commit_offsets(run, VERSION, GroupMetadata(pipeline_id), notes)
     coordinator.end(run, VERSION, commit=True)
 
 
-def make_together(
-    client: Client, pipeline_id: str, offsets: Mapping[Partition, int], decision: Decision
-) -> None:
+def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
     """Make a decision and commit its transactions in one step. Only where the broker has group commit.
 
     Whatever is raised for want of an answer, it may have been made; a refusal means that it was not, unless
     it had been asked for before.
     """
     run = Run(driver_id(pipeline_id), decision.run)
-    notes = _notes(pipeline_id, offsets, replace(decision, winners=()))
+    notes = _notes(pipeline_id, replace(decision, winners=()))
     group_commit(client, run, decision.winners, pipeline_id, notes)
 
 
@@ -95,59 +145,81 @@ def driver_id(pipeline_id: str) -> str:
     return f"{pipeline_id}/driver"
 
 
-def _notes(
-    pipeline_id: str, offsets: Mapping[Partition, int], decision: Decision
-) -> dict[Partition, CommittedOffset]:
+def remembered(known: Mapping[str, Any]) -> dict[str, Any]:
+    """As much of what is known, by topic, as a decision has room for. The oldest stays."""
+    found: dict[str, Any] = {}
+    room = REMEMBERED_BYTES
+    for topic, each in known.items():
+        room -= len(json.dumps([topic, each]))
+        if room < 0:
+            break
+        found[topic] = each
+    return found
+
+
+def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOffset]:
     prefix = len(pipeline_id) + 1
-    winners = [
-        f"{each.producer_id}:{each.epoch}:{each.transactional_id[prefix:]}" for each in decision.winners
-    ]
     content = {
         "run": decision.run,
         "query": decision.query_id,
         "batch": decision.batch_id,
-        "winners": winners,
+        "inputs": decision.inputs,
+        "topic": decision.topic,
+        "outputs": decision.outputs,
+        "winners": [
+            f"{each.producer_id}:{each.epoch}:{each.transactional_id[prefix:]}" for each in decision.winners
+        ],
     }
     text = json.dumps(content, separators=(",", ":"))
     pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
-    if len(pieces) > len(offsets):
+    spans, count = decision.spans, len(pieces)
+    if count > len(spans):
         raise PipelineError(
-            f"{len(winners)} tasks have written, and the list of their transactions does not fit beside "
-            f"the offsets of {len(offsets)} input partitions. Write with fewer tasks (coalesce)"
+            f"{len(decision.winners)} tasks have written, and the list of their transactions does not fit "
+            f"beside the offsets of {len(spans)} input partitions. Write with fewer tasks (coalesce)"
         )
     notes = {}
-    for index, key in enumerate(sorted(offsets)):
-        piece = pieces[index] if index < len(pieces) else ""
-        notes[key] = CommittedOffset(offsets[key], f"{MARK} {decision.number} {index} {len(pieces)} {piece}")
+    # The first partition of every topic comes before the second of any, so that copies are in many topics.
+    for place, key in enumerate(sorted(spans, key=lambda key: (key[1], key[0]))):
+        index = place % count
+        piece = pieces[index] if place < count * COPIES else ""
+        (start, end) = spans[key]
+        notes[key] = CommittedOffset(end, f"{MARK} {decision.number} {index}/{count} {start}-{end} {piece}")
     return notes
 
 
-def _assemble(pipeline_id: str, found: Mapping[Partition, CommittedOffset]) -> Decision | None:
-    notes = [each.metadata for each in found.values() if each.metadata.startswith(f"{MARK} ")]
-    if not notes:
-        return None
-    try:
-        return _read(pipeline_id, notes)
-    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
-        raise PipelineError(
-            f"the last decision of pipeline {pipeline_id!r} is not whole: somebody else has changed "
-            "offsets of the group of that name. Choose a new pipeline.id, and begin where the output ends"
-        ) from None
-
-
-def _read(pipeline_id: str, notes: Sequence[str]) -> Decision:
+def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
     """The newest decision in these notes. Whatever is raised, they do not hold a whole one."""
-    decisions: dict[int, dict[int, str]] = {}
+    pieces: dict[int, dict[int, str]] = {}
     counts: dict[int, int] = {}
-    for note in notes:
-        _, number, index, count, piece = note.split(" ", 4)
-        decisions.setdefault(int(number), {})[int(index)] = piece
-        counts[int(number)] = int(count)
-    newest = max(decisions)
-    content = json.loads("".join(decisions[newest][index] for index in range(counts[newest])))
-    winners = tuple(_winner(pipeline_id, each) for each in content["winners"])
+    spans: dict[int, Spans] = {}
+    for key, each in notes.items():
+        found = _NOTE.fullmatch(each.metadata)
+        if found is None:
+            raise ValueError("a note of another form")
+        number, index, count, start, end = map(int, found.groups()[:5])
+        if end != each.offset:
+            raise PipelineError(
+                _changed_text(pipeline_id, f"{key[0]}/{key[1]} was decided to be at {end}, not {each.offset}")
+            )
+        counts[number] = count
+        spans.setdefault(number, {})[key] = Span(start, end)
+        if found[6]:
+            pieces.setdefault(number, {})[index] = found[6]
+    newest = max(counts)
+    content = json.loads("".join(pieces[newest][index] for index in range(counts[newest])))
     producer_id, epoch, batch_id = map(_whole, (*content["run"], content["batch"]))
-    return Decision(newest, Identity(producer_id, epoch), str(content["query"]), batch_id, winners)
+    return Decision(
+        newest,
+        Identity(producer_id, epoch),
+        str(content["query"]),
+        batch_id,
+        tuple(_winner(pipeline_id, each) for each in content["winners"]),
+        spans[newest],
+        {str(topic): Input(str(each[0]), _whole(each[1])) for topic, each in content["inputs"].items()},
+        None if content["topic"] is None else str(content["topic"]),
+        {str(topic): str(each) for topic, each in content["outputs"].items()},
+    )
 
 
 def _whole(value: object) -> int:

@@ -1,7 +1,8 @@
 """How a batch is written exactly once: plan, write, decide, end.
 
-1. **Plan** (driver, before the tasks of a batch start). A new run of the pipeline takes the transactional id
-   `<pipeline>/driver`. That fences older runs, and is refused to a driver whose own last run was fenced.
+1. **Plan** (driver, before the tasks of a batch start; `planning`). A new run of the pipeline takes the
+   transactional id `<pipeline>/driver`. That fences older runs, and is refused to a driver whose own last
+   run was fenced.
    Then what older runs left is put in order: the transactions of the last decision are committed, all others
    are aborted. A batch that was decided before is only acted out.
 2. **Write** (task attempt). Every attempt writes in a transaction of its own, named after run and attempt, so
@@ -19,9 +20,9 @@ the last decision ended. Names of runs are ordered, so a run aborts only what is
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from semel.client import (
     Client,
@@ -46,23 +47,16 @@ from semel.client.group_commit import (
 )
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.spark import decision as decisions
-from semel.spark import runs
-from semel.spark.checkpoint import Checkpoint, Step, describe
-from semel.spark.decision import Committed, Decision
-from semel.spark.errors import (
-    DecidedTransactionLost,
-    PipelineError,
-    PipelineFenced,
-    PipelineMismatch,
-)
-from semel.spark.vectors import Vector
+from semel.spark.continuity import NO_QUERY
+from semel.spark.decision import Decision, Input, remembered
+from semel.spark.errors import DecidedTransactionLost, PipelineError, PipelineFenced
+from semel.spark.outputs import check_written
+from semel.spark.vectors import Spans, TopicIds
 from semel.wire.messages import ListTransactionsRequest
 
 ONGOING = "Ongoing"
-#: The decision of a batch write, which has no query and no batch.
-NO_QUERY, NO_BATCH = "", -1
 
-_FENCED = frozenset(
+FENCED = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 )
 
@@ -76,118 +70,30 @@ class Plan:
     number: int  # of the decision that is to be made
     query_id: str
     batch_id: int
-    offsets: Vector
     is_done: bool  # was decided before, so that nothing is written again
+    spans: Spans = field(default_factory=dict)  # what the batch reads
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    topic: str | None = None
+    outputs: TopicIds = field(default_factory=dict)  # those that were written to before
 
     @property
     def prefix(self) -> str:
         """How the transactional ids of this run begin."""
         return f"{self.pipeline_id}/{self.run.producer_id}.{self.run.epoch}/"
 
-
-# ---- plan
-
-
-def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint) -> Plan:
-    """Begin a run for the batch that the query is at."""
-    query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
-    step = checkpoint.step(batch_id)
-    if not step.end:
-        raise PipelineError(
-            "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
-            "query. For others say delivery.guarantee=at-least-once"
+    def decision(self, winners: Iterable[PreparedTransaction], written: TopicIds) -> Decision:
+        """The decision that the batch counts by these transactions."""
+        return Decision(
+            self.number,
+            self.run,
+            self.query_id,
+            self.batch_id,
+            tuple(winners),
+            self.spans,
+            self.inputs,
+            self.topic,
+            remembered({**self.outputs, **written}),
         )
-    # Looked at before and after: a copy that is behind should stop without fencing the one that is not.
-    before = decisions.read_committed(client, pipeline_id, require_stable=False)
-    _check(before, pipeline_id, query_id, batch_id, step)
-    run = _begin_run(client, pipeline_id, query_id, before.decision)
-    committed = decisions.read_committed(client, pipeline_id)
-    is_done = _check(committed, pipeline_id, query_id, batch_id, step)
-    last = committed.decision
-    # Spark begins the next batch of a query only when the one before was ended, so then nobody has to ask.
-    if last is not None and (is_done or last.query_id != query_id):
-        finish(client, last.winners)
-    sweep(client, pipeline_id, run, last)
-    number = 1 if last is None else last.number + 1
-    return Plan(pipeline_id, run, number, query_id, batch_id, step.end, is_done)
-
-
-def plan_batch(client: Client, pipeline_id: str) -> Plan:
-    """Begin a run for a batch write, and finish what the last one left."""
-    run = decisions.take_over(client, pipeline_id)
-    last = decisions.read_committed(client, pipeline_id).decision
-    if last is not None:
-        if last.query_id != NO_QUERY:
-            raise PipelineMismatch(
-                f"pipeline.id {pipeline_id!r} belongs to a streaming query. Give this write one of its own"
-            )
-        finish(client, last.winners)
-    sweep(client, pipeline_id, run, last)
-    number = 1 if last is None else last.number + 1
-    return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, {}, is_done=False)
-
-
-def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> Identity:
-    """Take the pipeline over; not from another copy of it, if this driver can tell that there is one.
-
-    It can if the last decision was made by its own last run: then nobody else may have begun one since. If
-    that run decided nothing, or is not remembered, it takes over without asking.
-    """
-    mine = runs.recall(pipeline_id, query_id)
-    try:
-        if mine is not None and last is not None and last.run == mine:
-            run = decisions.take_over(client, pipeline_id, mine)
-        else:
-            run = decisions.take_over(client, pipeline_id)
-    except KafkaError as error:
-        if error.code in _FENCED:
-            # Said once: whoever starts this query again wants it to run here, and not there.
-            runs.forget(pipeline_id, query_id)
-            raise PipelineFenced(_fenced_text(client, pipeline_id, mine)) from error
-        raise
-    runs.remember(pipeline_id, query_id, run)
-    return run
-
-
-def _check(committed: Committed, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
-    """Whether the batch was decided before. PipelineMismatch if it does not follow the last decision."""
-    last = committed.decision
-    if last is None and batch_id > 0:
-        raise PipelineMismatch(
-            f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided none. Either "
-            "the checkpoint is that of another pipeline, or the broker has forgotten the group of this one. "
-            "Start with a new checkpointLocation, and with startingOffsets where the output ends"
-        )
-    if last is not None and last.query_id == NO_QUERY:
-        raise PipelineMismatch(
-            f"pipeline.id {pipeline_id!r} belongs to a batch write. Give this query one of its own"
-        )
-    if last is not None and last.query_id == query_id and batch_id <= last.batch_id:
-        _check_end(committed, pipeline_id, batch_id, step)
-        return True
-    for key, offset in sorted(step.start.items()):
-        reached = committed.offsets.get(key, offset)
-        if reached != offset:
-            raise PipelineMismatch(
-                f"batch {batch_id} begins at offset {offset} of {describe(key)}, but pipeline "
-                f"{pipeline_id!r} has reached {reached}. Either another copy of it is running, and this one "
-                "has to stop; or the checkpoint is not the last one of the pipeline: start with a new "
-                "checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
-            )
-    return False
-
-
-def _check_end(committed: Committed, pipeline_id: str, batch_id: int, step: Step) -> None:
-    """A decided batch ends where it did, or before: behind an older copy of a checkpoint it may not."""
-    for key, offset in sorted(step.end.items()):
-        reached = committed.offsets.get(key, offset)
-        if offset > reached:
-            raise PipelineMismatch(
-                f"batch {batch_id} ends at offset {offset} of {describe(key)}, but pipeline {pipeline_id!r} "
-                f"has decided it before and has reached {reached}. The checkpoint is an older copy, and what "
-                "is behind would be left out: start with a new checkpointLocation, and with pipeline.id and "
-                "startingOffsets=committed on the source"
-            )
 
 
 # ---- write
@@ -209,8 +115,8 @@ def begin_attempt(
     try:
         attempt.begin()
     except KafkaError as error:
-        if error.code in _FENCED:
-            raise PipelineFenced(_fenced_text(client, plan.pipeline_id, plan.run)) from error
+        if error.code in FENCED:
+            raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run)) from error
         raise
     return attempt
 
@@ -219,20 +125,23 @@ def begin_attempt(
 
 
 def decide(
-    client: Client, plan: Plan, winners: Sequence[PreparedTransaction], offsets: Vector | None = None
+    client: Client,
+    plan: Plan,
+    winners: Sequence[PreparedTransaction],
+    written: TopicIds | None = None,
 ) -> None:
-    """Decide that a batch counts, and end its transactions."""
-    made = Decision(plan.number, plan.run, plan.query_id, plan.batch_id, tuple(winners))
-    vector = plan.offsets if offsets is None else offsets
+    """Decide that a batch counts, and end its transactions. `written` are the topics that they wrote to."""
+    made = plan.decision(winners, written or {})
+    check_written(client, plan.pipeline_id, plan.outputs, written or {})
     if serves_group_commit(client) and len(winners) <= TRANSACTIONS_MAX:
-        _decide_together(client, plan, vector, made)
+        _decide_together(client, plan, made)
         _fence(client, _open(client, plan.prefix))
         return
     open_now = _open(client, plan.prefix)
     if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
         raise PipelineError(_lost_text(plan, lost))
     try:
-        decisions.make(client, plan.pipeline_id, vector, made)
+        decisions.make(client, plan.pipeline_id, made)
     except KafkaError as error:
         _explain(client, error, plan)
         raise
@@ -241,12 +150,12 @@ def decide(
     _fence(client, losers)
 
 
-def _decide_together(client: Client, plan: Plan, offsets: Vector, made: Decision) -> None:
+def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
     try:
-        decisions.make_together(client, plan.pipeline_id, offsets, made)
+        decisions.make_together(client, plan.pipeline_id, made)
     except KafkaError as error:
         last = decisions.read_committed(client, plan.pipeline_id).decision
-        if last is not None and last.run == plan.run:
+        if last is not None and (last.run, last.number) == (made.run, made.number):
             return  # It was made before: an answer was lost, and what came after it was refused.
         if isinstance(error, GroupCommitRefused):
             raise PipelineError(_lost_text(plan, error.lost)) from error
@@ -256,8 +165,8 @@ def _decide_together(client: Client, plan: Plan, offsets: Vector, made: Decision
 
 def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
     """Raise what the refusal of a decision means, if it means more than it says."""
-    if error.code in _FENCED:
-        raise PipelineFenced(_fenced_text(client, plan.pipeline_id, plan.run)) from error
+    if error.code in FENCED:
+        raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run)) from error
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise PipelineError(
             f"{error} The offsets of the input are committed where the output is written, so source "
@@ -274,7 +183,7 @@ def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
     )
 
 
-def _fenced_text(client: Client, pipeline_id: str, run: Identity | None) -> str:
+def fenced_text(client: Client, pipeline_id: str, run: Identity | None) -> str:
     """What a copy says that has to stop. It names the other one, as soon as that has decided anything."""
     other = "It has decided nothing yet"
     with suppress(KafkaError, ClientError, PipelineError):

@@ -7,17 +7,17 @@ be believed for a while (`partition.metadata.cache.ttl.ms`).
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from semel.client import EARLIEST, LATEST, Client, ClientError, Isolation, KafkaError, Partition
 from semel.client.errors import is_retriable
 from semel.client.group_offsets import fetch_offsets, is_unstable
 from semel.client.offsets import list_offsets
 from semel.spark.clients import connect
-from semel.spark.decision import take_over
-from semel.spark.errors import OptionError
+from semel.spark.decision import read_committed, take_over
+from semel.spark.errors import DataLoss, OptionError
 from semel.spark.options import AtTime, SourceOptions, Where
-from semel.spark.vectors import Vector
+from semel.spark.vectors import TopicIds, Vector, recreated, recreated_text, topic_ids, without_topics
 
 T = TypeVar("T")
 
@@ -28,12 +28,19 @@ NO_OFFSET = -1
 STARTING = "startingOffsets"
 
 
+class Layout(NamedTuple):
+    """The partitions that are read, and the ids of their topics."""
+
+    partitions: list[Partition]
+    ids: TopicIds
+
+
 class Positions:
     """What the cluster knows about the partitions that are read."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._known: tuple[float, list[Partition]] | None = None
+        self._known: tuple[float, Layout] | None = None
 
     @property
     def client(self) -> Client:
@@ -41,17 +48,21 @@ class Positions:
         return connect(self._options.address)
 
     def partitions(self) -> list[Partition]:
-        """The partitions there are now, or were a moment ago if that is good enough."""
+        """The partitions of the layout."""
+        return list(self.layout().partitions)
+
+    def layout(self) -> Layout:
+        """What there is now, or was a moment ago if that is good enough."""
         now = time.monotonic()
         if self._known is not None and now - self._known[0] < self._options.partitions_age_s:
-            return list(self._known[1])
-        found = self._ask(self._partitions)
+            return self._known[1]
+        found = self._ask(self._layout)
         self._known = (now, found)
-        return list(found)
+        return found
 
-    def ends(self, partitions: Sequence[Partition]) -> Vector:
+    def ends(self, partitions: Sequence[Partition], isolation: Isolation | None = None) -> Vector:
         """Where a reader has to stop now."""
-        return self._at(dict.fromkeys(partitions, LATEST))
+        return self._list(dict.fromkeys(partitions, LATEST), isolation)
 
     def settle(self) -> None:
         """Wait for a decision that the pipeline is making; if nobody makes it any more, take over.
@@ -77,12 +88,34 @@ class Positions:
                 self._check_begin(found)
             return found
         if where is Where.COMMITTED:
-            pipeline_id = self._options.pipeline_id or ""
-            committed = self._ask(lambda: fetch_offsets(self.client, pipeline_id, partitions))
-            known = {key: each.offset for key, each in committed.items()}
-            # What a pipeline has not begun it reads from its beginning: every record counts.
-            return self._at({key: known.get(key, EARLIEST) for key in partitions})
+            return self._committed(partitions)
         return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
+
+    def _committed(self, partitions: Sequence[Partition]) -> Vector:
+        """Where the pipeline stands. DataLoss if that is in a topic which is not there any more."""
+        pipeline_id = self._options.pipeline_id or ""
+        committed = self._ask(lambda: read_committed(self.client, pipeline_id))
+        inputs = {} if committed.decision is None else committed.decision.inputs
+        before = {topic: each.topic_id for topic, each in inputs.items() if each.topic_id}
+        anew = recreated(before, self.layout().ids)
+        known = {**committed.foreign, **without_topics(committed.offsets, anew)}
+        # What a pipeline has not begun it reads from its beginning: every record counts.
+        found = self._at({key: known.get(key, EARLIEST) for key in partitions})
+        if self._options.fail_on_data_loss:
+            if anew:
+                raise DataLoss(recreated_text(anew, before, self.layout().ids))
+            self._check_committed(found, pipeline_id)
+        return found
+
+    def _check_committed(self, begin: Vector, pipeline_id: str) -> None:
+        ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
+        for (topic, partition), offset in sorted(begin.items()):
+            if offset > ends[topic, partition]:
+                raise DataLoss(
+                    f"pipeline {pipeline_id!r} has read {topic}/{partition} up to offset {offset}, and the "
+                    f"log ends at {ends[topic, partition]}. The topic was deleted and created again, or the "
+                    "broker was restored from a backup"
+                )
 
     def _check_begin(self, begin: Vector) -> None:
         """Refuse a beginning behind the end: what comes next would not be read, and nobody would notice."""
@@ -129,7 +162,7 @@ class Positions:
                 time.sleep(retries.pause_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _partitions(self) -> list[Partition]:
+    def _layout(self) -> Layout:
         wanted = self._options.topics
         if wanted.pattern is not None:
             pattern = re.compile(wanted.pattern)
@@ -146,13 +179,14 @@ class Positions:
                     f"there is no topic {', '.join(sorted(missing))}. "
                     "Check the name, or create it with 'semel topics create'"
                 )
+        ids = topic_ids(topics)
         found = [(topic.name, each.partition) for topic in topics for each in topic.partitions]
         if not wanted.partitions:
-            return found
+            return Layout(found, ids)
         if absent := set(wanted.partitions) - set(found):
             names = [f"{topic}/{partition}" for topic, partition in sorted(absent)]
             raise OptionError(f"assign names partitions that there are not: {', '.join(names)}")
-        return list(wanted.partitions)
+        return Layout(list(wanted.partitions), ids)
 
 
 def _for_each(given: Vector, partitions: Sequence[Partition], option: str) -> Vector:

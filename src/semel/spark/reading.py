@@ -19,6 +19,7 @@ from semel.client.retry import Attempts
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss
 from semel.spark.options import SourceOptions
+from semel.spark.vectors import id_text
 from semel.wire.columns import ColumnReader
 from semel.wire.messages import PartitionData
 
@@ -38,6 +39,7 @@ class Range:
     partition: int
     start: int
     end: int
+    topic_id: str = ""  # of the topic that the offsets belong to; empty if the broker has no ids
 
 
 def read_range(
@@ -50,7 +52,11 @@ def read_range(
     position = wanted.start
     attempts = Attempts(client.timeout_s)
     while position < wanted.end:
-        data = fetches.at(position)
+        try:
+            data = fetches.at(position)
+        except _Recreated:
+            _lost(options, wanted, "the topic was deleted and created again")
+            break
         if data is None:
             position = _behind_loss(client, wanted, position, options)
             continue
@@ -81,6 +87,10 @@ def read_range(
 
 class _Waiting(ClientError):
     """A new leader may take a moment until it serves what the one before it had served."""
+
+
+class _Recreated(ClientError):
+    """The topic of this name is not the one that the range belongs to."""
 
 
 class _Fetches:
@@ -121,10 +131,19 @@ class _Fetches:
         raise AssertionError("attempts end by an error")
 
     def _asked(self, position: int) -> FetchUnderWay:
-        return begin_fetch(self._client, {self._key: position}, self._options.isolation, self._options.limits)
+        asked = begin_fetch(
+            self._client, {self._key: position}, self._options.isolation, self._options.limits
+        )
+        # The request has the id that the client knows now; it may have learned another one since the last.
+        known = id_text(self._client.topic(self._wanted.topic).topic_id)
+        if known and self._wanted.topic_id and known != self._wanted.topic_id:
+            raise _Recreated(f"{self._wanted.topic} is another topic by now.")
+        return asked
 
 
 def _may_pass(error: Exception) -> bool:
+    if isinstance(error, _Recreated):
+        return False
     if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return False
     return isinstance(error, _Waiting) or is_retriable(error)

@@ -7,7 +7,7 @@ is yet another one, so what was planned comes back with the messages of the task
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -18,13 +18,14 @@ from pyspark.sql.types import StructType
 
 from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer
 from semel.client.offsets import Partition
-from semel.spark import pipeline
+from semel.spark import pipeline, planning
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
+from semel.spark.outputs import merged
 from semel.spark.pipeline import Plan
-from semel.spark.vectors import Vector
+from semel.spark.vectors import Span, TopicIds
 from semel.spark.writing import PackedProducer, RowWriter
 
 COLUMNS = {
@@ -39,11 +40,12 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: its transaction, if it wrote anything, and a partition that is in it."""
+    """What a task tells the driver: its transaction, if it wrote anything, and what is in it."""
 
     plan: Plan | None
     prepared: PreparedTransaction | None = None
-    where: Partition | None = None
+    where: Partition | None = None  # a partition that was written to
+    outputs: TopicIds = field(default_factory=dict)
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -106,21 +108,21 @@ class _Writer:
             codec=self._options.codec,
         )
         try:
-            where = self._write_rows(producer, chain([first], batches))
-            return Written(plan, producer.prepare(), where)
+            rows = self._write_rows(producer, chain([first], batches))
+            return Written(plan, producer.prepare(), rows.where, rows.outputs)
         except BaseException:
             # The exception says more than a failed abort, and the next start aborts what is left.
             with suppress(KafkaError, ClientError):
                 producer.close()
             raise
 
-    def _write_rows(self, producer: PackedProducer, batches: Iterable[pa.RecordBatch]) -> Partition | None:
-        """Hand all rows to the producer; a partition that one of them went to."""
+    def _write_rows(self, producer: PackedProducer, batches: Iterable[pa.RecordBatch]) -> RowWriter:
+        """Hand all rows to the producer."""
         rows = RowWriter(self._client, producer, self._options.topic)
         for batch in batches:
             rows.write(batch)
         rows.finish()
-        return rows.where
+        return rows
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -150,16 +152,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if plan.batch_id != batchId:
             raise PipelineError(_other_batch(plan, batchId))
         if not plan.is_done:
-            pipeline.decide(self._client, plan, _prepared(written))
+            pipeline.decide(self._client, plan, _prepared(written), merged(each.outputs for each in written))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up, unless the batch was decided."""
         _discard(self._client, messages)
 
     def _make_plan(self) -> Plan:
-        return pipeline.plan_stream(
-            self._client, self._pipeline_id, Checkpoint(self._options.checkpoint or "")
-        )
+        checkpoint = Checkpoint(self._options.checkpoint or "")
+        return planning.plan_stream(self._client, self._pipeline_id, checkpoint, self._options.topic)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -168,7 +169,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Plan the write: the writer is about to go to the tasks."""
         if self._is_exact and self._plan is None:
-            self._plan = pipeline.plan_batch(self._client, self._pipeline_id)
+            self._plan = planning.plan_batch(self._client, self._pipeline_id)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -182,8 +183,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             assert first.plan is not None, "what is prepared was planned"
             assert first.where is not None, "what is prepared went somewhere"
             # A batch write has no input that could be committed, so its decision stands beside its output.
-            offsets: Vector = {first.where: first.plan.number}
-            pipeline.decide(self._client, first.plan, _prepared(written), offsets)
+            plan = replace(first.plan, spans={first.where: Span(0, first.plan.number)})
+            pipeline.decide(self._client, plan, _prepared(written))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up, unless the write was decided."""

@@ -73,7 +73,7 @@ def _tails(client: Client, start: Vector, stable: Vector, cut: Vector) -> list[T
     first = {key: max(stable[key], start[key]) for key in cut}
     open_ended = sorted(key for key in cut if cut[key] > first[key])
     journals = {topic: _is_journal(client, topic) for topic in {topic for topic, _ in open_ended}}
-    return [Tail(*key, first[key], cut[key], journals[key[0]]) for key in open_ended]
+    return [Tail(*key, first[key], cut[key], is_journal=journals[key[0]]) for key in open_ended]
 
 
 def _is_journal(client: Client, topic: str) -> bool:

@@ -20,13 +20,22 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from semel.spark.clients import connect
-from semel.spark.errors import DataLoss
 from semel.spark.limits import Admission, now_s, split
+from semel.spark.log_ends import LogEnds
 from semel.spark.options import SourceOptions, Where
 from semel.spark.positions import Positions
 from semel.spark.reading import Range, read_range
 from semel.spark.snapshot import Tail, plan, read_tail
-from semel.spark.vectors import Vector, began_of, of_json, to_json
+from semel.spark.vectors import (
+    TopicIds,
+    Vector,
+    began_of,
+    ids_of,
+    of_json,
+    recreated,
+    to_json,
+    without_topics,
+)
 
 
 class RangePartition(InputPartition):
@@ -51,10 +60,10 @@ class BatchReader(DataSourceReader):
         if options.is_snapshot:
             ended, tails = plan(options, positions)
             return [*_tasks(ended, options), *map(RangePartition, tails)]
-        partitions = positions.partitions()
+        partitions, ids = positions.layout()
         end = positions.resolve(options.end, partitions, "endingOffsets")
         start = positions.resolve(options.start, partitions, "startingOffsets")
-        return _tasks(_ranges(start, end), options)
+        return _tasks(_ranges(start, end, ids), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task. Where there is nothing to read, Spark has a task without a range."""
@@ -73,16 +82,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = tuple(columns)
         self._positions = Positions(options)
+        self._log_ends = LogEnds(self._positions, fail_on_data_loss=options.fail_on_data_loss)
         self._admission = Admission(options.portions)
         self._initial: dict[str, Any] | None = None
-        self._target: Vector | None = None  # of Trigger.AvailableNow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins."""
         if self._options.start is Where.COMMITTED:
             self._positions.settle()
-        partitions = self._positions.partitions()
-        self._initial = to_json(self._positions.resolve(self._options.start, partitions, "startingOffsets"))
+        partitions, ids = self._positions.layout()
+        start = self._positions.resolve(self._options.start, partitions, "startingOffsets")
+        self._initial = to_json(start, ids=ids)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -94,29 +104,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; the start itself if there is nothing new."""
-        begin = of_json(start)
-        end = self._ends(begin)
+        begin, end, ids = self._log_ends.next(of_json(start), ids_of(start))
         if not isinstance(limit, ReadAllAvailable):
             # A query that ends with what is there now has nothing to wait for.
-            may_wait = self._target is None
+            may_wait = not self._log_ends.is_bounded
             end = self._admission.end(begin, end, may_wait=may_wait, now=now_s())
         if start == self._initial:
-            return to_json(end, began=begin)
-        return start if end == begin else to_json(end)
+            return to_json(end, began=begin, ids=ids)
+        return start if end == begin == of_json(start) else to_json(end, ids=ids)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the log ends now, for progress reports."""
-        return to_json(self._positions.ends(self._positions.partitions()))
+        partitions, ids = self._positions.layout()
+        return to_json(self._positions.ends(partitions), ids=ids)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now, and then stop."""
-        self._target = self._positions.ends(self._positions.partitions())
+        self._log_ends.bound()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task for every partition that has something to read, or more if that was asked for."""
         # Only a first batch begins where nothing has ended, and then it begins where it did the first time.
         began = began_of(end) if began_of(start) is None else None
-        return _tasks(_ranges(of_json(start) if began is None else began, of_json(end)), self._options)
+        ids = ids_of(end)
+        begin = without_topics(of_json(start) if began is None else began, recreated(ids_of(start), ids))
+        return _tasks(_ranges(begin, of_json(end), ids), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task."""
@@ -124,27 +136,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = connect(self._options.reading_address)
         return read_range(client, partition.range, self._options, self._columns)
 
-    def _ends(self, begin: Vector) -> Vector:
-        if self._target is not None:
-            return {
-                key: max(self._target.get(key, 0), begin.get(key, 0)) for key in {**begin, **self._target}
-            }
-        current = self._positions.partitions()
-        gone = begin.keys() - set(current)
-        if gone and self._options.fail_on_data_loss:
-            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(gone))
-            raise DataLoss(
-                f"{names} cannot be read any more: there is no such partition. "
-                "Set failOnDataLoss=false to go on without it"
-            )
-        found = self._positions.ends(current)
-        return {key: max(found[key], begin.get(key, 0)) for key in current}
 
-
-def _ranges(start: Vector, end: Vector) -> list[Range]:
+def _ranges(start: Vector, end: Vector, ids: TopicIds) -> list[Range]:
     # A partition that is not in the start is new, and is read from its beginning.
     return [
-        Range(*key, start.get(key, 0), offset)
+        Range(*key, start.get(key, 0), offset, ids.get(key[0], ""))
         for key, offset in sorted(end.items())
         if offset > start.get(key, 0)
     ]

@@ -1,30 +1,52 @@
 """Offset vectors: how far a query has read, for every partition.
 
 In Spark's logs, in options and in progress reports a vector is JSON as Spark's Kafka source writes it:
-`{"orders": {"0": 23, "1": 42}}`. The first batch of a query also says where it began, under a name that no
-topic can have. Spark does not write that down by itself, and a first batch that is done again must read the
-same records, also if `latest` has moved on meanwhile.
+`{"orders": {"0": 23, "1": 42}}`. Two more entries have names that no topic can have:
+
+- `began:` is in the end of a query's first batch and says where the query began. Spark does not log that, and
+  a first batch that is repeated must read the same records, even if `latest` has moved on.
+- `ids:` has the id of every topic. Offsets mean nothing in a topic that was deleted and created again.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
-from semel.client import EARLIEST, Partition
+from semel.client import EARLIEST, Partition, TopicInfo
 from semel.spark.errors import OptionError
 
+
+class Span(NamedTuple):
+    """The offsets of one partition that a batch reads, the end not included."""
+
+    start: int
+    end: int
+
+
 Vector: TypeAlias = dict[Partition, int]
+Spans: TypeAlias = dict[Partition, Span]
+#: Topic ids by name, as Kafka prints them. Topics of brokers that have no ids are left out.
+TopicIds: TypeAlias = dict[str, str]
 
 BEGAN = "began:"
+IDS = "ids:"
 
 
-def to_json(vector: Mapping[Partition, int], began: Mapping[Partition, int] | None = None) -> dict[str, Any]:
+def to_json(
+    vector: Mapping[Partition, int],
+    *,
+    began: Mapping[Partition, int] | None = None,
+    ids: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The vector as Spark keeps it. Equal vectors are written equally, which is how Spark compares them."""
     found: dict[str, Any] = {}
     for (topic, partition), offset in sorted(vector.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     if began is not None:
         found[BEGAN] = to_json(began)
+    if ids:
+        found[IDS] = {topic: ids[topic] for topic in sorted(ids) if topic in found}
     return found
 
 
@@ -32,7 +54,7 @@ def of_json(found: Mapping[str, Any]) -> Vector:
     """The vector that `to_json` wrote. ValueError if it is something else."""
     vector: Vector = {}
     for topic, partitions in found.items():
-        if topic == BEGAN:
+        if topic in (BEGAN, IDS):
             continue
         if not isinstance(partitions, dict):
             raise ValueError(f"{found!r} is no offset vector")
@@ -46,6 +68,43 @@ def of_json(found: Mapping[str, Any]) -> Vector:
 def began_of(found: Mapping[str, Any]) -> Vector | None:
     """Where the query began, if this is the end of its first batch."""
     return of_json(found[BEGAN]) if BEGAN in found else None
+
+
+def ids_of(found: Mapping[str, Any]) -> TopicIds:
+    """The topic ids beside a vector. ValueError if they are something else."""
+    ids = found.get(IDS, {})
+    if not isinstance(ids, dict) or not all(type(each) is str for each in ids.values()):
+        raise ValueError(f"{ids!r} are no topic ids")
+    return dict(ids)
+
+
+def topic_ids(topics: Iterable[TopicInfo]) -> TopicIds:
+    """The ids of topics as the cluster describes them."""
+    return {each.name: text for each in topics if (text := id_text(each.topic_id))}
+
+
+def id_text(topic_id: bytes) -> str:
+    """A topic id as Kafka prints it; the empty text for that of a broker without topic ids."""
+    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else ""
+
+
+def recreated(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
+    """The topics that have another id than before. A topic whose id is not known is taken for the same."""
+    return {topic for topic, known in before.items() if after.get(topic, known) != known}
+
+
+def recreated_text(topics: set[str], before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """What to say of topics that are not the ones that were read before."""
+    names = ", ".join(f"{each} (its id was {before[each]} and is {after[each]})" for each in sorted(topics))
+    return (
+        f"an input topic was deleted and created again: {names}. Records of the old topic that had not been "
+        "read are lost. Set failOnDataLoss=false to read the new topic from its beginning"
+    )
+
+
+def without_topics(vector: Mapping[Partition, int], topics: set[str]) -> Vector:
+    """The vector without the partitions of these topics."""
+    return {key: offset for key, offset in vector.items() if key[0] not in topics}
 
 
 def parse_vector(option: str, text: str, least: int = EARLIEST) -> Vector:

@@ -18,6 +18,7 @@ from semel.client.errors import check
 from semel.client.offsets import Partition
 from semel.spark.columns import binary_of, numbers_of
 from semel.spark.errors import OptionError
+from semel.spark.vectors import TopicIds, topic_ids
 from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.schema import Buffer
@@ -45,6 +46,11 @@ class RowWriter:
         self._packers: dict[str, _Topic] = {}
         #: A partition that was written to; None before the first row.
         self.where: Partition | None = None
+
+    @property
+    def outputs(self) -> TopicIds:
+        """The ids of the topics that were written to."""
+        return topic_ids(each.info for each in self._packers.values())
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take in rows; what fills a batch is sent."""
@@ -94,8 +100,8 @@ class _Topic:
 
     def __init__(self, client: Client, name: str) -> None:
         self._name = name
-        found = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
-        self.partitions = len(found.partitions)
+        self.info = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        self.partitions = len(self.info.partitions)
         self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(client, name)))
 
     def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:

@@ -21,18 +21,18 @@ from dataclasses import dataclass, field
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import StructType
 
-from semel.client import Client, ClientError, KafkaError
+from semel.client import Client, ClientError, KafkaError, Partition
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.clients import connect
 from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.position import NOWHERE, Note, Position, read_position
+from semel.spark.delta.position import NOWHERE, Note, Position, fingerprint, read_position
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, open_for, open_table
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
-from semel.spark.vectors import Vector
+from semel.spark.vectors import TopicIds, Vector
 
 NO_QUERY, NO_BATCH = "", -1
 
@@ -49,6 +49,8 @@ class Plan:
     batch_id: int = NO_BATCH
     begin: Vector = field(default_factory=dict)  # where the pipeline is
     end: Vector = field(default_factory=dict)  # where it is with this batch
+    starts: Vector = field(default_factory=dict)  # where this batch starts
+    ids: TopicIds = field(default_factory=dict)
     is_done: bool = False  # the table has it, so that nothing is written again
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
@@ -71,7 +73,12 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     name = TableName(table.table_id, table.location)
     _check_table(group, name, app)
     position = read_position(table, app, query_id, {*step.start, *step.end})
-    known = {key: offset for key, offset in position.offsets.items() if key in step.end}
+    last = position.recent.get(position.number)
+    known = {
+        key: offset
+        for key, offset in position.offsets.items()
+        if key in step.end and not _is_other_topic(position, step, key[0])
+    }
     # Also if the batch is refused: then a new checkpoint begins where the table is.
     follow(client, app, group.offsets, name, known)
     is_done = _check(position, app, query_id, batch_id, step)
@@ -85,6 +92,8 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         batch_id=batch_id,
         begin={**known, **new},
         end={**position.offsets, **step.end},
+        starts={key: start for key, (start, _) in step.spans.items()},
+        ids={**(last.ids if last is not None else {}), **step.ids},
         partition_by=table.partition_by,
         required=tuple(required_columns(table.schema)),
         is_done=is_done,
@@ -128,18 +137,48 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
             "is the checkpoint of another pipeline, or the table is another one. Start with a new "
             "checkpointLocation, and with startingOffsets where the table ends"
         )
-    is_done = batch_id <= position.batch_id
-    for key in sorted({*step.start, *step.end}):
-        begin, end = step.start.get(key, 0), step.end.get(key, 0)
-        reached = position.offsets.get(key, 0 if is_done else begin)
-        if end > reached if is_done else begin != reached:
+    if batch_id <= position.batch_id:
+        _check_same(position, pipeline_id, batch_id, step)
+        return True
+    for key in sorted(step.end):
+        start, reached = step.start.get(key, 0), position.offsets.get(key)
+        is_other_topic = _is_other_topic(position, step, key[0])
+        if is_other_topic and position.batch_id == NO_BATCH:
             raise PipelineMismatch(
-                f"batch {batch_id} has offsets {begin} to {end} of {describe(key)}, but the table has "
-                f"pipeline {pipeline_id!r} up to {reached}. Either another copy of it is running, and this "
-                "one has to stop; or the checkpoint is not the last one of the pipeline: start with a new "
-                "checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
+                f"topic {key[0]} was deleted and created again since the table got records of it from "
+                f"pipeline {pipeline_id!r}. What was not read before is lost. Start with a new pipeline.id "
+                "to read the new topic"
             )
-    return is_done
+        if reached is None or is_other_topic:
+            # A query that the table knows would have brought the partition along.
+            reached = 0 if position.batch_id != NO_BATCH and key in step.start else start
+        if start != reached:
+            raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
+    return False
+
+
+def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step) -> None:
+    """The table has the batch; it has to be that batch, and not another one that an old checkpoint made."""
+    is_last = batch_id == position.batch_id
+    for key, (start, end) in sorted(step.spans.items()):
+        has = (position.starts.get(key), position.offsets.get(key))
+        if not is_last or has != (start, end) or _is_other_topic(position, step, key[0]):
+            raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
+
+
+def _is_other_topic(position: Position, step: Step, topic: str) -> bool:
+    known = position.topics.get(topic)
+    return known is not None and topic in step.ids and fingerprint(step.ids[topic]) != known
+
+
+def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: Step, key: Partition) -> str:
+    start, end = step.spans[key]
+    return (
+        f"batch {batch_id} has offsets {start} to {end} of {describe(key)}, but the table has pipeline "
+        f"{pipeline_id!r} up to {position.offsets.get(key, 0)}. Either another copy of it is running, and "
+        "this one has to stop; or the checkpoint is not the last one of the pipeline: start with a new "
+        "checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
+    )
 
 
 # ---- commit and follow
@@ -150,7 +189,10 @@ def commit(options: DeltaOptions, plan: Plan, winners: Sequence[str], added: Seq
     table = open_table(options.location)
     if table is None:
         raise PipelineError(f"nothing was committed: the table {options.location} is gone")
-    note = Note(plan.app, plan.number, plan.run, plan.query_id, plan.batch_id, plan.end, tuple(winners))
+    note = Note(
+        *(plan.app, plan.number, plan.run, plan.query_id, plan.batch_id),
+        *(plan.end, tuple(winners), plan.starts, plan.ids),
+    )
     _check_number(table, plan)
     try:
         table.commit(added, note)

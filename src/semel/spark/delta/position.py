@@ -2,20 +2,25 @@
 
 All of that is in Delta's transaction identifiers, which are made for it, are in the same commit as the files
 and stay when old commits are forgotten: one for the number of the commit (`billing`), one for the batch of a
-query (`billing/batch/<query>`), one for every input partition (`billing/offset/orders/0`). Two commits that
-change the same identifier cannot both succeed, so a number is taken once.
+query (`billing/batch/<query>`), two for every input partition, where the batch started and ended
+(`billing/start/orders/0`, `billing/offset/orders/0`), and one for every input topic, made from its id
+(`billing/topic/orders`). Two commits that change the same identifier cannot both succeed, so a number is
+taken once.
 
 To look identifiers up one by one takes time, so a commit also has all of it as a note (`userMetadata`, which
 every tool shows in a table's history). It is read there if the commit is a recent one.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.client import Partition
-from semel.spark.vectors import Vector, of_json, to_json
+from semel.spark.vectors import TopicIds, Vector, ids_of, of_json, to_json
+
+T = TypeVar("T")
 
 MARK = "semel"
 #: How many of the newest commits are looked at for notes.
@@ -43,8 +48,10 @@ class Note:
     run: str
     query_id: str
     batch_id: int
-    offsets: Vector
+    offsets: Vector  # where the pipeline is after it, in every partition that it ever read
     winners: tuple[str, ...]
+    starts: Vector = field(default_factory=dict)  # where the batch started
+    ids: TopicIds = field(default_factory=dict)
 
     def to_text(self) -> str:
         """The text that the commit carries."""
@@ -54,7 +61,8 @@ class Note:
             "run": self.run,
             "query": self.query_id,
             "batch": self.batch_id,
-            "offsets": to_json(self.offsets),
+            "offsets": to_json(self.offsets, ids=self.ids),
+            "starts": to_json(self.starts),
             "winners": self.winners,
         }
         return json.dumps(content, separators=(",", ":"))
@@ -64,7 +72,9 @@ class Note:
         found = {self.app: self.number}
         if self.query_id:
             found[_batch(self.app, self.query_id)] = self.batch_id
-        return found | {_offset(self.app, key): offset for key, offset in self.offsets.items()}
+        found |= {_offset(self.app, key): offset for key, offset in self.offsets.items()}
+        found |= {_start(self.app, key): offset for key, offset in self.starts.items()}
+        return found | {_topic(self.app, topic): fingerprint(each) for topic, each in self.ids.items()}
 
 
 class Position(NamedTuple):
@@ -74,6 +84,8 @@ class Position(NamedTuple):
     batch_id: int  # the last one of the query that asks; -1 if there is none
     offsets: Vector
     recent: Mapping[int, Note]
+    starts: Vector = {}  # noqa: RUF012 - never changed: where the last batch started
+    topics: Mapping[str, int] = {}
 
 
 NOWHERE = Position(0, -1, {}, {})
@@ -89,11 +101,25 @@ def read_position(
     recent = {each.number: each for each in map(_parse, table.notes(RECENT)) if each and each.app == app}
     batch_id = table.transaction_version(_batch(app, query_id)) if query_id else None
     if number in recent:
-        offsets = recent[number].offsets
+        note = recent[number]
+        offsets, starts = note.offsets, note.starts
+        topics = {topic: fingerprint(each) for topic, each in note.ids.items()}
     else:
-        found = {key: table.transaction_version(_offset(app, key)) for key in keys}
-        offsets = {key: offset for key, offset in found.items() if offset is not None}
-    return Position(number, -1 if batch_id is None else batch_id, offsets, recent)
+        keys = list(keys)
+        offsets = _versions(table, {key: _offset(app, key) for key in keys})
+        starts = _versions(table, {key: _start(app, key) for key in keys})
+        topics = _versions(table, {topic: _topic(app, topic) for topic, _ in keys})
+    return Position(number, -1 if batch_id is None else batch_id, offsets, recent, starts, topics)
+
+
+def fingerprint(topic_id: str) -> int:
+    """A topic id as a version of an identifier, which is a number of 63 bits."""
+    return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1
+
+
+def _versions(table: KnowsTransactions, names: Mapping[T, str]) -> dict[T, int]:
+    found = {key: table.transaction_version(name) for key, name in names.items()}
+    return {key: version for key, version in found.items() if version is not None}
 
 
 def _batch(app: str, query_id: str) -> str:
@@ -102,6 +128,14 @@ def _batch(app: str, query_id: str) -> str:
 
 def _offset(app: str, key: Partition) -> str:
     return f"{app}/offset/{key[0]}/{key[1]}"
+
+
+def _start(app: str, key: Partition) -> str:
+    return f"{app}/start/{key[0]}/{key[1]}"
+
+
+def _topic(app: str, topic: str) -> str:
+    return f"{app}/topic/{topic}"
 
 
 def _parse(text: str) -> Note | None:
@@ -116,6 +150,8 @@ def _parse(text: str) -> Note | None:
             content["batch"],
             of_json(content["offsets"]),
             tuple(content["winners"]),
+            of_json(content["starts"]),
+            ids_of(content["offsets"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -1,0 +1,149 @@
+"""Whether a batch goes on where the pipeline stopped: the comparison of Spark's checkpoint with a decision.
+
+Spark's checkpoint may be old, copied, or that of another query, and the world changes between two runs:
+topics grow, are deleted and created again, offsets are reset. So nothing is taken from it on trust.
+
+- A batch that the last decision names, of the same query and with the same number, is done if it reads what
+  was decided and nothing else: the same partitions of the same topics, from the same start to the same end.
+- Any other batch is written only if it starts, in every partition, where the pipeline has ended.
+- Everything else is refused. A batch of an older checkpoint may overlap what was counted, and a batch of a
+  stateful query depends on those before it, so there is no safe way to write a part of it.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from semel.client import Partition
+from semel.spark.checkpoint import Step, describe
+from semel.spark.decision import Committed, Decision, Input, remembered
+from semel.spark.errors import PipelineMismatch
+
+NO_QUERY, NO_BATCH = "", -1
+#: The decision that a pipeline begins with: nothing counts yet, and the offsets are where it begins.
+BEGINNING = 0
+
+_NEW_CHECKPOINT = (
+    "start with a new checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
+)
+
+
+def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
+    """Whether the batch was decided before. PipelineMismatch if it neither was nor can be written."""
+    last = committed.decision
+    if last is None:
+        if batch_id > 0:
+            raise PipelineMismatch(
+                f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided none. "
+                "Either the checkpoint is that of another pipeline, or the broker has forgotten the group of "
+                "this one. Start with a new pipeline.id and a new checkpointLocation, and with "
+                "startingOffsets where the output ends"
+            )
+        return False
+    if last.query_id == NO_QUERY and last.number != BEGINNING:
+        raise PipelineMismatch(
+            f"pipeline.id {pipeline_id!r} belongs to a batch write. Give this query one of its own"
+        )
+    if last.query_id == query_id and batch_id <= last.batch_id:
+        _check_same(last, pipeline_id, batch_id, step)
+        return True
+    for key in sorted(step.end):
+        _check_start(committed, last, pipeline_id, query_id, batch_id, step, key)
+    return False
+
+
+def _check_same(last: Decision, pipeline_id: str, batch_id: int, step: Step) -> None:
+    """The batch was decided; it has to be that batch, and not another one that an old checkpoint made."""
+    if batch_id < last.batch_id:
+        raise PipelineMismatch(
+            f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided batch "
+            f"{last.batch_id} of this query. The checkpoint is an older copy: {_NEW_CHECKPOINT}"
+        )
+    spans = step.spans
+    for key in sorted({*spans, *last.spans}):
+        if spans.get(key) != last.spans.get(key):
+            raise PipelineMismatch(
+                f"batch {batch_id} reads {_said(spans, key)}, but pipeline {pipeline_id!r} has decided it "
+                f"with {_said(last.spans, key)}. The checkpoint is an older copy, or another copy of the "
+                f"query runs on it: {_NEW_CHECKPOINT}"
+            )
+    for topic, known in sorted(last.inputs.items()):
+        if known.topic_id and step.ids.get(topic, known.topic_id) != known.topic_id:
+            raise PipelineMismatch(
+                f"batch {batch_id} reads another topic {topic} than the one that it was decided with: the "
+                f"topic was deleted and created again. {_NEW_CHECKPOINT.capitalize()}"
+            )
+
+
+def _said(spans: Mapping[Partition, tuple[int, int]], key: Partition) -> str:
+    if key not in spans:
+        return f"nothing of {describe(key)}"
+    start, end = spans[key]
+    return f"offsets {start} to {end} of {describe(key)}"
+
+
+def _check_start(
+    committed: Committed,
+    last: Decision,
+    pipeline_id: str,
+    query_id: str,
+    batch_id: int,
+    step: Step,
+    key: Partition,
+) -> None:
+    """The batch starts where the pipeline is, in one partition."""
+    start, is_same_query = step.start.get(key, 0), last.query_id == query_id
+    known = last.inputs.get(key[0])
+    is_other_topic = (
+        known is not None and known.topic_id != "" and step.ids.get(key[0], known.topic_id) != known.topic_id
+    )
+    if is_other_topic and not is_same_query:
+        raise PipelineMismatch(
+            f"topic {key[0]} was deleted and created again since pipeline {pipeline_id!r} has read it. What "
+            "was not read before is lost. Start with a new pipeline.id to read the new topic"
+        )
+    if key in committed.foreign and not is_other_topic:
+        raise PipelineMismatch(
+            f"the offset of {describe(key)} in the group of pipeline {pipeline_id!r} was written by somebody "
+            "else, so that nobody knows what the pipeline has read of it. Choose a new pipeline.id, and "
+            "startingOffsets where the output ends"
+        )
+    reached = None if is_other_topic else committed.offsets.get(key)
+    if reached is None:
+        # The query that decided last would have been told of the partition, and a new one has no offset yet.
+        if not is_same_query or key not in step.start:
+            return
+        reached = 0
+    if last.number == BEGINNING and not is_same_query:
+        return  # Nothing counts yet, so another query may begin elsewhere.
+    if reached != start:
+        raise PipelineMismatch(
+            f"batch {batch_id} begins at offset {start} of {describe(key)}, but pipeline "
+            f"{pipeline_id!r} has reached {reached}. Either another copy of it is running, and this one "
+            f"has to stop; or the checkpoint is not the last one of the pipeline: {_NEW_CHECKPOINT}"
+        )
+
+
+def inputs_after(committed: Committed, step: Step) -> dict[str, Input]:
+    """The topics that have notes once the batch is decided: those of the batch, and older ones."""
+    before: Mapping[str, Input] = {} if committed.decision is None else committed.decision.inputs
+    noted, read = _by_topic(committed.offsets), _by_topic(step.end)
+    found: dict[str, Input] = {}
+    for topic, numbers in sorted(read.items()):
+        known = before.get(topic, Input("", 0))
+        topic_id = step.ids.get(topic, known.topic_id)
+        if known.topic_id in ("", topic_id):
+            numbers = numbers | noted.get(topic, set())
+        found[topic] = Input(topic_id, len(numbers))
+    # One whose offsets are gone was deleted.
+    rest = {
+        topic: each
+        for topic, each in before.items()
+        if topic not in found and len(noted.get(topic, ())) >= each.partitions
+    }
+    return {**remembered(rest), **found}
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, set()).add(number)
+    return found

@@ -1,0 +1,89 @@
+"""How far a streaming query can read now, and what it can never read any more.
+
+Offsets only count within one topic. Before the next end is taken, the layout is compared with where the query
+stands: a partition that is gone, a topic with another id, a log that ends before the query's position. Each
+of these is data loss. With `failOnDataLoss=false` the query goes on with what there is: a topic that was
+created again is read from its beginning.
+"""
+
+from typing import NamedTuple
+
+from semel.client import Isolation, Partition
+from semel.spark.errors import DataLoss
+from semel.spark.positions import Positions
+from semel.spark.vectors import TopicIds, Vector, recreated, recreated_text, without_topics
+
+
+class Next(NamedTuple):
+    """The next batch at its longest: where it begins, where it could end, and the ids of the topics."""
+
+    begin: Vector
+    end: Vector
+    ids: TopicIds
+
+
+class _Found(NamedTuple):
+    ends: Vector
+    ids: TopicIds
+
+
+class LogEnds:
+    """The ends of the log, as a query meets them."""
+
+    def __init__(self, positions: Positions, *, fail_on_data_loss: bool) -> None:
+        self._positions = positions
+        self._fails = fail_on_data_loss
+        self._bound: _Found | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the query stops at a fixed end."""
+        return self._bound is not None
+
+    def bound(self) -> None:
+        """Read up to where the log ends now, and no further (Trigger.AvailableNow)."""
+        self._bound = self._look()
+
+    def next(self, begin: Vector, ids: TopicIds) -> Next:
+        """What can be read from here on. DataLoss if something cannot be read any more."""
+        found = self._bound or self._look()
+        begin = self._still_there(begin, ids, found)
+        shorter = self._shorter(begin, found)
+        # A query that read uncommitted records before may be ahead of the last stable offset: it waits there.
+        end = {
+            key: offset if key in shorter else max(offset, begin.get(key, 0))
+            for key, offset in found.ends.items()
+        }
+        return Next(begin, end, {**ids, **found.ids})
+
+    def _look(self) -> _Found:
+        partitions, ids = self._positions.layout()
+        return _Found(self._positions.ends(partitions), ids)
+
+    def _still_there(self, begin: Vector, ids: TopicIds, found: _Found) -> Vector:
+        anew = recreated(ids, found.ids)
+        if anew and self._fails:
+            raise DataLoss(recreated_text(anew, ids, found.ids))
+        begin = without_topics(begin, anew)
+        gone = begin.keys() - found.ends.keys()
+        if gone and self._fails:
+            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(gone))
+            raise DataLoss(
+                f"{names} cannot be read any more: there is no such partition. "
+                "Set failOnDataLoss=false to go on without it"
+            )
+        return {key: offset for key, offset in begin.items() if key not in gone}
+
+    def _shorter(self, begin: Vector, found: _Found) -> set[Partition]:
+        """The partitions that end before where the query stands, whatever is committed in them."""
+        ahead = [key for key, offset in begin.items() if found.ends[key] < offset]
+        ends = self._positions.ends(ahead, Isolation.READ_UNCOMMITTED) if ahead else {}
+        shorter = {key for key, end in ends.items() if end < begin[key]}
+        if shorter and self._fails:
+            topic, partition = key = min(shorter)
+            raise DataLoss(
+                f"records of {topic}/{partition} are lost: the query has read up to offset {begin[key]}, and "
+                f"the log ends at {ends[key]}. The topic was deleted and created again, or the broker was "
+                "restored from a backup. Set failOnDataLoss=false to go on with what is written from now on"
+            )
+        return shorter

@@ -1,0 +1,49 @@
+"""The topics that a pipeline writes to, by id. A topic that was deleted and created again is another one.
+
+What the pipeline wrote to the old topic is gone, while its position says that it was written. Nobody can tell
+whether that was intended, so the pipeline stops.
+"""
+
+from collections.abc import Iterable
+
+from semel.client import Client
+from semel.spark.continuity import BEGINNING
+from semel.spark.decision import Decision
+from semel.spark.errors import PipelineMismatch
+from semel.spark.vectors import TopicIds, recreated, topic_ids
+
+
+def check_outputs(client: Client, pipeline_id: str, last: Decision, topic: str | None) -> None:
+    """Compare the outputs of the last decision with the topics there are. PipelineMismatch if they differ."""
+    if last.number != BEGINNING and last.topic != topic:
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} has written to {_said(last.topic)} so far, and this query writes to "
+            f"{_said(topic)}, which would have nothing of what was counted before. Give this query a "
+            "pipeline.id of its own"
+        )
+    _check(client, pipeline_id, last.outputs, {})
+
+
+def check_written(client: Client, pipeline_id: str, known: TopicIds, written: TopicIds) -> None:
+    """The same before a decision, with the topics that the tasks have written to."""
+    _check(client, pipeline_id, known, written)
+
+
+def merged(found: Iterable[TopicIds]) -> TopicIds:
+    """The outputs of several tasks. One that differs from the topic as it is now is noticed by the check."""
+    return {topic: topic_id for each in found for topic, topic_id in each.items()}
+
+
+def _check(client: Client, pipeline_id: str, known: TopicIds, written: TopicIds) -> None:
+    names = sorted({*known, *written})
+    now = topic_ids(client.describe(names).topics) if names else {}
+    for topic in sorted(recreated(known, {**written, **now}) | recreated(written, now)):
+        raise PipelineMismatch(
+            f"the output topic {topic} was deleted and created again since pipeline {pipeline_id!r} wrote to "
+            "it, so what was written before is not there. Start with a new pipeline.id: with "
+            "startingOffsets=earliest to write everything again, or where the old one stopped"
+        )
+
+
+def _said(topic: str | None) -> str:
+    return "the topics that its rows name" if topic is None else f"topic {topic}"

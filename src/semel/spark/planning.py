@@ -1,0 +1,155 @@
+"""The first step of a batch: whether it is to be written, and by which run. See `pipeline` for the others.
+
+A plan compares the checkpoint with the last decision (`continuity`), fences older runs, and ends what they
+have left. The first plan of a pipeline also makes a decision, number 0, that says where it begins. From then
+on a group without a decision means that somebody has deleted it, and the pipeline stops instead of starting
+over.
+"""
+
+from semel.client import EARLIEST, Client, Identity, KafkaError
+from semel.client.group_commit import serves_group_commit
+from semel.client.offsets import list_offsets
+from semel.client.transactions_admin import describe_transactions
+from semel.spark import decision as decisions
+from semel.spark import runs
+from semel.spark.checkpoint import Checkpoint, Step, describe
+from semel.spark.continuity import BEGINNING, NO_BATCH, NO_QUERY, inputs_after, is_done
+from semel.spark.decision import Committed, Decision
+from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
+from semel.spark.outputs import check_outputs
+from semel.spark.pipeline import FENCED, ONGOING, Plan, fenced_text, finish, sweep
+from semel.spark.vectors import Span
+from semel.wire.messages import DescribeTransactionsRequest
+
+
+def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic: str | None = None) -> Plan:
+    """Begin a run for the batch that the query is at. `topic` is the option of the sink."""
+    query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
+    step = checkpoint.step(batch_id)
+    if not step.end:
+        raise PipelineError(
+            "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
+            "query. For others say delivery.guarantee=at-least-once"
+        )
+    # Looked at before and after: a copy that is behind should stop without fencing the one that is not.
+    before = decisions.read_committed(client, pipeline_id, require_stable=False)
+    is_done(before, pipeline_id, query_id, batch_id, step)
+    has_lived = before.decision is None and _has_lived(client, pipeline_id)
+    run = _begin_run(client, pipeline_id, query_id, before.decision)
+    committed = decisions.read_committed(client, pipeline_id)
+    if committed.decision is None and has_lived:
+        raise PipelineMismatch(_forgotten_text(pipeline_id))
+    done = is_done(committed, pipeline_id, query_id, batch_id, step)
+    last = committed.decision
+    if last is None:
+        # Whatever happens to the group from now on, it is known that the pipeline has begun, and where.
+        first = {key: Span(start, start) for key, (start, _) in step.spans.items()}
+        last = Decision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
+        _begin(client, pipeline_id, last)
+        run = _begin_run(client, pipeline_id, query_id, last)
+    check_outputs(client, pipeline_id, last, topic)
+    if not done:
+        _check_new_partitions(client, pipeline_id, query_id, committed, step)
+    # Spark begins the next batch of a query only when the one before was ended, so then nobody has to ask.
+    if done or last.query_id != query_id:
+        finish(client, last.winners)
+    sweep(client, pipeline_id, run, last)
+    return Plan(
+        pipeline_id,
+        run,
+        last.number + 1,
+        query_id,
+        batch_id,
+        done,
+        step.spans,
+        inputs_after(committed, step),
+        topic,
+        last.outputs,
+    )
+
+
+def plan_batch(client: Client, pipeline_id: str) -> Plan:
+    """Begin a run for a batch write, and finish what the last one left."""
+    run = decisions.take_over(client, pipeline_id)
+    last = decisions.read_committed(client, pipeline_id).decision
+    if last is not None:
+        if last.query_id != NO_QUERY:
+            raise PipelineMismatch(
+                f"pipeline.id {pipeline_id!r} belongs to a streaming query. Give this write one of its own"
+            )
+        finish(client, last.winners)
+    sweep(client, pipeline_id, run, last)
+    number = 1 if last is None else last.number + 1
+    return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
+
+
+def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> Identity:
+    """Take the pipeline over; not from another copy of it, if this driver can tell that there is one.
+
+    It can if the last decision was made by its own last run: then nobody else may have begun one since. If
+    that run decided nothing, or is not remembered, it takes over without asking.
+    """
+    mine = runs.recall(pipeline_id, query_id)
+    try:
+        if mine is not None and last is not None and last.run == mine:
+            run = decisions.take_over(client, pipeline_id, mine)
+        else:
+            run = decisions.take_over(client, pipeline_id)
+    except KafkaError as error:
+        if error.code in FENCED:
+            # Said once: whoever starts this query again wants it to run here, and not there.
+            runs.forget(pipeline_id, query_id)
+            raise PipelineFenced(fenced_text(client, pipeline_id, mine)) from error
+        raise
+    runs.remember(pipeline_id, query_id, run)
+    return run
+
+
+def _begin(client: Client, pipeline_id: str, beginning: Decision) -> None:
+    if serves_group_commit(client):
+        decisions.make_together(client, pipeline_id, beginning)
+    else:
+        decisions.make(client, pipeline_id, beginning)
+
+
+def _has_lived(client: Client, pipeline_id: str) -> bool:
+    """Whether a pipeline of this name may have decided something, although its group has no decision.
+
+    The broker still has the driver's transactional id. A first start that was interrupted before it could
+    note the beginning leaves the id as it was first given.
+    """
+    if not client.serves(DescribeTransactionsRequest.api_key):
+        return False
+    driver = decisions.driver_id(pipeline_id)
+    known = describe_transactions(client, [driver]).get(driver)
+    return known is not None and (known.epoch > 0 or known.state not in ("Empty", ONGOING))
+
+
+def _forgotten_text(pipeline_id: str) -> str:
+    return (
+        f"pipeline {pipeline_id!r} has run before, but its position is gone: the consumer group of that "
+        "name, or its input topic, was deleted or has expired. If it began anew, records could be counted "
+        "twice. Choose a new pipeline.id, and startingOffsets where the output ends"
+    )
+
+
+def _check_new_partitions(
+    client: Client, pipeline_id: str, query_id: str, committed: Committed, step: Step
+) -> None:
+    """A new query reads the new partitions of a topic that the pipeline knows from their beginning."""
+    last = committed.decision
+    if last is None or last.query_id == query_id or last.number == BEGINNING:
+        return
+    new = [
+        key
+        for key, (start, _) in step.spans.items()
+        if start > 0 and key[0] in last.inputs and key not in committed.offsets
+    ]
+    first = list_offsets(client, dict.fromkeys(new, EARLIEST)) if new else {}
+    for key, each in sorted(first.items()):
+        if step.spans[key].start > each.offset:
+            raise PipelineMismatch(
+                f"pipeline {pipeline_id!r} has read nothing of {describe(key)} yet, and this query begins "
+                f"there at offset {step.spans[key].start}, behind the records from {each.offset} on. Give "
+                "the source pipeline.id and startingOffsets=committed"
+            )

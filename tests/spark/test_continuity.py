@@ -1,0 +1,299 @@
+"""What a pipeline does when the world has changed between two runs: it goes on exactly, or refuses.
+
+The protocol without Spark, in both forms: a checkpoint and a driver's calls are enough. The same with Spark
+is in `test_world` and, generated, in `verification`.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoints import Query
+from support.sparking import create, fill
+
+from semel.client import Admin, Client, CommittedOffset
+from semel.client.group_offsets import commit_offsets
+from semel.embedded import Embedded
+from semel.spark import DataLoss, PipelineError, PipelineMismatch, pipeline, planning
+from semel.spark import decision as decisions
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.options import SourceOptions
+from semel.spark.pipeline import Plan
+from semel.spark.source import StreamReader
+from semel.spark.vectors import of_json, topic_ids
+
+NAME = "copy"
+TOGETHER, PORTABLE = "together", "portable"
+HIDDEN = pytest.mark.semel_settings({"semel.extensions.enable": False})
+
+
+@pytest.fixture(params=[TOGETHER, pytest.param(PORTABLE, marks=HIDDEN)])
+def client(request: pytest.FixtureRequest, semel_broker: Embedded) -> Iterator[Client]:
+    create(semel_broker.bootstrap_servers, ("in", 2), ("out", 1))
+    with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
+        yield client
+
+
+def batch(query: Query, number: int, ends: dict[str, Any], **more: Any) -> Checkpoint:
+    """A batch as Spark's log has it: offsets by topic and partition."""
+    entries = {f"{name}:": value for name, value in more.items()}
+    text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps({**ends, **entries})])
+    (query.directory / "offsets" / str(number)).write_text(text)
+    return Checkpoint(str(query.directory))
+
+
+def count(client: Client, checkpoint: Checkpoint, topic: str | None = None) -> Plan:
+    """Plan a batch and decide it, unless it is done."""
+    plan = planning.plan_stream(client, NAME, checkpoint, topic)
+    if not plan.is_done:
+        pipeline.decide(client, plan, [], {} if topic is None else topic_ids(client.describe([topic]).topics))
+    return plan
+
+
+def two_batches(client: Client, tmp_path: Path) -> Query:
+    query = Query(tmp_path, "q")
+    count(client, batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}}))
+    count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
+    return query
+
+
+# ---- a checkpoint that was restored
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {"in": {"0": 20, "1": 20, "2": 5}},
+        {"in": {"0": 20, "1": 20}, "new": {"0": 5}},
+        {"in": {"0": 20}},
+        {"in": {"0": 20, "1": 15}},
+    ],
+    ids=["a new partition", "a new topic", "a partition fewer", "another end"],
+)
+def test_a_batch_counts_as_decided_only_if_it_reads_what_was_decided(
+    client: Client, tmp_path: Path, ends: dict[str, Any]
+) -> None:
+    """What an older copy of a checkpoint plans anew has the number of a decided batch, and other input."""
+    query = two_batches(client, tmp_path)
+    with pytest.raises(PipelineMismatch, match=r"batch 1 reads .* has decided it with"):
+        count(client, batch(query, 1, ends))
+    assert count(client, batch(query, 1, {"in": {"0": 20, "1": 20}})).is_done
+
+
+def test_a_batch_of_the_same_range_that_started_elsewhere_is_not_the_same(
+    client: Client, tmp_path: Path
+) -> None:
+    query = two_batches(client, tmp_path)
+    batch(query, 0, {"in": {"0": 9, "1": 10}}, began={"in": {"0": 0, "1": 0}})
+    with pytest.raises(PipelineMismatch, match=r"offsets 9 to 20 of in/0, .* with offsets 10 to 20 of in/0"):
+        count(client, Checkpoint(str(query.directory)))
+
+
+def test_new_partitions_of_a_query_are_read_from_their_beginning(client: Client, tmp_path: Path) -> None:
+    query = two_batches(client, tmp_path)
+    Admin(client).topics.add_partitions("in", 3)
+    count(client, batch(query, 2, {"in": {"0": 20, "1": 20, "2": 5}}))
+    assert decisions.read_committed(client, NAME).offsets["in", 2] == 5
+    # A checkpoint that claims to have read a partition which the pipeline does not know is another one.
+    Admin(client).topics.add_partitions("in", 4)
+    batch(query, 2, {"in": {"0": 20, "1": 20, "2": 5, "3": 7}})
+    with pytest.raises(PipelineMismatch, match=r"begins at offset 7 of in/3, but .* has reached 0"):
+        count(client, batch(query, 3, {"in": {"0": 20, "1": 20, "2": 5, "3": 9}}))
+
+
+def test_a_new_query_does_not_begin_behind_the_records_of_a_new_partition(
+    client: Client, tmp_path: Path
+) -> None:
+    """As one with startingOffsets=latest would."""
+    two_batches(client, tmp_path)
+    Admin(client).topics.add_partitions("in", 3)
+    began = {"in": {"0": 20, "1": 20, "2": 4}}
+    late = batch(Query(tmp_path, "r"), 0, {"in": {"0": 20, "1": 20, "2": 6}}, began=began)
+    with pytest.raises(PipelineMismatch, match=r"has read nothing of in/2 yet.* begins there at offset 4"):
+        count(client, late)
+    began["in"]["2"] = 0
+    early = batch(Query(tmp_path, "s"), 0, {"in": {"0": 20, "1": 20, "2": 6}}, began=began)
+    assert not count(client, early).is_done
+
+
+# ---- groups that others have changed
+
+
+def test_a_group_that_was_deleted_is_not_taken_for_a_new_pipeline(client: Client, tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    first = batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}})
+    planning.plan_stream(client, NAME, first)
+    assert not count(client, first).is_done, "one that died before its first decision goes on"
+    Admin(client).groups.delete(NAME)
+    for each in (first, batch(Query(tmp_path, "r"), 0, {"in": {"0": 10}}, began={"in": {"0": 0}})):
+        with pytest.raises(PipelineMismatch, match=f"'{NAME}' has run before, but its position is gone"):
+            count(client, each)
+
+
+def test_a_first_start_that_was_interrupted_is_no_reason_to_refuse(client: Client, tmp_path: Path) -> None:
+    decisions.take_over(client, NAME)
+    first = batch(Query(tmp_path, "q"), 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}})
+    assert not count(client, first).is_done
+
+
+def test_another_query_may_begin_elsewhere_while_nothing_counts(client: Client, tmp_path: Path) -> None:
+    first = batch(Query(tmp_path, "q"), 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}})
+    planning.plan_stream(client, NAME, first)
+    other = batch(Query(tmp_path, "r"), 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 3, "1": 3}})
+    assert not count(client, other).is_done
+
+
+def test_offsets_that_were_reset_moved_or_deleted_are_noticed(client: Client, tmp_path: Path) -> None:
+    query = two_batches(client, tmp_path)
+    good = dict(Admin(client).groups.offsets(NAME))
+    next_batch = batch(query, 2, {"in": {"0": 30, "1": 30}})
+    new_query = batch(Query(tmp_path, "r"), 0, {"in": {"0": 30, "1": 30}}, began={"in": {"0": 20, "1": 0}})
+    changes: list[CommittedOffset | None] = [
+        CommittedOffset(0),
+        CommittedOffset(15, good["in", 1].metadata),
+        None,
+    ]
+    for change in changes:
+        if change is None:
+            Admin(client).groups.delete_offsets(NAME, [("in", 1)])
+        else:
+            commit_offsets(client, NAME, {("in", 1): change})
+        for each in (next_batch, new_query):
+            with pytest.raises(PipelineError, match="Somebody else has reset, changed or deleted offsets"):
+                count(client, each)
+        commit_offsets(client, NAME, good)
+    assert not count(client, next_batch).is_done
+
+
+def test_topics_that_are_not_read_any_more_are_still_remembered(client: Client, tmp_path: Path) -> None:
+    """Or their offsets could be deleted unnoticed before they are read again."""
+    create(f"{client.describe(()).nodes[0].host}:{client.describe(()).nodes[0].port}", ("more", 1))
+    query = Query(tmp_path, "q")
+    began = {"in": {"0": 0, "1": 0}, "more": {"0": 0}}
+    count(client, batch(query, 0, {"in": {"0": 10, "1": 10}, "more": {"0": 10}}, began=began))
+    count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
+    Admin(client).groups.delete_offsets(NAME, [("more", 0)])
+    with pytest.raises(PipelineError, match="offsets of topic more are missing"):
+        count(client, batch(query, 2, {"in": {"0": 30, "1": 30}}))
+    Admin(client).topics.delete("more")
+    assert not count(client, batch(query, 2, {"in": {"0": 30, "1": 30}})).is_done
+    decision = decisions.read_committed(client, NAME).decision
+    assert decision is not None
+    assert decision.inputs.keys() == {"in"}
+
+
+def test_a_decision_outlives_an_input_topic(client: Client, tmp_path: Path) -> None:
+    create(f"{client.describe(()).nodes[0].host}:{client.describe(()).nodes[0].port}", ("a", 1))
+    query = Query(tmp_path, "q")
+    count(client, batch(query, 0, {"a": {"0": 5}, "in": {"0": 9}}, began={"a": {"0": 0}, "in": {"0": 0}}))
+    Admin(client).topics.delete("a")
+    assert not count(client, batch(query, 1, {"in": {"0": 20}})).is_done
+
+
+# ---- outputs
+
+
+def test_an_output_that_was_created_again_is_noticed(client: Client, tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    first = batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}})
+    count(client, first, "out")
+    plan = planning.plan_stream(client, NAME, batch(query, 1, {"in": {"0": 20, "1": 20}}), "out")
+    before = topic_ids(client.describe(["out"]).topics)
+    Admin(client).topics.delete("out")
+    create(f"{client.describe(()).nodes[0].host}:{client.describe(()).nodes[0].port}", ("out", 1))
+    with pytest.raises(PipelineMismatch, match="the output topic out was deleted and created again"):
+        pipeline.decide(client, plan, [], before)
+    for number in (1, 0):
+        with pytest.raises(PipelineMismatch, match="the output topic out was deleted and created again"):
+            count(client, Checkpoint(str(query.directory)), "out")
+        (query.directory / f"offsets/{number}").unlink()
+
+
+def test_an_id_is_not_used_for_another_output(client: Client, tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    count(client, batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}}), "out")
+    with pytest.raises(PipelineMismatch, match=r"has written to topic out so far, .* writes to topic other"):
+        count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}), "other")
+    with pytest.raises(PipelineMismatch, match="writes to the topics that its rows name"):
+        count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
+
+
+# ---- inputs that were created again
+
+
+def reader(client: Client, **options: str) -> StreamReader:
+    node = client.describe(()).nodes[0]
+    given = {"kafka.bootstrap.servers": f"{node.host}:{node.port}", "subscribe": "in", **options}
+    return StreamReader(SourceOptions.of(given, is_stream=True), ["value"])
+
+
+def recreate(client: Client, partitions: int, records: int) -> None:
+    node = client.describe(()).nodes[0]
+    Admin(client).topics.delete("in")
+    create(f"{node.host}:{node.port}", ("in", partitions))
+    fill(f"{node.host}:{node.port}", "in", range(records))
+
+
+@pytest.mark.parametrize("records", [5, 40, 400], ids=["shorter", "the same", "longer"])
+@pytest.mark.parametrize("is_bounded", [False, True], ids=["running", "available now"])
+def test_an_input_that_was_created_again_is_data_loss(client: Client, records: int, is_bounded: bool) -> None:
+    recreate(client, 2, 40)
+    first = reader(client, startingOffsets="earliest")
+    start = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    recreate(client, 2, records)
+    for fails in ("true", "false"):
+        second = reader(client, failOnDataLoss=fails)
+        if is_bounded:
+            second.prepareForTriggerAvailableNow()
+        if fails == "true":
+            with pytest.raises(DataLoss, match="an input topic was deleted and created again: in"):
+                second.latestOffset(start, second.getDefaultReadLimit())
+        else:
+            end = second.latestOffset(start, second.getDefaultReadLimit())
+            ranges = [each.range for each in second.partitions(start, end)]  # type: ignore[attr-defined]
+            assert sum(each.end for each in ranges) == records
+            assert {each.start for each in ranges} == {0}, "all of the new one is read"
+            rows = [batch.num_rows for each in second.partitions(start, end) for batch in second.read(each)]
+            assert sum(rows) == records
+
+
+def test_a_planned_batch_is_not_read_from_another_topic(client: Client) -> None:
+    recreate(client, 2, 40)
+    source = reader(client, startingOffsets="earliest")
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    tasks = source.partitions(start, end)
+    recreate(client, 2, 400)
+    with pytest.raises(DataLoss, match="the topic was deleted and created again"):
+        list(source.read(tasks[0]))
+
+
+def test_a_log_that_is_shorter_than_before_is_data_loss(client: Client) -> None:
+    """On a broker without topic ids this is all that can be seen."""
+    recreate(client, 2, 40)
+    source = reader(client, startingOffsets="earliest")
+    beyond = {"in": {"0": 10, "1": 1000}}
+    with pytest.raises(DataLoss, match=r"read up to offset 1000, and the log ends at \d+"):
+        source.latestOffset(beyond, source.getDefaultReadLimit())
+    lenient = reader(client, failOnDataLoss="false")
+    end = of_json(lenient.latestOffset(beyond, lenient.getDefaultReadLimit()))
+    assert end["in", 1] < 1000, "it goes on with what is written from now on"
+
+
+def test_a_lost_checkpoint_does_not_hide_that_an_input_is_another_one(client: Client, tmp_path: Path) -> None:
+    node = client.describe(()).nodes[0]
+    create(f"{node.host}:{node.port}", ("more", 1))
+    ids = topic_ids(client.describe(["in", "more"]).topics)
+    ends = {"in": {"0": 0, "1": 0}, "more": {"0": 0}}
+    count(client, batch(Query(tmp_path, "q"), 0, ends, began=ends, ids=ids))
+    recreate(client, 2, 40)
+    options = {"subscribe": "in,more", "pipeline.id": NAME}
+    with pytest.raises(DataLoss, match="an input topic was deleted and created again: in"):
+        reader(client, **options).initialOffset()
+    start = reader(client, **options, failOnDataLoss="false").initialOffset()
+    assert of_json(start) == {("in", 0): 0, ("in", 1): 0, ("more", 0): 0}
+    now = topic_ids(client.describe(["in", "more"]).topics)
+    with pytest.raises(PipelineMismatch, match="topic in was deleted and created again"):
+        count(client, batch(Query(tmp_path, "r"), 0, ends, began=ends, ids=now))

@@ -2,5 +2,6 @@
 
 `make demo` runs it. Where to read on: `__main__` for what happens in which order, `shop` for the pipeline,
 which is the file that `semel pipeline run` is given; `orders` makes the input and knows what must come out,
-`processes` starts and kills, `checking` compares every record.
+`processes` starts and kills, `watching` notices when a query gets no further, `checking` compares every
+record.
 """

@@ -6,27 +6,37 @@ the pipeline are open.
 
 import argparse
 import re
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from rich.markup import escape
 
 from demo import checking, processes
 from demo.orders import Feeder, write_products
 from demo.processes import Program
 from demo.report import Kill, Report
 from demo.shop import shop
+from demo.watching import Step, Watch, account, last_error
 from semel.client import LATEST, Admin, Client, ClientError, KafkaError, NewTopic
 from semel.client.transactions_admin import list_transactions
 
 KILLS = 6
 ORDERS_PER_SECOND = 400
-WAIT_SECONDS = 300.0
-PAUSE_SECONDS = 0.01
+PAUSE_SECONDS = 0.05
+#: How often the queries are looked at while something is waited for.
+LOOK_SECONDS = 1.0
+#: When queries get further for so long without an end, the end does not come.
+WAIT_SECONDS_MAX = 3600.0
+#: How long no total may come before the query gets more input.
+NUDGE_SECONDS = 10.0
+TOTALS = f"{shop.id}.totals"
 #: The driver may also stop by itself and be started again, as a supervisor would; not for ever.
 OWN_STOPS_MAX = 3
 
@@ -48,6 +58,7 @@ class Demo:
         self._broker = processes.broker(directory, port)
         self._driver = processes.driver(directory, self._bootstrap)
         self._feeder = Feeder(self._bootstrap, per_second)
+        self._watch = Watch(shop.sinks, time.monotonic())
         self._own_stops = 0
 
     def run(self, kills: int) -> bool:
@@ -71,39 +82,64 @@ class Demo:
             Admin(client).topics.create(*(NewTopic(name, partitions=count) for name, count in topics))
             write_products(client)
         self._feeder.start()
-        self._driver.start()
+        self._start_driver()
         self._report.say("a broker, a stream of orders and a pipeline on Spark were started")
-        self._until("the first batch of every query", lambda: min(self._positions().values()) > 0)
+        self._until_past("the first batch of every query", dict.fromkeys(shop.sinks, 0))
         self._report.say(f"{', '.join(shop.sinks)} have counted their first batch")
 
     def _kill(self, program: Program) -> Kill:
-        open_ = self._until("a batch", self._open_transactions)
-        before = self._positions()
+        open_, before = self._until("a batch", self._batch_under_way)
         program.kill()
         at, clock = self._report.seconds, time.monotonic()
         self._report.say(f"killed [bold]{program.name}[/] with {open_} transactions open")
         program.start()
-        self._until(
-            f"a new batch of every query after {program.name} was killed",
-            lambda: all(now > before[name] for name, now in self._positions().items()),
-        )
+        self._watch.restart(time.monotonic())
+        self._until_past(f"a new batch of every query after {program.name} was killed", before)
         took = time.monotonic() - clock
         self._report.say(f"every query has counted a batch again, {took:.1f} s later")
         return Kill(program.name, at, open_, took)
 
     def _end(self) -> None:
         self._feeder.stop()
-        end = self._until("the end of the orders", self._end_of_orders)
+        # An order that a query reads in a later batch than a closing order would be too late for its window.
+        self._catch_up("all orders to be counted")
+        self._until("the closing orders", self._feeder.close_windows)
         self._report.say(f"no more orders; {len(self._feeder.acknowledged):,} were acknowledged")
-        self._until("the pipeline to catch up", lambda: min(self._positions().values()) >= end)
-        with Client(self._bootstrap) as client:
-            orders = checking.read(client, "orders")
-            expected = len(checking.expected_totals(orders))
-            self._until("the last totals", lambda: len(checking.read(client, "totals")) >= expected)
-        code = self._driver.stop()
-        if code != 0:
-            raise Failed(f"the pipeline did not stop in order: exit code {code}")
+        orders = self._until("the orders", lambda: self._read("orders"))
+        self._wait_for_totals(len(checking.expected_totals(orders)))
+        self._catch_up("the closing orders to be counted")
+        self._stop_driver()
         self._report.say("the pipeline has caught up, and was stopped")
+
+    def _catch_up(self, what: str) -> None:
+        end = self._until("the end of the orders", self._end_of_orders)
+        self._until_past(what, dict.fromkeys(shop.sinks, end - 1))
+
+    def _wait_for_totals(self, expected: int) -> None:
+        """Wait until so many totals are there.
+
+        A batch without rows emits them, after the one that read the closing orders. A query that was
+        started again between the two waits for input before its next batch, so it gets some.
+        """
+        nudged_at = time.monotonic()
+
+        def are_there() -> bool:
+            nonlocal nudged_at
+            found = self._read("totals")
+            is_complete = found is not None and len(found) >= expected
+            if not is_complete and time.monotonic() - nudged_at > NUDGE_SECONDS:
+                self._feeder.close_windows()
+                nudged_at = time.monotonic()
+            return is_complete
+
+        self._until(f"{expected:,} totals", are_there, lambda: [TOTALS], LOOK_SECONDS)
+
+    def _stop_driver(self) -> None:
+        code = self._driver.stop()
+        if code is None:
+            raise Failed("the pipeline was asked to stop, and did not")
+        if code != 0:
+            raise Failed(f"the pipeline did not stop in order: exit code {code}: {self._driver.last_words()}")
 
     def _check(self) -> list[checking.Verdict]:
         with Client(self._bootstrap) as client:
@@ -127,41 +163,102 @@ class Demo:
         except (KafkaError, ClientError):
             return None
 
-    def _positions(self) -> dict[str, int]:
-        """How many orders each query has counted."""
-        return {name: self._position(name) for name in shop.sinks}
+    def _positions(self) -> dict[str, int] | None:
+        """How many orders each query has counted; None while the broker is away."""
+        return self._ask(lambda client: {name: _position(client, name) for name in shop.sinks})
 
-    def _position(self, name: str) -> int:
-        offsets = self._ask(lambda client: Admin(client).groups.offsets(name)) or {}
-        return sum(at.offset for (topic, _), at in offsets.items() if topic == "orders")
-
-    def _open_transactions(self) -> int:
+    def _batch_under_way(self) -> tuple[int, dict[str, int]] | None:
+        """The number of transactions that tasks have open, if any, and how far each query is."""
         pattern = re.escape(f"{shop.id}.") + r".*/\d.*"
         listed = self._ask(lambda client: list_transactions(client, ["Ongoing"], pattern=pattern))
-        return len(listed or ())
+        positions = self._positions() if listed else None
+        return None if not listed or positions is None else (len(listed), positions)
 
-    def _end_of_orders(self) -> int:
+    def _end_of_orders(self) -> int | None:
         keys = [("orders", 0), ("orders", 1)]
         found = self._ask(lambda client: Admin(client).topics.offsets(dict.fromkeys(keys, LATEST)))
-        return sum(each.offset for each in (found or {}).values())
+        return None if found is None else sum(each.offset for each in found.values())
 
-    def _until(self, what: str, ask: Callable[[], T]) -> T:
-        """The first true answer."""
-        deadline = time.monotonic() + WAIT_SECONDS
+    def _read(self, topic: str) -> list[dict[str, Any]] | None:
+        return self._ask(lambda client: checking.read(client, topic))
+
+    # ---- waiting
+
+    def _until_past(self, what: str, before: Mapping[str, int]) -> None:
+        """Wait until every query has counted more orders than before."""
+
+        def lacking() -> list[str]:
+            now = self._positions() or before
+            return [name for name in before if now[name] <= before[name]]
+
+        self._until(what, lambda: not lacking(), lacking)
+
+    def _until(
+        self,
+        what: str,
+        ask: Callable[[], T | None],
+        lacking: Callable[[], Sequence[str]] = lambda: list(shop.sinks),
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> T:
+        """Return the first true answer. `lacking` names the queries that have something left to do.
+
+        It takes as long as these get further.
+        """
+        began_at = looked_at = time.monotonic()
         while not (answer := ask()):
-            if self._driver.exit_code is not None:
-                self._start_driver_again()
-            if time.monotonic() > deadline:
-                raise Failed(f"waited for {what}, and it did not come: {self._driver.last_words()}")
-            time.sleep(PAUSE_SECONDS)
+            now = time.monotonic()
+            self._check_processes()
+            if now - looked_at > LOOK_SECONDS:
+                looked_at = now
+                self._look(what, lacking, now)
+            if now - began_at > WAIT_SECONDS_MAX:
+                raise Failed(f"waited {now - began_at:.0f} s for {what}. {self._account(shop.sinks)}")
+            time.sleep(pause_seconds)
         return answer
 
-    def _start_driver_again(self) -> None:
+    def _check_processes(self) -> None:
+        if self._broker.exit_code is not None:
+            raise Failed(f"the broker has stopped by itself: {self._broker.last_words()}")
+        if self._feeder.has_failed:
+            raise Failed("orders are no longer sent; the traceback above says why")
+        if self._driver.exit_code is None:
+            return
         self._own_stops += 1
         if self._own_stops > OWN_STOPS_MAX:
             raise Failed(f"the pipeline stops again and again: {self._driver.last_words()}")
         self._report.say(f"the pipeline has stopped by itself: {self._driver.last_words()}")
+        self._start_driver()
+
+    def _start_driver(self) -> None:
         self._driver.start()
+        self._watch.restart(time.monotonic())
+
+    def _look(self, what: str, lacking: Callable[[], Sequence[str]], now: float) -> None:
+        steps = self._steps()
+        if steps is not None:
+            self._watch.see(steps, now)
+        if stalled := self._watch.stalled(lacking(), now):
+            seconds = self._watch.limit_seconds
+            raise Failed(f"waited for {what}; nothing happened for {seconds:.0f} s. {self._account(stalled)}")
+
+    def _steps(self) -> dict[str, Step] | None:
+        counted = self._positions()
+        if counted is None:
+            return None
+        return {name: Step.of(self._directory / "checkpoints" / name, counted[name]) for name in shop.sinks}
+
+    def _account(self, names: Iterable[str]) -> str:
+        """Where these queries are, and the last words of everybody."""
+        steps, log, orders = self._steps(), self._driver.words(), self._end_of_orders()
+        said = ["the broker does not answer"] if steps is None else []
+        said += [account(name, steps[name], orders, log) for name in names if steps is not None]
+        said += [last_error(self._directory / "spark.log")]
+        return escape(". ".join(said)) + f". The driver's last line: {self._driver.last_words()}"
+
+
+def _position(client: Client, name: str) -> int:
+    offsets = Admin(client).groups.offsets(name)
+    return sum(at.offset for (topic, _), at in offsets.items() if topic == "orders")
 
 
 def main() -> int:
@@ -173,12 +270,20 @@ def main() -> int:
     report = Report()
     # Who stops the demonstration does not want to keep what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="semel-demo-") as name:
-        try:
-            return 0 if Demo(Path(name), report, given.rate).run(given.kills) else 1
-        except Failed as error:
-            report.say(f"[bold red]failed[/]: {error}")
-            return 1
+    directory = Path(tempfile.mkdtemp(prefix="semel-demo-"))
+    try:
+        is_right = Demo(directory, report, given.rate).run(given.kills)
+    except Failed as error:
+        report.say(f"[bold red]failed[/]: {error}")
+        is_right = False
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    if is_right:
+        shutil.rmtree(directory, ignore_errors=True)
+        return 0
+    report.say(f"data and logs are kept in {directory}")
+    return 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from demo.orders import invoice, window
+from demo.orders import OPENED_AT, WATERMARK_SECONDS, WINDOW_SECONDS, invoice, window
 from semel.client import Client, Consumer
 
 
@@ -77,14 +77,20 @@ def check_invoices(
 
 
 def expected_totals(orders: Iterable[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Number and amount of the orders by customer and time, without the last, which is not complete."""
+    """Number and amount of the orders by customer and window, for the windows that the watermark has closed.
+
+    The watermark follows the latest order at a fixed distance, and closes the windows that end before or at
+    it. Spark emits these, and no other.
+    """
     found: dict[tuple[str, int], tuple[int, int]] = {}
+    latest = OPENED_AT
     for each in orders:
+        latest = max(latest, int(each["at"]))
         key = (str(each["customer"]), window(each))
         count, amount = found.get(key, (0, 0))
         found[key] = (count + 1, amount + invoice(each)["amount"])
-    latest = max((since for _, since in found), default=0)
-    return {key: total for key, total in found.items() if key[1] < latest}
+    watermark = latest - WATERMARK_SECONDS
+    return {key: total for key, total in found.items() if key[1] + WINDOW_SECONDS <= watermark}
 
 
 def check_totals(

@@ -1,9 +1,10 @@
 """The input: a stream of orders that is different in every record and the same in every run."""
 
+import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from semel.client import Client, ClientError, KafkaError, Producer
@@ -15,7 +16,11 @@ CHUNK = 25
 OPENED_AT = 1_800_000_000
 PER_SECOND = 100
 WINDOW_SECONDS = 10
-LATER = 100 * PER_SECOND * WINDOW_SECONDS
+PER_WINDOW = PER_SECOND * WINDOW_SECONDS
+#: How far the watermark of the pipeline stays behind the latest order; see `shop`.
+WATERMARK_SECONDS = 10
+#: How many windows after the last order the closing orders are. The watermark needs two of them.
+LATER_WINDOWS = 100
 
 
 def order(number: int) -> dict[str, Any]:
@@ -46,15 +51,30 @@ def window(bought: dict[str, Any]) -> int:
     return int(bought["at"]) // WINDOW_SECONDS * WINDOW_SECONDS
 
 
+def closing_numbers(after: int) -> range:
+    """The numbers of the closing window: one whole window, far later than the order with number `after`.
+
+    An order of this window moves the watermark past all earlier windows. None of them moves it past the
+    closing window itself, and there is no window between.
+    """
+    first = (after // PER_WINDOW + LATER_WINDOWS) * PER_WINDOW
+    return range(first, first + PER_WINDOW)
+
+
 def write_products(client: Client) -> None:
-    """The table in which the pipeline looks up prices."""
+    """Write the table in which the pipeline looks up prices, with the name of the product as key."""
     with Producer(client) as producer:
         for product, price in PRICES.items():
-            producer.send("products", json.dumps({"product": product, "price": price}).encode())
+            row = json.dumps({"product": product, "price": price})
+            producer.send("products", row.encode(), key=product.encode())
 
 
 class Feeder(threading.Thread):
-    """Sends orders at an even pace until it is stopped, also while the broker dies and comes back."""
+    """Sends orders at an even pace until it is stopped, also while the broker dies and comes back.
+
+    An order whose answer got lost is not sent again: it is in the log, or it is not. The next order has
+    another number.
+    """
 
     def __init__(self, bootstrap: str, per_second: int) -> None:
         super().__init__(name="orders", daemon=True)
@@ -62,39 +82,54 @@ class Feeder(threading.Thread):
         self._servers = bootstrap
         self._pause_seconds = CHUNK / per_second
         self._is_stopping = threading.Event()
+        self._numbers = itertools.count()
+        self._closing: Iterator[int] | None = None
 
     def run(self) -> None:
-        """Send. An order whose answer got lost is not sent again: it is in the log, or it is not."""
-        numbers = self._numbers()
+        """Send until `stop`."""
         while not self._is_stopping.is_set():
             try:
-                with Client(self._servers) as client, Producer(client, linger_s=0.0) as producer:
-                    while not self._is_stopping.wait(self._pause_seconds):
-                        chunk = [next(numbers) for _ in range(CHUNK)]
-                        sent = [self._send(producer, number) for number in chunk]
-                        producer.flush()
-                        self.acknowledged.update(
-                            number for number, each in zip(chunk, sent, strict=True) if each.result()
-                        )
+                self._send_until_stopped()
             except (KafkaError, ClientError):
                 time.sleep(self._pause_seconds)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the thread has ended without being stopped; the traceback is on standard error."""
+        return self.ident is not None and not self.is_alive() and not self._is_stopping.is_set()
+
     def stop(self) -> None:
-        """Send what was begun, and end: with orders of much later, by which Spark knows what is complete."""
+        """Send what was begun, and end."""
         self._is_stopping.set()
         self.join()
-        last = max(self.acknowledged) + LATER
-        with Client(self._servers) as client, Producer(client) as producer:
-            for number in range(last, last + CUSTOMERS):
-                self._send(producer, number).result()
-                self.acknowledged.add(number)
 
-    def _send(self, producer: Producer, number: int) -> Any:
-        bought = order(number)
-        return producer.send("orders", json.dumps(bought).encode(), key=bought["customer"].encode())
+    def close_windows(self) -> bool:
+        """Send some orders of the closing window, by which Spark knows that all others are complete.
 
-    def _numbers(self) -> Iterator[int]:
-        number = 0
-        while True:
-            yield number
-            number += 1
+        Call it after `stop`, and again if the answer is false: the broker has not acknowledged them all.
+        """
+        if self._closing is None:
+            # Every order that was ever begun has a lower number than the next, acknowledged or not.
+            self._closing = iter(closing_numbers(next(self._numbers)))
+        try:
+            with Client(self._servers) as client, Producer(client) as producer:
+                return self._send(producer, list(itertools.islice(self._closing, CHUNK)))
+        except (KafkaError, ClientError):
+            return False
+
+    def _send_until_stopped(self) -> None:
+        with Client(self._servers) as client, Producer(client, linger_s=0.0) as producer:
+            while not self._is_stopping.wait(self._pause_seconds):
+                self._send(producer, list(itertools.islice(self._numbers, CHUNK)))
+
+    def _send(self, producer: Producer, numbers: Sequence[int]) -> bool:
+        """Send orders, and wait until they are acknowledged; whether there were any."""
+        deliveries = []
+        for bought in map(order, numbers):
+            key = bought["customer"].encode()
+            deliveries.append(producer.send("orders", json.dumps(bought).encode(), key=key))
+        producer.flush()
+        for each in deliveries:
+            each.result()
+        self.acknowledged.update(numbers)
+        return bool(numbers)

@@ -1,6 +1,7 @@
 """The two programs as a user has them, `semel serve` and `semel pipeline run`, to be killed."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from rich.markup import escape
 
 from tools.spark_classes import java_options
 
-STOP_SECONDS = 60.0
+STOP_SECONDS = 120.0
 
 
 class Program:
@@ -47,13 +48,15 @@ class Program:
         """SIGKILL for it, and for Java if it started one. Spark's workers notice that, and end."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> int:
-        """Ask it to stop, and wait; how it ended."""
+    def stop(self) -> int | None:
+        """Ask it to stop, and wait; how it ended. None if it did not end in time, and was killed."""
         if self._process is None:
             return 0
         self._process.terminate()
         try:
             return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
         finally:
             self._end(signal.SIGKILL)
 
@@ -63,9 +66,13 @@ class Program:
                 os.killpg(self._process.pid, how)
             self._process.wait()
 
+    def words(self) -> list[str]:
+        """The lines of its log."""
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+
     def last_words(self) -> str:
         """The last line of its log."""
-        return escape("".join(self.log.read_text(errors="replace").splitlines()[-1:]))
+        return escape("".join(self.words()[-1:]))
 
 
 def broker(directory: Path, port: int) -> Program:
@@ -95,8 +102,13 @@ def driver(directory: Path, bootstrap: str) -> Program:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port on which nothing listens, and which no outgoing connection is given.
+
+    The system gives outgoing connections a port of its own range, which begins at 32768 or above. One of
+    them could take a port of that range while the broker is dead, and the broker could not start again.
+    """
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port between 20000 and 32000 is free")

@@ -1,6 +1,7 @@
 """The demonstration: a small one runs, and its checks find what is wrong."""
 
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,28 @@ from typing import Any
 import pytest
 
 from demo import checking
-from demo.orders import LATER, invoice, order, window
+from demo.orders import (
+    CHUNK,
+    PER_WINDOW,
+    PRICES,
+    WATERMARK_SECONDS,
+    Feeder,
+    closing_numbers,
+    invoice,
+    order,
+    window,
+    write_products,
+)
+from demo.watching import STALL_FACTOR, STALL_SECONDS_MIN, Step, Watch, account, last_error
+from semel.client import Client, Consumer
+from semel.embedded import embedded
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def orders() -> list[dict[str, Any]]:
-    return [order(number) for number in [*range(2000), 2000 + LATER]]
+    return [order(number) for number in [*range(2000), closing_numbers(2000)[0]]]
 
 
 def totals(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -54,6 +69,113 @@ def test_totals(orders: list[dict[str, Any]]) -> None:
     damaged = copy.deepcopy([*right[2:], right[4]])
     damaged[0]["orders"] -= 1
     assert found(checking.check_totals("here", orders, damaged)) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("sent", [1, CHUNK, PER_WINDOW])
+def test_closing_orders_close_every_window_but_their_own(sent: int) -> None:
+    """Wherever the orders end, and however many closing orders it takes."""
+    for after in range(1, PER_WINDOW + 1):
+        ordinary = [order(number) for number in (0, after - 1)]
+        closing = [order(number) for number in closing_numbers(after)[:sent:24]]
+        expected = checking.expected_totals([*ordinary, *closing])
+        assert {since for _, since in expected} == {window(each) for each in ordinary}
+        assert len({window(each) for each in closing}) == 1
+        watermark = closing[0]["at"] - WATERMARK_SECONDS
+        assert all(since + 10 <= watermark for _, since in expected)
+
+
+def test_no_total_is_expected_that_the_watermark_has_not_passed() -> None:
+    """Orders of two windows after the others: the earlier one is closed by none of them."""
+    orders = [order(number) for number in [*range(100), *range(2990, 3010)]]
+    assert {since for _, since in checking.expected_totals(orders)} == {window(orders[0])}
+
+
+def test_the_pipeline_has_the_watermark_that_is_reckoned_with() -> None:
+    text = (ROOT / "demo/shop.py").read_text()
+    assert f'withWatermark("at", "{WATERMARK_SECONDS} seconds")' in text
+
+
+def test_closing_orders_come_after_all_that_were_begun() -> None:
+    """Also after those that the broker never acknowledged; and each is sent once."""
+    with embedded() as broker, Client(broker.bootstrap_servers) as client:
+        nowhere = Feeder("127.0.0.1:1", 1000)
+        assert not nowhere.close_windows(), "nothing was acknowledged"
+        feeder = Feeder(broker.bootstrap_servers, 1000)
+        begun = [next(feeder._numbers) for _ in range(3 * PER_WINDOW)]  # without an answer
+        assert feeder.close_windows()
+        assert feeder.close_windows()
+        closing = closing_numbers(begun[-1] + 1)[: 2 * CHUNK]
+        assert feeder.acknowledged == set(closing)
+        with Consumer(client, "orders") as consumer:
+            found = [json.loads(each.value or b"")["order"] for each in consumer.read_to_end()]
+        assert sorted(found) == list(closing)
+
+
+def test_products_have_keys() -> None:
+    with embedded() as broker, Client(broker.bootstrap_servers) as client:
+        write_products(client)
+        with Consumer(client, "products") as consumer:
+            rows = {each.key: json.loads(each.value or b"") for each in consumer.read_to_end()}
+    assert rows == {name.encode(): {"product": name, "price": price} for name, price in PRICES.items()}
+
+
+def test_a_query_stalls_when_it_takes_no_step() -> None:
+    """Every step starts its clock again; others do not."""
+    watch = Watch(["a", "b"], 0.0)
+    end = int(STALL_SECONDS_MIN)
+    for now in range(0, end + 10, 10):
+        assert watch.stalled(["a", "b"], now) == []
+        watch.see({"a": now, "b": 0}, now)
+    assert watch.stalled(["a", "b"], end + 1) == ["b"]
+    assert watch.stalled(["a"], end + 1) == [], "who has nothing to do may rest"
+    watch.restart(end + 1)
+    assert watch.stalled(["a", "b"], end + 2) == []
+
+
+def test_a_slow_machine_has_more_time() -> None:
+    """A query may be several times slower than it ever was."""
+    watch = Watch(["a"], 0.0)
+    watch.see({"a": 1}, 0.0)
+    slow = STALL_SECONDS_MIN - 1
+    watch.see({"a": 2}, slow)
+    assert watch.limit_seconds == STALL_FACTOR * slow
+    assert watch.stalled(["a"], slow + STALL_FACTOR * slow) == []
+    assert watch.stalled(["a"], slow + STALL_FACTOR * slow + 1) == ["a"]
+
+
+def test_the_account_of_a_stalled_query(tmp_path: Path) -> None:
+    for name in ("offsets/0", "offsets/1", "offsets/.1.crc", "commits/0"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert Step.of(tmp_path / "none", 0) == Step(0, -1, -1)
+    step = Step.of(tmp_path, 1200)
+    assert step == Step(counted=1200, planned=1, committed=0)
+    log = [
+        '{"event": "restart", "pipeline": "shop.lake", "why": "the disk is full"}',
+        '{"event": "restart", "pipeline": "shop.totals", "why": "no broker answers"}',
+        '{"event": "batch", "pipeline": "shop.lake", "batch": 7}',
+        "Killed",
+    ]
+    said = account("shop.lake", step, 1700, log)
+    assert "1,200 orders and has 500 waiting" in said
+    assert "the disk is full" in said
+    assert "no failure" in account("shop.invoices", step, None, log)
+
+
+def test_the_last_error_of_spark(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    assert last_error(log) == "Spark's log has no error"
+    log.write_text(
+        "26/11/16 23:33:06 ERROR First: gone\n"
+        "26/11/16 23:33:07 ERROR MicroBatchExecution: Query a terminated with error\n"
+        "org.apache.spark.SparkException: Traceback (most recent call last):\n"
+        '  File "source.py", line 3\n'
+        "semel.client.errors.BrokerUnreachable: no broker answers\n"
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+    )
+    assert last_error(log).endswith(
+        "Query a terminated with error | semel.client.errors.BrokerUnreachable: no broker answers"
+    )
 
 
 @pytest.mark.spark

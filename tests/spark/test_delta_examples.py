@@ -46,5 +46,6 @@ def test_page(spark: SparkSession, example: str) -> None:
 def test_the_page_has_every_option() -> None:
     rows = re.findall(r"^\| (`.+?`) \|", PAGE.read_text(), re.MULTILINE)
     found = {name for names in rows for name in re.findall(r"`([\w.]+)`", names)}
-    assert found == {*options.SINK, "checkpointLocation", "kafka.bootstrap.servers"}
-    assert found <= set(options.STREAM_SINK)
+    only_streams = {"checkpointLocation", "queryName", "kafka.bootstrap.servers"}
+    assert found == {*options.BATCH_SINK, *only_streams}
+    assert only_streams <= set(options.STREAM_SINK)

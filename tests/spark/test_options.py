@@ -14,6 +14,7 @@ from semel.spark.options import AtTime, Guarantee, Portions, SinkOptions, Source
 from semel.spark.reading import Range
 from semel.spark.source import StreamReader
 from semel.spark.vectors import admit, began_of, of_json, to_json
+from semel.spark.versions import Version
 
 SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "in"}
 SINK = {"kafka.bootstrap.servers": "localhost:9092", "pipeline.id": "p", "checkpointlocation": "/tmp/c"}
@@ -92,6 +93,35 @@ def test_what_the_source_refuses(change: dict[str, str], is_stream: bool, messag
 def test_a_sink_needs_a_checkpoint_that_it_can_see() -> None:
     with pytest.raises(OptionError, match="needs the option checkpointLocation"):
         SinkOptions.of({**SINK, "checkpointlocation": ""}, is_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_stream", "message"),
+    [
+        ({"txnVersion": "1"}, False, "give its name as txnAppId"),
+        ({"txnAppId": "a"}, False, "txnAppId needs txnVersion"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, False, "txnVersion is a whole number of 0 or more, not '-1'"),
+        ({"txnAppId": "a", "txnVersion": "1.5"}, False, "txnVersion is a whole number of 0 or more"),
+        ({"txnAppId": "a b", "txnVersion": "1"}, False, "txnAppId has 1 to 200 letters"),
+        ({"txnAppId": "a", "txnVersion": "1"}, True, "'txnAppId' here: it is one of batch writes"),
+        (
+            {"txnAppId": "a", "txnVersion": "1", "delivery.guarantee": "at-least-once"},
+            False,
+            "leave delivery.guarantee=at-least-once out",
+        ),
+    ],
+)
+def test_what_the_sink_refuses_of_versions(change: dict[str, str], is_stream: bool, message: str) -> None:
+    options = {name: value for name, value in SINK.items() if is_stream or name != "checkpointlocation"}
+    with pytest.raises(OptionError, match=message):
+        SinkOptions.of({**options, **change}, is_stream=is_stream)
+
+
+def test_an_application_is_a_pipeline_unless_one_is_named() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9092", "txnappid": "app", "txnversion": "7"}
+    assert SinkOptions.of(options, is_stream=False).pipeline_id == "app"
+    both = SinkOptions.of({**options, "pipeline.id": "p"}, is_stream=False)
+    assert (both.pipeline_id, both.version) == ("p", Version("app", 7))
 
 
 def test_vectors_are_written_as_spark_does() -> None:

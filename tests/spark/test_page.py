@@ -22,7 +22,12 @@ def test_examples(spark: SparkSession, example: str) -> None:
 def test_tables_have_every_option_and_its_default() -> None:
     tables = re.findall(r"^\| (`.+?`) \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
     rows = {name: default for names, default in tables for name in re.findall(r"`([\w.]+)`", names)}
-    assert set(rows) == {*options.BATCH_SOURCE, *options.STREAM_SOURCE, *options.STREAM_SINK}
+    assert set(rows) == {
+        *options.BATCH_SOURCE,
+        *options.STREAM_SOURCE,
+        *options.STREAM_SINK,
+        *options.BATCH_SINK,
+    }
     assert rows["transaction.timeout.ms"] == str(options.TRANSACTION_TIMEOUT_MS)
     assert rows["kafka.request.timeout.ms"] == str(given.REQUEST_TIMEOUT_MS)
     assert rows["kafka.client.id"] == given.CLIENT_ID

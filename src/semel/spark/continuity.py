@@ -14,12 +14,9 @@ from collections.abc import Iterable, Mapping
 
 from semel.client import Partition
 from semel.spark.checkpoint import Step, describe
-from semel.spark.decision import Committed, Decision, Input, remembered
+from semel.spark.decision import BEGINNING, Committed, Decision, Input, remembered
 from semel.spark.errors import PipelineMismatch
-
-NO_QUERY, NO_BATCH = "", -1
-#: The decision that a pipeline begins with: nothing counts yet, and the offsets are where it begins.
-BEGINNING = 0
+from semel.spark.versions import is_write
 
 _NEW_CHECKPOINT = (
     "start with a new checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
@@ -38,7 +35,7 @@ def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int
                 "startingOffsets where the output ends"
             )
         return False
-    if last.query_id == NO_QUERY and last.number != BEGINNING:
+    if is_write(last):
         raise PipelineMismatch(
             f"pipeline.id {pipeline_id!r} belongs to a batch write. Give this query one of its own"
         )

@@ -34,6 +34,8 @@ from semel.client.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
 from semel.spark.vectors import Span, Spans, TopicIds, Vector, id_text
 
+#: The number of the decision that a pipeline begins with: nothing counts yet, and this is where it begins.
+BEGINNING = 0
 #: What a note begins with.
 MARK = "semel2"
 _NOTE = re.compile(rf"{MARK} (\d+) (\d+)/(\d+) (\d+)-(\d+) (.*)", re.DOTALL)

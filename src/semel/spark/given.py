@@ -48,7 +48,7 @@ REFUSED = {
     **{PREFIX + name: reason for name, reason in REFUSED_SECURITY.items()},
 }
 
-_PIPELINE_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _SPAN = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?")
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -161,9 +161,13 @@ class Given:
 
     def pipeline_id(self) -> str | None:
         """The name of the pipeline. It is a group and the beginning of transactional ids."""
-        text = self.text("pipeline.id")
-        if text is not None and not _PIPELINE_ID.fullmatch(text):
-            raise OptionError(f"pipeline.id has 1 to 200 letters, digits, '.', '_' or '-', unlike {text!r}")
+        return self.name("pipeline.id")
+
+    def name(self, option: str) -> str | None:
+        """A name that can be part of a transactional id."""
+        text = self.text(option)
+        if text is not None and not _NAME.fullmatch(text):
+            raise OptionError(f"{option} has 1 to 200 letters, digits, '.', '_' or '-', unlike {text!r}")
         return text
 
     def address(self) -> Address:

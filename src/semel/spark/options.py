@@ -13,6 +13,7 @@ from semel.client import Codec, FetchLimits, Isolation
 from semel.spark.errors import OptionError
 from semel.spark.given import COMMON, Address, AtTime, Given, Topics, Where
 from semel.spark.vectors import Vector
+from semel.spark.versions import Version
 
 __all__ = [
     "COMMON",
@@ -60,6 +61,11 @@ ONLY_STREAM = (
 BATCH_SOURCE, STREAM_SOURCE = (*SOURCE, *ONLY_BATCH), (*SOURCE, *ONLY_STREAM)
 SINK = (*COMMON, "topic", "delivery.guarantee", "transaction.timeout.ms", "kafka.compression.type")
 STREAM_SINK = (*SINK, "checkpointLocation", "queryName")
+VERSIONS = ("txnAppId", "txnVersion")
+BATCH_SINK = (*SINK, *VERSIONS)
+VERSIONS_ELSEWHERE = dict.fromkeys(
+    VERSIONS, "batch writes; the batches of a streaming query are numbered by its checkpoint"
+)
 
 #: As long as brokers allow by default. A transaction that is decided has to be open until a driver that died
 #: is back; those that are not decided are aborted by the next start, whatever their timeout.
@@ -221,16 +227,22 @@ class SinkOptions:
     transaction_timeout_ms: int
     codec: Codec
     checkpoint: str | None
+    version: Version | None
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
-        given = Given(options, STREAM_SINK if is_stream else SINK)
+        given = Given(options, STREAM_SINK, VERSIONS_ELSEWHERE) if is_stream else Given(options, BATCH_SINK)
         guarantee = Guarantee(
             given.choice("delivery.guarantee", "exactly-once", tuple(each.value for each in Guarantee))
         )
-        pipeline_id = given.pipeline_id()
+        version = None if is_stream else write_version(given)
+        pipeline_id = given.pipeline_id() or (version.app if version else None)
         checkpoint = given.text("checkpointLocation") if is_stream else None
+        if guarantee is Guarantee.AT_LEAST_ONCE and version is not None:
+            raise OptionError(
+                "txnVersion lets a write count once: leave delivery.guarantee=at-least-once out"
+            )
         if guarantee is Guarantee.EXACTLY_ONCE:
             if pipeline_id is None:
                 raise OptionError(
@@ -251,7 +263,22 @@ class SinkOptions:
             transaction_timeout_ms=given.number("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
             codec=Codec[given.choice("kafka.compression.type", "none", codecs).upper()],
             checkpoint=checkpoint,
+            version=version,
         )
+
+
+def write_version(given: Given) -> Version | None:
+    """The version of a batch write: both options, or none of them."""
+    app, number = given.name("txnAppId"), given.text("txnVersion")
+    if app is None and number is None:
+        return None
+    if app is None:
+        raise OptionError("txnVersion counts the writes of an application: give its name as txnAppId")
+    if number is None:
+        raise OptionError(
+            "txnAppId needs txnVersion, which grows with every write: in foreachBatch the batch id"
+        )
+    return Version(app, given.number("txnVersion", 0, least=0))
 
 
 def check_source_names(options: Mapping[str, str]) -> None:

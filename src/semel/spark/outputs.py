@@ -7,8 +7,7 @@ whether that was intended, so the pipeline stops.
 from collections.abc import Iterable
 
 from semel.client import Client
-from semel.spark.continuity import BEGINNING
-from semel.spark.decision import Decision
+from semel.spark.decision import BEGINNING, Decision
 from semel.spark.errors import PipelineMismatch
 from semel.spark.vectors import TopicIds, recreated, topic_ids
 

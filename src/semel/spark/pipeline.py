@@ -47,11 +47,11 @@ from semel.client.group_commit import (
 )
 from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.spark import decision as decisions
-from semel.spark.continuity import NO_QUERY
 from semel.spark.decision import Decision, Input, remembered
 from semel.spark.errors import DecidedTransactionLost, PipelineError, PipelineFenced
 from semel.spark.outputs import check_written
 from semel.spark.vectors import Spans, TopicIds
+from semel.spark.versions import is_write
 from semel.wire.messages import ListTransactionsRequest
 
 ONGOING = "Ongoing"
@@ -190,7 +190,7 @@ def fenced_text(client: Client, pipeline_id: str, run: Identity | None) -> str:
         last = decisions.read_committed(client, pipeline_id, require_stable=False).decision
         if last is not None and run is not None and last.run > run:
             other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
-            if last.query_id == NO_QUERY:
+            if is_write(last):
                 other = "It is another batch write"
     return (
         f"another copy of pipeline {pipeline_id!r} has taken over, so this one stops. {other}. What this one "

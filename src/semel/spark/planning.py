@@ -13,12 +13,13 @@ from semel.client.transactions_admin import describe_transactions
 from semel.spark import decision as decisions
 from semel.spark import runs
 from semel.spark.checkpoint import Checkpoint, Step, describe
-from semel.spark.continuity import BEGINNING, NO_BATCH, NO_QUERY, inputs_after, is_done
-from semel.spark.decision import Committed, Decision
+from semel.spark.continuity import inputs_after, is_done
+from semel.spark.decision import BEGINNING, Committed, Decision
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.outputs import check_outputs
 from semel.spark.pipeline import FENCED, ONGOING, Plan, fenced_text, finish, sweep
 from semel.spark.vectors import Span
+from semel.spark.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
 
@@ -68,19 +69,36 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
     )
 
 
-def plan_batch(client: Client, pipeline_id: str) -> Plan:
+def plan_batch(
+    client: Client, pipeline_id: str, version: Version | None = None, topic: str | None = None
+) -> Plan:
     """Begin a run for a batch write, and finish what the last one left."""
+    # Looked at before and after: a write that is refused must not fence the pipeline that has the name.
+    before = decisions.read_committed(client, pipeline_id, require_stable=False)
+    check_write(before.decision, pipeline_id, version, topic)
+    has_lived = before.decision is None and _has_lived(client, pipeline_id)
     run = decisions.take_over(client, pipeline_id)
-    last = decisions.read_committed(client, pipeline_id).decision
+    committed = decisions.read_committed(client, pipeline_id)
+    last = committed.decision
+    done = check_write(last, pipeline_id, version, topic)
     if last is not None:
-        if last.query_id != NO_QUERY:
-            raise PipelineMismatch(
-                f"pipeline.id {pipeline_id!r} belongs to a streaming query. Give this write one of its own"
-            )
         finish(client, last.winners)
     sweep(client, pipeline_id, run, last)
     number = 1 if last is None else last.number + 1
-    return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
+    if version is None:
+        return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
+    # The tasks of a write that was decided before look whether it was decided in their own run.
+    query_id = last.query_id if done and last is not None else WriteName(version.app, topic).to_query_id()
+    if last is None and topic is not None and client.describe([topic]).topics:
+        if has_lived:
+            raise PipelineMismatch(_forgotten_text(pipeline_id))
+        _begin(
+            client, pipeline_id, Decision(BEGINNING, run, query_id, NO_BATCH, (), {(topic, 0): Span(0, 0)})
+        )
+        run = decisions.take_over(client, pipeline_id, run)
+    # A write without rows has no partition of its own to keep its decision beside.
+    beside = dict.fromkeys(sorted(committed.offsets)[:1], Span(0, number))
+    return Plan(pipeline_id, run, number, query_id, version.number, done, beside)
 
 
 def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> Identity:
@@ -128,7 +146,7 @@ def _has_lived(client: Client, pipeline_id: str) -> bool:
 def _forgotten_text(pipeline_id: str) -> str:
     return (
         f"pipeline {pipeline_id!r} has run before, but its position is gone: the consumer group of that "
-        "name, or its input topic, was deleted or has expired. If it began anew, records could be counted "
+        "name, or its topic, was deleted or has expired. If it began anew, records could be counted "
         "twice. Choose a new pipeline.id, and startingOffsets where the output ends"
     )
 

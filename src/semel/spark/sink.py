@@ -26,6 +26,7 @@ from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.outputs import merged
 from semel.spark.pipeline import Plan
 from semel.spark.vectors import Span, TopicIds
+from semel.spark.versions import WriteName, current_stream_run, refuse_second_write
 from semel.spark.writing import PackedProducer, RowWriter
 
 COLUMNS = {
@@ -46,6 +47,7 @@ class Written(WriterCommitMessage):
     prepared: PreparedTransaction | None = None
     where: Partition | None = None  # a partition that was written to
     outputs: TopicIds = field(default_factory=dict)
+    stream_run: str | None = None  # of the query whose foreachBatch writes
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -90,9 +92,12 @@ class _Writer:
         if plan.is_done:
             # Whatever comes before the sink has to be done again all the same: it may keep state.
             for _ in batches:
-                continue
+                self._skip(plan)
             return Written(plan)
         return self._write_in_transaction(plan, batches)
+
+    def _skip(self, plan: Plan) -> None:
+        """Leave rows out that were written before."""
 
     def _write_in_transaction(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Written:
         first = next(batches, None)
@@ -109,7 +114,7 @@ class _Writer:
         )
         try:
             rows = self._write_rows(producer, chain([first], batches))
-            return Written(plan, producer.prepare(), rows.where, rows.outputs)
+            return Written(plan, producer.prepare(), rows.where, rows.outputs, current_stream_run())
         except BaseException:
             # The exception says more than a failed abort, and the next start aborts what is left.
             with suppress(KafkaError, ClientError):
@@ -164,27 +169,52 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes a DataFrame once."""
+    """Writes a DataFrame once, or once for each version if it has one."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Plan the write: the writer is about to go to the tasks."""
         if self._is_exact and self._plan is None:
-            self._plan = planning.plan_batch(self._client, self._pipeline_id)
+            options = self._options
+            self._plan = planning.plan_batch(self._client, self._pipeline_id, options.version, options.topic)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         return self._write(iterator)
 
+    def _skip(self, plan: Plan) -> None:
+        name, version = WriteName.of_query_id(plan.query_id), self._options.version
+        if name is not None and version is not None:
+            refuse_second_write(version, name.stream_run)
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decide, and end the transactions of the tasks."""
+        plan = self._plan  # Spark commits with a copy of the writer that it planned with
+        if plan is None or plan.is_done:
+            return
         written = [each for each in _written(messages) if each.prepared is not None]
-        for first in written[:1]:
-            assert first.plan is not None, "what is prepared was planned"
-            assert first.where is not None, "what is prepared went somewhere"
-            # A batch write has no input that could be committed, so its decision stands beside its output.
-            plan = replace(first.plan, spans={first.where: Span(0, first.plan.number)})
+        if self._options.version is not None:
+            run = next((each.stream_run for each in written), None)
+            name = WriteName(self._options.version.app, self._options.topic, run)
+            plan = replace(plan, query_id=name.to_query_id())
+        # A batch write has no input that could be committed, so its decision stands beside its output.
+        places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
+        if places:
+            plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
             pipeline.decide(self._client, plan, _prepared(written))
+
+    def _places(self, plan: Plan) -> set[Partition]:
+        """Where the decision of a write without rows stands. One that has no version needs none.
+
+        If there is no place, the version is not remembered: as long as nothing was ever written under the
+        name, a repeated write cannot write anything twice.
+        """
+        topic = self._options.topic
+        if self._options.version is None:
+            return set()
+        if plan.spans or topic is None:
+            return set(plan.spans)
+        return {(each.name, 0) for each in self._client.describe([topic]).topics}
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up, unless the write was decided."""

@@ -15,6 +15,7 @@ from semel.spark import decision as decisions
 from semel.spark.decision import Decision, read_committed
 from semel.spark.delta import group as tables
 from semel.spark.errors import PipelineError
+from semel.spark.versions import is_write
 from semel.wire.messages import ListTransactionsRequest
 
 ONGOING = "Ongoing"
@@ -105,7 +106,7 @@ def status(client: Client, pipeline_id: str) -> Status:
     if table is not None:
         kind = Kind.TABLE
     else:
-        kind = Kind.WRITE if decision is not None and not decision.query_id else Kind.TOPICS
+        kind = Kind.WRITE if decision is not None and is_write(decision) else Kind.TOPICS
     return Status(
         pipeline=pipeline_id,
         kind=kind,

@@ -7,10 +7,12 @@ from typing import Self
 
 from semel.spark.delta.storage import location_of
 from semel.spark.errors import OptionError
-from semel.spark.options import COMMON, Address, Given
+from semel.spark.options import COMMON, VERSIONS, VERSIONS_ELSEWHERE, Address, Given, write_version
+from semel.spark.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
-STREAM_SINK = (*SINK, *(name for name in COMMON if name not in SINK), "checkpointLocation")
+BATCH_SINK = (*SINK, *VERSIONS)
+STREAM_SINK = (*SINK, *(name for name in COMMON if name not in SINK), "checkpointLocation", "queryName")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,15 @@ class DeltaOptions:
     merge_schema: bool
     address: Address | None  # of the cluster whose group follows the table; a batch write has none
     checkpoint: str
+    version: Version | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
-        given = Given(options, STREAM_SINK if is_stream else SINK)
-        path, pipeline_id = given.text("path"), given.pipeline_id()
+        given = Given(options, STREAM_SINK, VERSIONS_ELSEWHERE) if is_stream else Given(options, BATCH_SINK)
+        version = None if is_stream else write_version(given)
+        path = given.text("path")
+        pipeline_id = given.pipeline_id() or (version.app if version else None)
         if path is None:
             raise OptionError(
                 "where is the table? Give the option path: a directory, or a URL such as s3://…"
@@ -55,4 +60,5 @@ class DeltaOptions:
             merge_schema=given.flag("mergeSchema", False),
             address=given.address() if is_stream else None,
             checkpoint=checkpoint or "",
+            version=version,
         )

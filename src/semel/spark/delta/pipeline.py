@@ -28,13 +28,20 @@ from semel.spark.delta import leftovers
 from semel.spark.delta.files import Added
 from semel.spark.delta.group import Group, TableName, follow, read_group
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.position import NOWHERE, Note, Position, fingerprint, read_position
+from semel.spark.delta.position import (
+    NOWHERE,
+    Note,
+    Position,
+    fingerprint,
+    is_of_stream,
+    is_of_versions,
+    read_position,
+)
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, open_for, open_table
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.vectors import TopicIds, Vector
-
-NO_QUERY, NO_BATCH = "", -1
+from semel.spark.versions import NO_BATCH, NO_QUERY, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ class Plan:
     starts: Vector = field(default_factory=dict)  # where this batch starts
     ids: TopicIds = field(default_factory=dict)
     is_done: bool = False  # the table has it, so that nothing is written again
+    version: Version | None = None  # of a batch write that has one
+    done_in: str | None = None  # the run of a streaming query that has written the version
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
@@ -73,6 +82,11 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     name = TableName(table.table_id, table.location)
     _check_table(group, name, app)
     position = read_position(table, app, query_id, {*step.start, *step.end})
+    if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
+        raise PipelineMismatch(
+            f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
+            "another pipeline.id"
+        )
     last = position.recent.get(position.number)
     known = {
         key: offset
@@ -102,12 +116,33 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
 
 def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
     """Find the number of a batch write, which has no input that anybody knows."""
-    app = f"{options.pipeline_id}/write"
+    app, version = f"{options.pipeline_id}/write", options.version
     table = _open(options, schema)
     position = read_position(table, app)
     _clear(table, app, position)
-    required = tuple(required_columns(table.schema))
-    return Plan(app, position.number + 1, partition_by=table.partition_by, required=required)
+    last = position.recent.get(position.number)
+    return Plan(
+        app,
+        position.number + 1,
+        partition_by=table.partition_by,
+        required=tuple(required_columns(table.schema)),
+        is_done=version is not None and _has_version(table, version),
+        version=version,
+        done_in=last.stream_run if last is not None and last.version == version else None,
+    )
+
+
+def _has_version(table: Table, version: Version) -> bool:
+    """Whether the table has this version of a write, or a later one, by whichever writer."""
+    reached = table.transaction_version(version.app)
+    if reached is None:
+        return False
+    if not is_of_versions(table, version.app) and is_of_stream(table, version.app):
+        raise PipelineMismatch(
+            f"the table {table.location} knows {version.app!r} as the pipeline.id of a streaming query. Give "
+            "this write another txnAppId"
+        )
+    return version.number <= reached
 
 
 def _open(options: DeltaOptions, schema: StructType) -> Table:
@@ -184,14 +219,29 @@ def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: St
 # ---- commit and follow
 
 
-def commit(options: DeltaOptions, plan: Plan, winners: Sequence[str], added: Sequence[Added]) -> None:
+def commit(
+    options: DeltaOptions,
+    plan: Plan,
+    winners: Sequence[str],
+    added: Sequence[Added],
+    stream_run: str | None = None,
+) -> None:
     """Let a batch count, and tell the group."""
     table = open_table(options.location)
     if table is None:
         raise PipelineError(f"nothing was committed: the table {options.location} is gone")
     note = Note(
-        *(plan.app, plan.number, plan.run, plan.query_id, plan.batch_id),
-        *(plan.end, tuple(winners), plan.starts, plan.ids),
+        plan.app,
+        plan.number,
+        plan.run,
+        plan.query_id,
+        plan.batch_id,
+        plan.end,
+        tuple(winners),
+        plan.starts,
+        plan.ids,
+        plan.version,
+        stream_run,
     )
     _check_number(table, plan)
     try:

@@ -7,6 +7,9 @@ query (`billing/batch/<query>`), two for every input partition, where the batch 
 (`billing/topic/orders`). Two commits that change the same identifier cannot both succeed, so a number is
 taken once.
 
+A batch write with `txnAppId` and `txnVersion` sets the identifier of that name, as Delta's own writers do. It
+also sets `<app>/versions`, which tells the name from that of a streaming pipeline.
+
 To look identifiers up one by one takes time, so a commit also has all of it as a note (`userMetadata`, which
 every tool shows in a table's history). It is read there if the commit is a recent one.
 """
@@ -19,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.client import Partition
 from semel.spark.vectors import TopicIds, Vector, ids_of, of_json, to_json
+from semel.spark.versions import Version
 
 T = TypeVar("T")
 
@@ -34,8 +38,8 @@ class KnowsTransactions(Protocol):
         """The version of an identifier."""
         ...
 
-    def notes(self, limit: int) -> list[str]:
-        """The notes of the newest commits."""
+    def notes(self, limit: int | None) -> list[str]:
+        """The notes of the newest commits, or of all that are kept."""
         ...
 
 
@@ -52,10 +56,12 @@ class Note:
     winners: tuple[str, ...]
     starts: Vector = field(default_factory=dict)  # where the batch started
     ids: TopicIds = field(default_factory=dict)
+    version: Version | None = None  # of a batch write that has one
+    stream_run: str | None = None  # of the query whose foreachBatch made it
 
     def to_text(self) -> str:
         """The text that the commit carries."""
-        content = {
+        content: dict[str, Any] = {
             MARK: self.app,
             "number": self.number,
             "run": self.run,
@@ -65,6 +71,8 @@ class Note:
             "starts": to_json(self.starts),
             "winners": self.winners,
         }
+        if self.version is not None:
+            content["version"] = [self.version.app, self.version.number, self.stream_run]
         return json.dumps(content, separators=(",", ":"))
 
     def identifiers(self) -> dict[str, int]:
@@ -72,6 +80,8 @@ class Note:
         found = {self.app: self.number}
         if self.query_id:
             found[_batch(self.app, self.query_id)] = self.batch_id
+        if self.version is not None:
+            found |= {self.version.app: self.version.number, _versions(self.version.app): 1}
         found |= {_offset(self.app, key): offset for key, offset in self.offsets.items()}
         found |= {_start(self.app, key): offset for key, offset in self.starts.items()}
         return found | {_topic(self.app, topic): fingerprint(each) for topic, each in self.ids.items()}
@@ -106,9 +116,9 @@ def read_position(
         topics = {topic: fingerprint(each) for topic, each in note.ids.items()}
     else:
         keys = list(keys)
-        offsets = _versions(table, {key: _offset(app, key) for key in keys})
-        starts = _versions(table, {key: _start(app, key) for key in keys})
-        topics = _versions(table, {topic: _topic(app, topic) for topic, _ in keys})
+        offsets = _known(table, {key: _offset(app, key) for key in keys})
+        starts = _known(table, {key: _start(app, key) for key in keys})
+        topics = _known(table, {topic: _topic(app, topic) for topic, _ in keys})
     return Position(number, -1 if batch_id is None else batch_id, offsets, recent, starts, topics)
 
 
@@ -117,9 +127,23 @@ def fingerprint(topic_id: str) -> int:
     return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1
 
 
-def _versions(table: KnowsTransactions, names: Mapping[T, str]) -> dict[T, int]:
+def _known(table: KnowsTransactions, names: Mapping[T, str]) -> dict[T, int]:
     found = {key: table.transaction_version(name) for key, name in names.items()}
     return {key: version for key, version in found.items() if version is not None}
+
+
+def is_of_versions(table: KnowsTransactions, app: str) -> bool:
+    """Whether the identifier of this name has the versions of batch writes."""
+    return table.transaction_version(_versions(app)) is not None
+
+
+def is_of_stream(table: KnowsTransactions, app: str) -> bool:
+    """Whether the identifier of this name has the commits of a streaming pipeline. This reads all notes."""
+    return any(each is not None and each.app == app for each in map(_parse, table.notes(None)))
+
+
+def _versions(app: str) -> str:
+    return f"{app}/versions"
 
 
 def _batch(app: str, query_id: str) -> str:
@@ -142,6 +166,7 @@ def _parse(text: str) -> Note | None:
     """The note of a commit, unless it is somebody else's."""
     try:
         content: Any = json.loads(text)
+        *version, stream_run = content.get("version", [None])
         return Note(
             content[MARK],
             content["number"],
@@ -152,6 +177,8 @@ def _parse(text: str) -> Note | None:
             tuple(content["winners"]),
             of_json(content["starts"]),
             ids_of(content["offsets"]),
+            Version(*version) if version else None,
+            stream_run,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

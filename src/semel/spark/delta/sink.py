@@ -21,6 +21,7 @@ from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.pipeline import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.errors import PipelineError
+from semel.spark.versions import current_stream_run, refuse_second_write
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Written(WriterCommitMessage):
     plan: Plan
     key: str
     added: tuple[Added, ...] = ()
+    stream_run: str | None = None  # of the query whose foreachBatch writes
 
 
 class _Writer:
@@ -60,9 +62,11 @@ class _Writer:
             for batch in iterator:
                 # Of a batch that the table has, whatever comes before the sink is done again: it may keep
                 # state.
-                if batch.num_rows and not plan.is_done:
+                if batch.num_rows and plan.is_done:
+                    _skip(plan)
+                elif batch.num_rows:
                     files.write(batch)
-            return Written(plan, attempt.key, tuple(files.close()))
+            return Written(plan, attempt.key, tuple(files.close()), current_stream_run())
         except BaseException:
             files.discard()
             raise
@@ -71,7 +75,8 @@ class _Writer:
         winners = [each.key for each in written if each.added]
         added = [file for each in written for file in each.added]
         if not plan.is_done:
-            pipeline.commit(self._options, plan, winners, added)
+            stream_run = next((each.stream_run for each in written if each.added), None)
+            pipeline.commit(self._options, plan, winners, added, stream_run)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -108,6 +113,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def _make_plan(self) -> Plan:
         return pipeline.plan_batch(self._options, self._schema)
+
+
+def _skip(plan: Plan) -> None:
+    """Leave rows out that the table has."""
+    if plan.version is not None:
+        refuse_second_write(plan.version, plan.done_in)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

@@ -77,8 +77,8 @@ class Table:
         """The version of a transaction identifier."""
         return self._table.transaction_version(app_id)
 
-    def notes(self, limit: int) -> list[str]:
-        """The notes of the newest commits, those that have one."""
+    def notes(self, limit: int | None) -> list[str]:
+        """The notes of the newest commits, those that have one; without a limit of all that are kept."""
         found = self._table.history(limit)
         return [each["userMetadata"] for each in found if isinstance(each.get("userMetadata"), str)]
 

@@ -1,0 +1,113 @@
+"""Versions of batch writes: Delta's `txnAppId` and `txnVersion`, so that a repeated write is recognised.
+
+A function of `foreachBatch` runs again if it raised after it wrote. It names what it writes by an application
+and a version, the batch id. A write whose version is not above the last one of its application is skipped.
+
+The decision of such a write names it in place of a query and a batch (`WriteName`): the application, the
+option `topic`, and the run of the streaming query in which it was made. The last two are there to recognise a
+mistake. Two writes of one function that share an application would count as one, and the rows of the second
+would be lost. So another topic is refused, and so is a second write in the same run of the query, because
+Spark never repeats a batch within a run.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from pyspark import TaskContext
+
+from semel.spark.decision import Decision
+from semel.spark.errors import PipelineMismatch
+
+#: The query and the batch of a decision that was made by a batch write without a version.
+NO_QUERY, NO_BATCH = "", -1
+
+#: What the query id of a decision begins with if it names a write. Ids of streaming queries are UUIDs.
+MARK = "write "
+#: Spark names the jobs of a streaming query after its run.
+RUN_PROPERTY = "spark.jobGroup.id"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The version of one write, as the options give it."""
+
+    app: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"version {self.number} of txnAppId {self.app!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteName:
+    """What the decision of a versioned write is known by, besides the version."""
+
+    app: str
+    topic: str | None
+    stream_run: str | None = None
+
+    def to_query_id(self) -> str:
+        """The name as the query id of a decision."""
+        return MARK + json.dumps([self.app, self.topic, self.stream_run], separators=(",", ":"))
+
+    @classmethod
+    def of_query_id(cls, query_id: str) -> Self | None:
+        """The name in a decision; None if the decision is that of a stream or of a write without versions."""
+        if not query_id.startswith(MARK):
+            return None
+        app, topic, stream_run = json.loads(query_id.removeprefix(MARK))
+        return cls(app, topic, stream_run)
+
+
+def is_write(decision: Decision) -> bool:
+    """Whether a decision was made by a batch write, and not by a streaming query."""
+    return decision.query_id == NO_QUERY or WriteName.of_query_id(decision.query_id) is not None
+
+
+def check_write(last: Decision | None, pipeline_id: str, version: Version | None, topic: str | None) -> bool:
+    """Whether a batch write was decided before. PipelineMismatch if its name belongs to something else."""
+    if last is None:
+        return False
+    name = WriteName.of_query_id(last.query_id)
+    if not is_write(last):
+        owner = "a streaming query"
+    elif name is None and version is None:
+        return False
+    elif name is None:
+        owner = "batch writes without txnVersion"
+    elif version is None:
+        owner = f"the writes of txnAppId {name.app!r}, which have a txnVersion"
+    elif name.app != version.app:
+        owner = f"the writes of txnAppId {name.app!r}"
+    elif name.topic != topic:
+        owner = f"writes to {_describe(name.topic)}, and not to {_describe(topic)}"
+    else:
+        return version.number <= last.batch_id
+    raise PipelineMismatch(f"pipeline.id {pipeline_id!r} belongs to {owner}. Give this write one of its own")
+
+
+def _describe(topic: str | None) -> str:
+    return "the topics of a column" if topic is None else f"topic {topic!r}"
+
+
+def current_stream_run() -> str | None:
+    """The run of the streaming query that this task works for; None if it works for none.
+
+    Job groups that a program has set itself are no runs: they may stay the same when a query starts again.
+    """
+    context = TaskContext.get()
+    found = context.getLocalProperty(RUN_PROPERTY) if context is not None else None
+    return found if found is not None and _UUID.fullmatch(found) else None
+
+
+def refuse_second_write(version: Version, written_in: str | None) -> None:
+    """Refuse rows that would be skipped although nobody wrote them: this run wrote the version before."""
+    if written_in is not None and written_in == current_stream_run():
+        raise PipelineMismatch(
+            f"{version} was written before in this run of the query, so this is a second write with the same "
+            "names, and its rows would be lost. Give every write of a foreachBatch function a txnAppId and a "
+            "pipeline.id of its own"
+        )

@@ -10,6 +10,8 @@ from simulation.__main__ import killed_by, one
 from simulation.mutants import MUTANTS
 from verification import chaos, checking, fuzzing, machines, pipeline_kills, power_loss, store_mutants
 from verification.results import WORDS
+from verification.world import runs as world_runs
+from verification.world.verdict import End
 
 SIZES: Final = tuple(WORDS)
 SEEDS_APART: Final = 100_000_000
@@ -152,6 +154,18 @@ def pipeline(count: int) -> Iterator[Found]:
     yield Found("lost, doubled or left open by kills of a pipeline", bad, 0, str(ran.seed))
 
 
+def world(count: int) -> Iterator[Found]:
+    """Pipelines on Spark whose world changes between runs."""
+    ran = world_runs.run(range(count))
+    seeds = _seeds([range(count)])
+    failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
+    yield Found("scenarios in which the world of a pipeline changes", len(ran.scenarios), count, seeds)
+    yield Found("runs in them that counted every record once", ran.count(End.WELL), count, seeds)
+    yield Found("runs in them that refused with words", ran.count(End.REFUSED), count // 10, seeds)
+    bad = "scenarios that lost, doubled, hung or failed without words"
+    yield Found(bad, len(failures), 0, seeds, "; ".join(failures[:3]))
+
+
 CHECKS: Final = {
     "histories": Check(histories, (2_000, 100_000, 1_000_000)),
     "defects": Check(defects, (1, 1, 1)),
@@ -161,6 +175,7 @@ CHECKS: Final = {
     "fuzz": Check(fuzz, (100_000, 500_000, 10_000_000)),
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),
     "pipeline": Check(pipeline, (4, 100, 500), waits=True),
+    "world": Check(world, (5, 100, 1_000), waits=True),
     "pauses": Check(_chaos("pauses", chaos.pauses), (5, 25, 500), waits=True),
     "ends": Check(_chaos("EndTxn faults", chaos.end_faults), (200, 10_000, 100_000), waits=True),
     "disk": Check(_chaos("disk faults", chaos.disk_faults), (6, 100, 500), waits=True),

@@ -1,0 +1,253 @@
+"""The world changes between two runs of a pipeline: every record counts once, or the query refuses.
+
+Each test is one scenario that somebody has thought of; `verification.world` makes up others. A step that runs
+a job compares its output with the truth if the job ends without error, and fails if the job fails without a
+refusal of Semel's own. So there is little left to assert here: a test that ends has shown what it should.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from semel.client import Admin, Client
+from verification.world.job import Job
+from verification.world.verdict import End
+from verification.world.world import World
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    world = World(spark, tmp_path)
+    with world:
+        world.create("in-a")
+        yield world
+    print(world.told())  # noqa: T201 - shown when a test fails
+
+
+@pytest.fixture(params=["topic", pytest.param("table", marks=pytest.mark.long)])
+def job(world: World, request: pytest.FixtureRequest) -> Job:
+    """A pipeline that has done two batches of the topic `in-a`, and has copies of its checkpoint of each."""
+    job = world.job("in-a", writes_table=request.param == "table")
+    return started(world, job)
+
+
+@pytest.fixture(params=["topic", pytest.param("table", marks=pytest.mark.long)])
+def pattern_job(world: World, request: pytest.FixtureRequest) -> Job:
+    """The same for all topics that match a pattern."""
+    job = world.job("in-.*", is_pattern=True, writes_table=request.param == "table")
+    return started(world, job)
+
+
+def started(world: World, job: Job) -> Job:
+    for _ in range(2):
+        for topic in world.inputs():
+            world.write(topic)
+        assert world.run(job).end is End.WELL
+    return job
+
+
+def go_on(world: World, job: Job) -> None:
+    """What went wrong in a run may show only in the next."""
+    world.run(job)
+    for topic in world.inputs():
+        world.write(topic, 6)
+    world.run(job)
+
+
+# ---- checkpoints
+
+
+def test_an_older_checkpoint_and_a_new_partition(world: World, job: Job) -> None:
+    """The batch that is done again is not the one that was decided: it has the new partition."""
+    world.restore_checkpoint(job)
+    world.write("in-a", 5, to=[world.grow("in-a")[1]])
+    go_on(world, job)
+
+
+def test_an_older_checkpoint_and_a_new_topic(world: World, pattern_job: Job) -> None:
+    world.restore_checkpoint(pattern_job)
+    world.create("in-b")
+    world.write("in-b", 5)
+    go_on(world, pattern_job)
+
+
+def test_an_older_checkpoint(world: World, job: Job) -> None:
+    world.restore_checkpoint(job)
+    go_on(world, job)
+
+
+def test_two_queries_swap_their_checkpoints(world: World, job: Job) -> None:
+    other = started(world, world.job("in-a"))
+    world.write("in-a")
+    world.run(job)
+    world.swap_checkpoints(job, other)
+    for each in (job, other):
+        go_on(world, each)
+
+
+def test_a_query_gets_a_copy_of_the_checkpoint_of_another(world: World, job: Job) -> None:
+    other = world.job("in-a")
+    world.copy_checkpoint(job, other)
+    go_on(world, other)
+    go_on(world, job)
+
+
+# ---- topics
+
+
+@pytest.mark.parametrize("count", [0, 5, 20, 50])
+def test_an_input_topic_is_made_again(world: World, job: Job, count: int) -> None:
+    """With fewer records than were read of the old one, as many, or more."""
+    world.recreate("in-a")
+    world.write("in-a", count)
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_one_of_two_input_topics_is_made_again(world: World, count: int) -> None:
+    world.create("in-b")
+    job = started(world, world.job("in-a,in-b"))
+    world.recreate("in-b")
+    world.write("in-b", count)
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_an_input_topic_is_made_again_and_the_checkpoint_is_lost(world: World, job: Job, count: int) -> None:
+    """The group of the pipeline has offsets of the topic that is gone."""
+    world.recreate("in-a")
+    world.write("in-a", count)
+    world.lose_checkpoint(job)
+    go_on(world, job)
+
+
+def test_an_output_is_made_again(world: World, job: Job) -> None:
+    world.recreate_output(job)
+    world.write("in-a")
+    go_on(world, job)
+
+
+def test_an_output_is_made_again_and_the_checkpoint_is_lost(world: World, job: Job) -> None:
+    world.recreate_output(job)
+    world.lose_checkpoint(job)
+    world.write("in-a")
+    go_on(world, job)
+
+
+def test_records_are_deleted_before_they_are_read(world: World, job: Job) -> None:
+    world.write("in-a", 10)
+    world.delete_records(("in-a", 0), 13)
+    assert world.run(job).end is End.REFUSED
+    assert world.run(job, fails_on_loss=False).end is End.WELL
+    go_on(world, job)
+
+
+# ---- groups
+
+
+def test_a_group_is_deleted(world: World, job: Job) -> None:
+    world.delete_group(job)
+    world.write("in-a")
+    go_on(world, job)
+
+
+def test_group_and_checkpoint_are_deleted(world: World, job: Job) -> None:
+    world.delete_group(job)
+    world.lose_checkpoint(job)
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
+@pytest.mark.parametrize("sink", ["topic", pytest.param("table", marks=pytest.mark.long)])
+def test_the_first_batch_is_not_in_the_commits_log_and_the_group_is_deleted(
+    world: World, sink: str, is_lost: bool
+) -> None:
+    job = world.job("in-a", writes_table=sink == "table")
+    world.write("in-a")
+    world.run(job)
+    assert world.uncommit(job)
+    world.delete_group(job)
+    if is_lost:
+        world.lose_checkpoint(job)
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
+def test_the_offsets_of_one_partition_are_deleted(world: World, job: Job, is_lost: bool) -> None:
+    world.delete_offsets(job, [("in-a", 1)])
+    if is_lost:
+        world.lose_checkpoint(job)
+    world.write("in-a")
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
+@pytest.mark.parametrize("partitions", [(1,), (0, 1)], ids=["one partition", "all partitions"])
+@pytest.mark.parametrize("to", ["earliest", "latest", "4"])
+def test_offsets_are_reset(
+    world: World, job: Job, to: str, partitions: tuple[int, ...], is_lost: bool
+) -> None:
+    world.write("in-a")
+    with Client(world.bootstrap) as client:
+        ends = Admin(client).topics.offsets({("in-a", number): -1 for number in partitions})
+    where = {key: each.offset if to == "latest" else 0 if to == "earliest" else int(to)
+             for key, each in ends.items()}  # fmt: skip
+    world.reset_offsets(job, where)
+    if is_lost:
+        world.lose_checkpoint(job)
+    go_on(world, job)
+
+
+# ---- pipeline ids
+
+
+@pytest.mark.parametrize("change", ["another output", "another input", "nothing else"])
+def test_another_query_takes_the_id(world: World, job: Job, change: str) -> None:
+    reads = "in-a"
+    if change == "another input":
+        world.create("other")
+        world.write("other")
+        reads = "other"
+    output = None if change == "another output" else job.output
+    other = world.job(reads, pipeline_id=job.pipeline_id, writes_table=job.writes_table, output=output)
+    go_on(world, other)
+    go_on(world, job)
+
+
+# ---- the broker
+
+
+@pytest.mark.parametrize("count", [0, 5, 50])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
+def test_the_broker_is_restored_from_a_backup(world: World, job: Job, count: int, is_lost: bool) -> None:
+    world.back_up()
+    world.write("in-a")
+    world.run(job)
+    world.restore()
+    world.write("in-a", count)
+    if is_lost:
+        world.lose_checkpoint(job)
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("hours", [-48, 48, 240])
+def test_the_clock_of_the_broker_is_moved(world: World, job: Job, hours: int) -> None:
+    world.restart(hours=hours)
+    world.write("in-a")
+    assert world.run(job).end is End.WELL
+    go_on(world, job)
+
+
+@pytest.mark.parametrize("fault", ["before_decision", "after_decision"])
+def test_extensions_are_switched_in_the_middle_of_a_batch(world: World, fault: str) -> None:
+    job = started(world, world.job("in-a"))
+    for has_extensions in (False, True):
+        world.write("in-a")
+        assert world.run(job, fault=fault).end is End.FAULT
+        world.restart(has_extensions=has_extensions)
+        world.run(job)
+    go_on(world, job)

@@ -1,0 +1,138 @@
+"""A pipeline of a scenario: a query that copies numbers to a topic or a table, and its checkpoint."""
+
+import itertools
+import re
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from support.sparking import committed
+
+from semel.client import Client
+from verification.world.truth import Partition
+from verification.world.verdict import Broken, End, Outcome, outcome_of
+
+RUN_SECONDS: Final = 90
+"""No run has more to do than a few seconds of work, so it hangs if it takes this long."""
+
+
+@dataclass
+class Job:
+    """A query as an operator declares it. Its checkpoint may change hands; its name in the log does not."""
+
+    name: str
+    pipeline_id: str
+    reads: str
+    """A regular expression for the names of its input topics, or the names with commas between them."""
+    output: str
+    """A topic, or the directory of a table if the job writes to one."""
+    directory: Path
+    is_pattern: bool = False
+    writes_table: bool = False
+    batch_max: int | None = None
+    begun: set[Partition] = field(default_factory=set)
+    """The partitions that a run which ended without error has read."""
+    forgiven: set[int] = field(default_factory=set)
+    """Records that failOnDataLoss=false has gone on without."""
+    destroyed: set[int] = field(default_factory=set)
+    """What was in the output when it was deleted, until a run is told."""
+    copies: list[Path] = field(default_factory=list)
+    """Of the checkpoint, the oldest first."""
+    starting_offsets: str | None = None
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True)
+        self.checkpoint = self.directory / "checkpoint"
+        self.fault = self.directory / "fault"
+        self._checkpoints = itertools.count(2)
+
+    def matches(self, topic: str) -> bool:
+        """Whether it reads a topic."""
+        if self.is_pattern:
+            return re.fullmatch(self.reads, topic) is not None
+        return topic in self.reads.split(",")
+
+    # ---- its checkpoint
+
+    def new_checkpoint(self) -> None:
+        """Begin with an empty one in another place."""
+        self.checkpoint = self.directory / f"checkpoint-{next(self._checkpoints)}"
+
+    def keep_copy(self) -> None:
+        """Copy the checkpoint as it is now, for later."""
+        copy = self.directory / f"copy-{len(self.copies)}"
+        shutil.copytree(self.checkpoint, copy)
+        self.copies.append(copy)
+
+    def logged(self, name: str) -> list[int]:
+        """The batches in one of the logs of the checkpoint, `offsets` or `commits`."""
+        found = (self.checkpoint / name).glob("*") if (self.checkpoint / name).exists() else ()
+        return sorted(int(each.name) for each in found if each.name.isdigit())
+
+    # ---- running it
+
+    def start(
+        self, spark: SparkSession, bootstrap: str, options: dict[str, Any] | None = None
+    ) -> StreamingQuery:
+        """Start the query with Trigger.AvailableNow, and with the fault of its file if there is one."""
+        both = {"kafka.bootstrap.servers": bootstrap, "pipeline.id": self.pipeline_id}
+        reading = {"subscribePattern" if self.is_pattern else "subscribe": self.reads, **(options or {})}
+        if self.batch_max is not None:
+            reading["maxOffsetsPerTrigger"] = self.batch_max
+        if self.starting_offsets is not None:
+            reading["startingOffsets"] = self.starting_offsets
+        rows = spark.readStream.format("semel").options(**both, **reading).load()
+        name = "semel-delta-faulty" if self.writes_table else "semel-faulty"
+        writer = rows.selectExpr("CAST(value AS string) AS value").writeStream.format(name)
+        writer = writer.options(**both, **{"fault.file": str(self.fault)})
+        writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
+        return writer.start(self.output) if self.writes_table else writer.option("topic", self.output).start()
+
+    def run(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        options: dict[str, Any] | None = None,
+        *,
+        fault: str = "",
+    ) -> Outcome:
+        """Run it to its end, or to a fault. Broken if it hangs or fails without a refusal of ours."""
+        if fault:
+            self.fault.write_text(fault)
+        before = self.logged("offsets"), self.logged("commits")
+        try:
+            outcome = wait(self.start(spark, bootstrap, options))
+        except PySparkException as error:
+            outcome = outcome_of(error, fault_was_asked=bool(fault))
+        finally:
+            self.fault.unlink(missing_ok=True)
+        had_batch = (self.logged("offsets"), self.logged("commits")) != before
+        return Outcome(outcome.end, outcome.words, had_batch)
+
+    # ---- what it wrote
+
+    def found(self, bootstrap: str) -> Counter[int]:
+        """The numbers in its output and how often each is there, as another program reads it."""
+        if self.writes_table:
+            if not DeltaTable.is_deltatable(self.output):
+                return Counter()
+            rows = DeltaTable(self.output).to_pyarrow_table()["value"].to_pylist()
+            return Counter(map(int, rows))
+        with Client(bootstrap) as client:
+            if not client.describe([self.output]).topics:
+                return Counter()
+        return Counter({int(value): count for value, count in committed(bootstrap, self.output).items()})
+
+
+def wait(query: StreamingQuery) -> Outcome:
+    """Until a query ends. PySparkException if it fails, Broken if it hangs."""
+    if not query.awaitTermination(RUN_SECONDS):
+        query.stop()
+        raise Broken(f"the query has not ended within {RUN_SECONDS} s")
+    return Outcome(End.WELL)

@@ -1,0 +1,309 @@
+"""What happens in a scenario: a random program of steps.
+
+What makes a pipeline go wrong is seldom one change. So every round has a change of who knows how far the
+pipeline is (checkpoint, group, a copy of the query) and a change of what there is to read and to write
+(topics, records, the broker), each of them left out now and then. Then all jobs run, and those that refuse
+are helped as their words recommend.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from verification.world.job import Job
+from verification.world.truth import Partition
+from verification.world.verdict import Broken, End, Outcome
+from verification.world.world import TABLE_FAULTS, TOPIC_FAULTS, World, now_ms
+
+PATTERN: Final = "in-.*"
+HELP_MAX: Final = 3
+"""How often a job that refuses is helped before a pipeline with a new id and a new output takes its place."""
+JOBS_MAX: Final = 4
+DAY_HOURS: Final = 24
+
+
+class Turn(NamedTuple):
+    """What a change has to work with."""
+
+    world: World
+    chance: random.Random
+    job: Job
+
+    def other(self) -> Job | None:
+        """Another job, if there is one."""
+        others = [each for each in self.world.jobs if each is not self.job]
+        return self.chance.choice(others) if others else None
+
+    def topic(self) -> str:
+        """One of the topics that the job reads, or any if it reads none."""
+        topics = self.world.inputs()
+        return self.chance.choice([each for each in topics if self.job.matches(each)] or topics)
+
+    def partition(self) -> Partition:
+        """One of the partitions of such a topic."""
+        topic = self.topic()
+        return topic, self.chance.randrange(self.world.partitions(topic))
+
+
+Change = Callable[[Turn], object]
+
+
+# ---- who knows how far the pipeline is
+
+
+def _lose_checkpoint(turn: Turn) -> None:
+    turn.world.lose_checkpoint(turn.job)
+
+
+def _restore_checkpoint(turn: Turn) -> None:
+    if turn.job.copies:
+        turn.world.restore_checkpoint(turn.job, turn.chance.randrange(len(turn.job.copies)))
+
+
+def _swap_checkpoints(turn: Turn) -> None:
+    other = turn.other()
+    if other is not None and other.checkpoint.exists() and turn.job.checkpoint.exists():
+        turn.world.swap_checkpoints(turn.job, other)
+
+
+def _copy_checkpoint(turn: Turn) -> None:
+    other = turn.other()
+    if other is not None and turn.job.checkpoint.exists():
+        turn.world.copy_checkpoint(turn.job, other)
+
+
+def _uncommit(turn: Turn) -> None:
+    turn.world.uncommit(turn.job)
+
+
+def _uncommit_and_delete_group(turn: Turn) -> None:
+    turn.world.uncommit(turn.job)
+    turn.world.delete_group(turn.job)
+
+
+def _delete_group(turn: Turn) -> None:
+    turn.world.delete_group(turn.job)
+    if turn.chance.random() < 0.5:
+        turn.world.lose_checkpoint(turn.job)
+
+
+def _reset_offsets(turn: Turn) -> None:
+    offsets = turn.world.group_offsets(turn.job)
+    keys = turn.chance.sample(sorted(offsets), turn.chance.randint(0, len(offsets)))
+    if keys:
+        turn.world.reset_offsets(turn.job, {key: _reset(turn, key, offsets[key]) for key in keys})
+    if turn.chance.random() < 0.6:
+        turn.world.lose_checkpoint(turn.job)
+
+
+def _reset(turn: Turn, key: Partition, now: int) -> int:
+    log = turn.world.truth.logs.get(key, [])
+    end = log[-1].offset + 1 if log else 0
+    return turn.chance.choice([0, end, turn.chance.randint(0, max(now, 1))])
+
+
+def _delete_offsets(turn: Turn) -> None:
+    there = {key for key in turn.world.group_offsets(turn.job) if key in turn.world.truth.logs}
+    if there:
+        turn.world.delete_offsets(turn.job, [turn.chance.choice(sorted(there))])
+    if turn.chance.random() < 0.6:
+        turn.world.lose_checkpoint(turn.job)
+
+
+def _crash(turn: Turn) -> None:
+    _write_some(turn)
+    fault = turn.chance.choice(TABLE_FAULTS if turn.job.writes_table else TOPIC_FAULTS)
+    turn.world.run(turn.job, fault=fault)
+
+
+def _zombie(turn: Turn) -> None:
+    _write_some(turn)
+    turn.world.run_as_zombie(turn.job)
+
+
+def _reuse_id(turn: Turn) -> None:
+    """Another query takes the pipeline.id, with the same input and output or with others."""
+    world, job = turn.world, turn.job
+    if len(world.jobs) >= JOBS_MAX:
+        return
+    same = {"pipeline_id": job.pipeline_id, "batch_max": job.batch_max, "writes_table": job.writes_table}
+    how = turn.chance.choice(["all the same", "another output", "another input", "another kind of output"])
+    if how == "another kind of output":
+        same["writes_table"] = not job.writes_table
+    if how == "another input":
+        topic = f"other-{len(world.jobs)}"
+        world.create(topic)
+        world.write(topic)
+        other = world.job(topic, output=job.output, **same)
+    else:
+        output = job.output if how == "all the same" else None
+        other = world.job(job.reads, is_pattern=job.is_pattern, output=output, **same)
+    world.run(other)
+
+
+# ---- what there is to read and to write
+
+
+def _grow(turn: Turn) -> None:
+    topic, number = turn.world.grow(turn.topic())
+    if turn.chance.random() < 0.7:
+        turn.world.write(topic, turn.chance.randint(1, 6), to=[number])
+
+
+def _recreate_input(turn: Turn) -> None:
+    world, topic = turn.world, turn.topic()
+    count = sum(len(log) for key, log in world.truth.logs.items() if key[0] == topic)
+    partitions = world.partitions(topic) + turn.chance.choice([0, 0, 0, 1, -1])
+    world.recreate(topic, max(1, partitions))
+    if new := turn.chance.choice([0, count // 2, count, count * 2 + 1]):
+        world.write(topic, new)
+
+
+def _recreate_output(turn: Turn) -> None:
+    turn.world.recreate_output(turn.job)
+
+
+def _new_topic(turn: Turn) -> None:
+    topic = f"in-new-{len(turn.world.inputs())}"
+    if topic not in turn.world.inputs():
+        turn.world.create(topic, turn.chance.randint(1, 2))
+        turn.world.write(topic, turn.chance.randint(1, 6))
+
+
+def _delete_records(turn: Turn) -> None:
+    if turn.chance.random() < 0.5:
+        _write_some(turn)
+    turn.world.delete_records(turn.partition(), turn.chance.randint(1, 20))
+
+
+def _transactions(turn: Turn) -> None:
+    for _ in range(turn.chance.randint(1, 3)):
+        turn.world.transact(turn.topic(), turn.chance.randint(1, 6), commits=turn.chance.random() < 0.5)
+
+
+def _open_transaction(turn: Turn) -> None:
+    turn.world.open_transaction(turn.topic())
+    _write_some(turn)
+
+
+def _finish_transaction(turn: Turn) -> None:
+    turn.world.finish_transaction(commits=turn.chance.random() < 0.5)
+
+
+def _odd_timestamps(turn: Turn) -> None:
+    odd = [0, 1, now_ms() - 400 * DAY_HOURS * 3_600_000, now_ms() + 1_800_000]
+    turn.world.write(turn.topic(), 5, timestamp_ms=turn.chance.choice(odd))
+
+
+def _move_clock(turn: Turn) -> None:
+    turn.world.restart(hours=turn.chance.choice([-48, -6, -1, 1, 6, 48, 10 * DAY_HOURS]))
+
+
+def _switch_extensions(turn: Turn) -> None:
+    turn.world.restart(has_extensions=not turn.world.broker.has_extensions)
+
+
+def _backup(turn: Turn) -> None:
+    if turn.world.has_backup:
+        turn.world.restore()
+    else:
+        turn.world.back_up()
+
+
+def _write_some(turn: Turn) -> None:
+    """To some partitions of some topics, or nowhere."""
+    for topic in turn.world.inputs():
+        if turn.chance.random() < 0.6:
+            partitions = range(turn.world.partitions(topic))
+            to = turn.chance.sample(partitions, turn.chance.randint(1, len(partitions)))
+            turn.world.write(topic, turn.chance.randint(1, 12), to=sorted(to))
+
+
+POSITIONS: Final[tuple[Change, ...]] = (
+    _lose_checkpoint, _restore_checkpoint, _restore_checkpoint, _swap_checkpoints, _copy_checkpoint,
+    _uncommit, _uncommit_and_delete_group, _delete_group, _reset_offsets, _delete_offsets, _crash, _crash,
+    _zombie, _reuse_id,
+)  # fmt: skip
+LOGS: Final[tuple[Change, ...]] = (
+    _grow, _grow, _recreate_input, _recreate_input, _recreate_output, _new_topic, _delete_records,
+    _transactions, _open_transaction, _finish_transaction, _odd_timestamps, _move_clock, _switch_extensions,
+    _backup,
+)  # fmt: skip
+
+
+# ---- a scenario
+
+
+def play(world: World, chance: random.Random) -> None:
+    """Play a random scenario to its end. Broken if the promise is."""
+    _declare(world, chance)
+    for job in list(world.jobs):
+        if chance.random() < 0.15:
+            # Its very first batch is decided, and the driver dies before it writes the commits log.
+            world.run(job, fault="before_follow" if job.writes_table else "after_decision")
+        else:
+            world.run(job)
+    if chance.random() < 0.4:
+        world.back_up()
+    _write_some(Turn(world, chance, world.jobs[0]))
+    world.run(world.jobs[0])
+    for _ in range(2):
+        turn = Turn(world, chance, chance.choice(world.jobs))
+        changes = [chance.choice(each) for each in (POSITIONS, LOGS) if chance.random() < 0.85]
+        chance.shuffle(changes)
+        for change in changes:
+            change(turn)
+        _write_some(turn)
+        run_with_help(world, chance, turn.job)
+    world.finish_transaction(commits=chance.random() < 0.5)
+    for topic in world.inputs():
+        world.write(topic, 6)
+    for job in list(world.jobs):
+        run_with_help(world, chance, job)
+
+
+def _declare(world: World, chance: random.Random) -> None:
+    topics = ["in-a", "in-b"][: chance.choice([1, 1, 2])]
+    for topic in topics:
+        world.create(topic, chance.randint(1, 3))
+    for _ in range(chance.choice([1, 1, 2])):
+        is_pattern = chance.random() < 0.4
+        world.job(
+            PATTERN if is_pattern else ",".join(topics),
+            is_pattern=is_pattern,
+            writes_table=chance.random() < 0.35,
+            batch_max=chance.choice([None, None, 7]),
+        )
+    for topic in topics:
+        world.write(topic, chance.randint(1, 15))
+
+
+def run_with_help(world: World, chance: random.Random, job: Job) -> None:
+    """Run a job; if it refuses, do what its words recommend, and at last declare another one in its place."""
+    outcome = world.run(job)
+    for _ in range(HELP_MAX):
+        if outcome.end is End.WELL:
+            return
+        if chance.random() < 0.2:
+            break
+        outcome = _helped(world, chance, job, outcome)
+    if outcome.end is not End.WELL:
+        _replace(world, job)
+
+
+def _helped(world: World, chance: random.Random, job: Job, outcome: Outcome) -> Outcome:
+    words = outcome.words
+    if "failOnDataLoss=false" in words and chance.random() < 0.5:
+        return world.run(job, fails_on_loss=False)
+    if "checkpointLocation" in words and chance.random() < 0.8:
+        world.new_checkpoint(job)
+    return world.run(job)
+
+
+def _replace(world: World, job: Job) -> None:
+    """A pipeline with a new id and an output of its own must do its work, whatever stopped the old one."""
+    new = world.job(job.reads, is_pattern=job.is_pattern, batch_max=job.batch_max)
+    world.jobs.remove(job)
+    outcome = world.run(new)
+    if outcome.end is not End.WELL and "there is no topic" not in outcome.words:
+        raise Broken(f"{new.name} is new in all, and refuses: {outcome.words}")

@@ -1,0 +1,84 @@
+"""Many scenarios on one Spark, and what became of them."""
+
+import random
+import shutil
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from support.sparking import start_spark
+
+from verification.world.program import play
+from verification.world.verdict import End
+from verification.world.world import World
+
+#: A query that hangs is left behind after this; the others need not wait for it.
+SETTINGS = {"spark.sql.streaming.stopTimeout": "20s"}
+
+
+@dataclass
+class Played:
+    """What became of one scenario."""
+
+    seed: int
+    ends: Counter[End]
+    refusals: list[str]
+    steps: str
+    seconds: float
+    failure: str = ""
+
+
+@dataclass
+class Ran:
+    """What became of many."""
+
+    scenarios: list[Played] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[Played]:
+        """Those in which the promise was broken."""
+        return [each for each in self.scenarios if each.failure]
+
+    def count(self, end: End) -> int:
+        """How many runs ended so."""
+        return sum(each.ends[end] for each in self.scenarios)
+
+
+def run(seeds: Iterable[int]) -> Ran:
+    """Play the scenarios of these seeds, each on a broker of its own, all on one Spark."""
+    ran = Ran()
+    spark = start_spark(settings=SETTINGS)
+    try:
+        for seed in seeds:
+            ran.scenarios.append(one(spark, seed))
+    finally:
+        spark.stop()
+    return ran
+
+
+def one(spark: SparkSession, seed: int) -> Played:
+    """Play the scenario of a seed, and tell what it did if the promise was broken."""
+    chance = random.Random(seed)
+    directory = Path(tempfile.mkdtemp(prefix="semel-world-"))
+    world = World(spark, directory, seed=seed, has_extensions=chance.random() < 0.6)
+    failure = ""
+    began = time.monotonic()
+    try:
+        with world:
+            play(world, chance)
+    except AssertionError as error:
+        failure = str(error)
+    except Exception:  # noqa: BLE001 - whatever else goes wrong is told with the steps that led to it
+        failure = traceback.format_exc()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    seconds = time.monotonic() - began
+    played = Played(seed, world.ends, world.refusals, world.told(), seconds, failure)
+    if failure:
+        print(f"{played.steps}\n  FAILED: {failure}", flush=True)  # noqa: T201 - to be seen again by its seed
+    return played

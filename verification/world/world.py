@@ -1,0 +1,431 @@
+"""The world of a scenario: a broker, its topics, the pipelines that run on it, and the steps that change it.
+
+Every step is a method and writes a line to the log. Steps act as an operator would: by requests of any
+Kafka client, by files of a checkpoint, by the options of a query. They are also what tests of single
+scenarios are written with.
+"""
+
+import copy
+import itertools
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.delta_faults import FaultyDelta
+from support.spark_faults import WAITING
+from support.waiting import until
+
+from semel.client import Admin, Client, Delivery, KafkaError, NewTopic, Producer, TransactionalProducer
+from verification.world.broker import HOUR_MS, Broker
+from verification.world.job import RUN_SECONDS, Job, wait
+from verification.world.truth import Entry, Fate, Partition, Truth
+from verification.world.verdict import Broken, End, Outcome, compare, outcome_of
+
+#: Records stay until a step deletes them, whatever their timestamps and the broker's clock say.
+KEPT: Final = {"retention.ms": "-1"}
+TRANSACTION_MS: Final = 600_000
+#: Where a run can be stopped in the middle of a batch, by the sink that it writes with.
+TOPIC_FAULTS: Final = ("task", "before_decision", "after_decision", "raise_after")
+TABLE_FAULTS: Final = ("task", "before_commit", "before_follow", "after_follow", "raise_after")
+
+
+class World:
+    """Use it in a `with`. `seed` is only told with what goes wrong."""
+
+    def __init__(
+        self, spark: SparkSession, directory: Path, *, seed: int | None = None, has_extensions: bool = True
+    ) -> None:
+        spark.dataSource.register(FaultyDelta)
+        self.spark = spark
+        self.seed = seed
+        self.directory = directory
+        self.broker = Broker(directory, has_extensions=has_extensions)
+        self.truth = Truth()
+        self.jobs: list[Job] = []
+        self.log: list[str] = []
+        self.ends: Counter[End] = Counter()
+        self.refusals: list[str] = []
+        self._numbers = itertools.count()
+        self._names = itertools.count(1)
+        self._transaction: tuple[Client, TransactionalProducer, list[Entry]] | None = None
+        self._backup: tuple[Path, Truth] | None = None
+        self.step(f"a broker {'with' if has_extensions else 'without'} Semel's extensions")
+
+    def __enter__(self) -> Self:
+        self.broker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for query in self.spark.streams.active:
+            query.stop()
+        self.finish_transaction()
+        self.broker.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's address."""
+        return self.broker.bootstrap
+
+    def step(self, text: str) -> None:
+        """Note what was done."""
+        self.log.append(text)
+
+    def told(self) -> str:
+        """The scenario as it is printed."""
+        head = "" if self.seed is None else f"seed {self.seed}\n"
+        return head + "\n".join(f"  {number}. {text}" for number, text in enumerate(self.log, 1))
+
+    # ---- topics
+
+    def create(self, topic: str, partitions: int = 2, *, is_input: bool = True) -> None:
+        """Create a topic. What is written to an input is part of the truth."""
+        with Client(self.bootstrap) as client:
+            Admin(client).topics.create(NewTopic(topic, partitions=partitions, configs=KEPT))
+        if is_input:
+            self.truth.create(topic, partitions)
+        self.step(f"create topic {topic} with {partitions} partitions")
+
+    def grow(self, topic: str) -> Partition:
+        """Add a partition."""
+        number = self.partitions(topic)
+        with Client(self.bootstrap) as client:
+            Admin(client).topics.add_partitions(topic, number + 1)
+        self.truth.create(topic, number + 1, first=number)
+        self.step(f"add partition {topic}/{number}")
+        return topic, number
+
+    def recreate(self, topic: str, partitions: int | None = None) -> None:
+        """Delete an input topic and create it again."""
+        self.finish_transaction()
+        count = partitions or self.partitions(topic)
+        with Client(self.bootstrap) as client:
+            Admin(client).topics.delete(topic)
+        self.truth.delete(topic)
+        self.step(f"delete topic {topic}")
+        self.create(topic, count)
+
+    def recreate_output(self, job: Job) -> None:
+        """Delete what a job writes to, and create it again empty."""
+        for each in self.jobs:
+            if each.output == job.output:
+                each.destroyed.update(job.found(self.bootstrap))
+        if job.writes_table:
+            shutil.rmtree(job.output, ignore_errors=True)
+            self.step(f"delete the table of {job.name}")
+            return
+        with Client(self.bootstrap) as client:
+            Admin(client).topics.delete(job.output)
+        self.step(f"delete topic {job.output}")
+        self.create(job.output, is_input=False)
+
+    def delete_records(self, key: Partition, count: int) -> None:
+        """Delete the first records of a partition, as many as `count` of those that are left."""
+        left = [each for each in self.truth.logs[key] if not each.is_deleted][:count]
+        if not left:
+            return
+        with Client(self.bootstrap) as client:
+            Admin(client).topics.delete_records({key: left[-1].offset + 1})
+        for each in left:
+            each.is_deleted = True
+        self.step(f"delete the records of {key[0]}/{key[1]} before offset {left[-1].offset + 1}")
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions an input topic has."""
+        return sum(name == topic for name, _ in self.truth.logs)
+
+    def inputs(self) -> list[str]:
+        """The input topics there are."""
+        return sorted({topic for topic, _ in self.truth.logs})
+
+    # ---- records
+
+    def write(
+        self, topic: str, count: int = 10, *, to: Iterable[int] | None = None, timestamp_ms: int | None = None
+    ) -> None:
+        """Write records, in turn to all partitions or to some."""
+        with Client(self.bootstrap) as client, Producer(client) as producer:
+            self._send(producer, topic, count, to, Fate.COMMITTED, timestamp_ms)
+        odd = "" if timestamp_ms is None else f" with timestamp {timestamp_ms}"
+        self.step(f"write {count} records to {_where(topic, to)}{odd}")
+
+    def transact(
+        self, topic: str, count: int = 10, *, to: Iterable[int] | None = None, commits: bool = True
+    ) -> None:
+        """Write records in a transaction, and end it."""
+        with Client(self.bootstrap) as client, self._producer(client) as producer:
+            producer.begin()
+            self._send(producer, topic, count, to, Fate.COMMITTED if commits else Fate.ABORTED, None)
+            if commits:
+                producer.commit()
+            else:
+                producer.abort()
+        end = "committed" if commits else "aborted"
+        self.step(f"write {count} records to {_where(topic, to)} in a transaction that is {end}")
+
+    def open_transaction(self, topic: str, count: int = 3, *, to: Iterable[int] | None = None) -> None:
+        """Write records in a transaction that stays open until `finish_transaction`."""
+        self.finish_transaction()
+        client = Client(self.bootstrap)
+        producer = self._producer(client)
+        producer.begin()
+        entries = self._send(producer, topic, count, to, Fate.OPEN, None)
+        self._transaction = client, producer, entries
+        self.step(f"write {count} records to {_where(topic, to)} in a transaction that stays open")
+
+    def finish_transaction(self, *, commits: bool = True) -> None:
+        """End the transaction that was left open, if there is one."""
+        if self._transaction is None:
+            return
+        (client, producer, entries), self._transaction = self._transaction, None
+        if commits:
+            producer.commit()
+        else:
+            producer.abort()
+        for each in entries:
+            each.fate = Fate.COMMITTED if commits else Fate.ABORTED
+        producer.close()
+        client.close()
+        self.step(f"{'commit' if commits else 'abort'} the open transaction")
+
+    def _producer(self, client: Client) -> TransactionalProducer:
+        name = f"world-{next(self._names)}"
+        return TransactionalProducer(client, name, transaction_timeout_ms=TRANSACTION_MS)
+
+    def _send(
+        self,
+        producer: Producer | TransactionalProducer,
+        topic: str,
+        count: int,
+        to: Iterable[int] | None,
+        fate: Fate,
+        timestamp_ms: int | None,
+    ) -> list[Entry]:
+        where = itertools.cycle(range(self.partitions(topic)) if to is None else to)
+        sent: list[tuple[int, Delivery]] = []
+        for number in itertools.islice(self._numbers, count):
+            value = b"%d" % number
+            sent.append(
+                (number, producer.send(topic, value, partition=next(where), timestamp_ms=timestamp_ms))
+            )
+        producer.flush()
+        entries = []
+        for number, delivery in sent:
+            done = delivery.result()
+            entries.append(Entry(number, done.offset, fate))
+            self.truth.logs[topic, done.partition].append(entries[-1])
+        return entries
+
+    # ---- jobs
+
+    def job(
+        self,
+        reads: str = "in",
+        *,
+        pipeline_id: str | None = None,
+        is_pattern: bool = False,
+        writes_table: bool = False,
+        output: str | None = None,
+        batch_max: int | None = None,
+    ) -> Job:
+        """Declare a pipeline, with an output of its own unless one is given."""
+        number = len(self.jobs) + 1
+        name = f"job {number}"
+        directory = self.directory / f"job-{number}"
+        place = output or (str(directory / "table") if writes_table else f"out-{number}")
+        job = Job(
+            name, pipeline_id or f"pipeline-{number}", reads, place, directory,
+            is_pattern=is_pattern, writes_table=writes_table, batch_max=batch_max,
+        )  # fmt: skip
+        kind = "the table" if writes_table else "topic"
+        self.step(
+            f"declare {name}: pipeline.id {job.pipeline_id}, reads "
+            f"{'what matches ' if is_pattern else ''}{reads}, writes to {kind} "
+            f"{Path(place).name}{'' if batch_max is None else f', maxOffsetsPerTrigger {batch_max}'}"
+        )
+        if output is None and not writes_table:
+            self.create(place, is_input=False)
+        self.jobs.append(job)
+        return job
+
+    def run(self, job: Job, *, fault: str = "", fails_on_loss: bool = True) -> Outcome:
+        """Run a job to its end, or to a fault, and judge it."""
+        options = {} if fails_on_loss else {"failOnDataLoss": False}
+        step = f"run {job.name}" + (f" with the fault {fault!r}" if fault else "")
+        self.step(step + ("" if fails_on_loss else " with failOnDataLoss=false"))
+        return self._judged(job, job.run(self.spark, self.bootstrap, options, fault=fault), fails_on_loss)
+
+    def _judged(self, job: Job, outcome: Outcome, fails_on_loss: bool = True) -> Outcome:
+        self.ends[outcome.end] += 1
+        self.log[-1] += f": {outcome.end.value}" + (f": {outcome.words}" if outcome.words else "")
+        if outcome.end is End.REFUSED:
+            self.refusals.append(outcome.words)
+        if outcome.end is End.WELL:
+            self.judge(job, had_batch=outcome.had_batch, fails_on_loss=fails_on_loss)
+        return outcome
+
+    def judge(self, job: Job, *, had_batch: bool = True, fails_on_loss: bool = True) -> None:
+        """Compare the output of a job that has ended without error with the truth. Broken if it is wrong."""
+        read = [key for key in self.truth.logs if job.matches(key[0])]
+        found = job.found(self.bootstrap)
+        if not fails_on_loss:
+            # It has gone on without what it could not read, as it was told; but it doubles nothing.
+            job.forgiven |= self.truth.expected(read, job.begun, set()).once - found.keys()
+        # A query that has nothing to write does not look at its output.
+        excused = job.forgiven if had_batch else job.forgiven | job.destroyed
+        if wrong := compare(self.truth.expected(read, job.begun, excused), found):
+            raise Broken(f"{job.name} ended without error, but its output is wrong: {wrong}")
+        job.begun.update(read)
+        if job.checkpoint.exists():
+            job.keep_copy()
+
+    def run_as_zombie(self, job: Job) -> tuple[Outcome, Outcome]:
+        """Hold a job before its decision while a second copy of it runs to its end, then let it go on."""
+        self.step(f"run {job.name} and hold it before it decides")
+        held = len(self.log) - 1
+        job.fault.write_text("wait_before_commit" if job.writes_table else "wait_before_decision")
+        other = copy.copy(job)
+        other.new_checkpoint()
+        other.fault = job.directory / "no-fault"
+        successor = Outcome(End.REFUSED)
+        try:
+            query = job.start(self.spark, self.bootstrap)
+            until(
+                lambda: not query.isActive or job.fault.read_text() == WAITING, RUN_SECONDS, "the held batch"
+            )
+            successor = self.run(other)
+            job.fault.write_text("go on")
+            outcome = wait(query)
+        except PySparkException as error:
+            outcome = outcome_of(error, fault_was_asked=False)
+        finally:
+            job.fault.write_text("go on")
+        self.step(f"let {job.name} go on, which was held in step {held + 1}")
+        self._judged(job, outcome)
+        return outcome, successor
+
+    # ---- checkpoints
+
+    def lose_checkpoint(self, job: Job) -> None:
+        """Delete it."""
+        shutil.rmtree(job.checkpoint, ignore_errors=True)
+        self.step(f"delete the checkpoint of {job.name}")
+
+    def new_checkpoint(self, job: Job) -> None:
+        """Go on with an empty one in another place."""
+        job.new_checkpoint()
+        self.step(f"give {job.name} a new checkpointLocation")
+
+    def uncommit(self, job: Job) -> bool:
+        """Delete the newest file of the commits log, as if the driver had died before it was written."""
+        batches = job.logged("commits")
+        if not batches or batches[-1] != job.logged("offsets")[-1]:
+            return False
+        for name in (f"{batches[-1]}", f".{batches[-1]}.crc"):
+            (job.checkpoint / "commits" / name).unlink(missing_ok=True)
+        self.step(f"delete commits/{batches[-1]} of the checkpoint of {job.name}")
+        return True
+
+    def restore_checkpoint(self, job: Job, age: int = 1) -> None:
+        """Put an older copy in its place; the newest has age 0."""
+        shutil.rmtree(job.checkpoint, ignore_errors=True)
+        shutil.copytree(job.copies[-1 - age], job.checkpoint)
+        self.step(f"restore the checkpoint of {job.name} as it was {age} runs before its last")
+
+    def swap_checkpoints(self, one: Job, other: Job) -> None:
+        """Each has the other's."""
+        between = one.directory / "swapped"
+        one.checkpoint.rename(between)
+        other.checkpoint.rename(one.checkpoint)
+        between.rename(other.checkpoint)
+        self.step(f"swap the checkpoints of {one.name} and {other.name}")
+
+    def copy_checkpoint(self, one: Job, other: Job) -> None:
+        """The second has a copy of the first one's."""
+        shutil.rmtree(other.checkpoint, ignore_errors=True)
+        shutil.copytree(one.checkpoint, other.checkpoint)
+        self.step(f"give {other.name} a copy of the checkpoint of {one.name}")
+
+    # ---- groups
+
+    def group_offsets(self, job: Job) -> dict[Partition, int]:
+        """Where the group of a job is."""
+        with Client(self.bootstrap) as client:
+            return {key: each.offset for key, each in Admin(client).groups.offsets(job.pipeline_id).items()}
+
+    def delete_group(self, job: Job) -> None:
+        """Delete the group of a job, if there is one."""
+        with Client(self.bootstrap) as client:
+            try:
+                Admin(client).groups.delete(job.pipeline_id)
+            except KafkaError as error:
+                self.step(f"the group {job.pipeline_id} cannot be deleted: {error}")
+                return
+        self.step(f"delete the group {job.pipeline_id}")
+
+    def reset_offsets(self, job: Job, offsets: Mapping[Partition, int]) -> None:
+        """Set offsets of the group, as kafka-consumer-groups --reset-offsets does."""
+        with Client(self.bootstrap) as client:
+            Admin(client).groups.set_offsets(job.pipeline_id, offsets)
+        told = ", ".join(f"{key[0]}/{key[1]} to {offset}" for key, offset in sorted(offsets.items()))
+        self.step(f"reset offsets of the group {job.pipeline_id}: {told}")
+
+    def delete_offsets(self, job: Job, keys: Iterable[Partition]) -> None:
+        """Delete offsets of the group, as kafka-consumer-groups --delete-offsets does."""
+        wanted = sorted(keys)
+        with Client(self.bootstrap) as client:
+            Admin(client).groups.delete_offsets(job.pipeline_id, wanted)
+        told = ", ".join(f"{key[0]}/{key[1]}" for key in wanted)
+        self.step(f"delete the offsets of the group {job.pipeline_id} on {told}")
+
+    # ---- the broker
+
+    def restart(self, *, hours: int | None = None, has_extensions: bool | None = None) -> None:
+        """Stop the broker and start it, with another time of day or other extensions."""
+        self.finish_transaction()
+        self.broker.stop()
+        self.step("restart the broker")
+        if hours is not None:
+            self.broker.shift_ms = hours * HOUR_MS
+            self.log[-1] += f" with its clock {hours:+} hours from now"
+        if has_extensions is not None:
+            self.broker.has_extensions = has_extensions
+            self.log[-1] += f" {'with' if has_extensions else 'without'} extensions"
+        self.broker.start()
+
+    def back_up(self) -> None:
+        """Copy the broker's data while it is stopped."""
+        self.finish_transaction()
+        place = self.directory / f"backup-{next(self._names)}"
+        self.broker.back_up(place)
+        self._backup = place, copy.deepcopy(self.truth)
+        self.step("back up the broker")
+
+    @property
+    def has_backup(self) -> bool:
+        """Whether there is one to restore."""
+        return self._backup is not None
+
+    def restore(self) -> None:
+        """Go back to the backup. What was written since is gone; checkpoints and tables stay as they are."""
+        assert self._backup is not None, "there is a backup"
+        self.finish_transaction()
+        place, truth = self._backup
+        written = self.truth.numbers()
+        self.broker.restore(place)
+        self.truth = copy.deepcopy(truth)
+        self.truth.forget(written)
+        self.step("restore the broker from its backup")
+
+
+def now_ms() -> int:
+    """The time of day, for records."""
+    return int(time.time() * 1000)
+
+
+def _where(topic: str, to: Iterable[int] | None) -> str:
+    return topic if to is None else f"{topic}/{','.join(map(str, to))}"

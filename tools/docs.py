@@ -71,6 +71,11 @@ Where nothing new is written nothing is compacted, as in Kafka.
 Offsets never change; where records are gone there are gaps. Compaction needs room before it frees some, so it waits on a full disk. A pass keeps
 `semel.compaction.keys.max` keys in memory; a partition with more is compacted in several passes. How it works:
 [ADR 0030](adr/0030-compaction-swaps-batches.md).
+
+Readers of [snapshots](spark.md#snapshots) hold the partitions that they read: compaction leaves a partition alone for
+`semel.compaction.hold.ms` after the last request to hold it. A pass that is due waits at most `semel.compaction.hold.max.ms` for such readers,
+then it runs and their read fails with the advice to read again. Raise that setting if snapshots take longer; the price is disk space. A
+restart of the broker ends all holds ([ADR 0034](adr/0034-readers-hold-compaction.md)).
 """
 
 PROTOCOL = """# Protocol

@@ -43,6 +43,12 @@ class Settings:
     semel_compaction_keys_max: int = _setting(
         250_000, "keys that one pass of compaction knows, about 50 MB; more take more passes"
     )
+    semel_compaction_hold_ms: int = _setting(
+        60_000, "how long a reader keeps compaction away from a partition unless it asks again"
+    )
+    semel_compaction_hold_max_ms: int = _setting(
+        3_600_000, "a pass of compaction that is due waits this long for such readers, then it goes first"
+    )
     producer_id_expiration_ms: int = _setting(86_400_000, "a producer that is silent this long is forgotten")
     producer_id_expiration_check_interval_ms: int = _setting(600_000, "how often that is looked for")
 

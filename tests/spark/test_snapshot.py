@@ -12,19 +12,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from pyspark.sql import SparkSession
+from support.snapshots import Reading
 from support.sparking import create
 
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.embedded import Embedded
 from semel.spark import OptionError, snapshot
-from semel.spark.options import SourceOptions
-from semel.spark.reading import Range
-from semel.spark.snapshot import Tail
-from semel.spark.source import BatchReader
+from semel.spark.snapshot import Ended, Tail
 
 pytestmark = pytest.mark.spark
 
 MARKER, JOURNAL = "accounts", "ledger"
+BOTH = f"{MARKER},{JOURNAL}"
 PARTITIONS = 3
 
 
@@ -35,28 +34,6 @@ def servers(semel_broker: Embedded) -> str:
         journal = NewTopic(JOURNAL, partitions=PARTITIONS, configs={"semel.visibility": "journal"})
         Admin(client).topics.create(journal)
     return semel_broker.bootstrap_servers
-
-
-class Reading:
-    """What Spark does with a batch reader, in this process."""
-
-    def __init__(self, servers: str, topics: str = f"{MARKER},{JOURNAL}", **options: str) -> None:
-        given = {"kafka.bootstrap.servers": servers, "subscribe": topics, "snapshot": "true"}
-        given["kafkaConsumer.pollTimeoutMs"] = "15000"
-        self._reader = BatchReader(
-            SourceOptions.of(given | options, is_stream=False), ["topic", "partition", "offset", "value"]
-        )
-        self.tasks = list(self._reader.partitions())
-
-    @property
-    def ranges(self) -> list[Any]:
-        return [each.value for each in self.tasks]
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [row for task in self.tasks for batch in self._reader.read(task) for row in batch.to_pylist()]
-
-    def values(self) -> list[bytes]:
-        return [row["value"] for row in self.rows()]
 
 
 @contextmanager
@@ -92,15 +69,15 @@ def test_an_open_transaction_hides_nothing_that_is_committed(servers: str) -> No
         send(third, b"unfinished", *both)
         with Client(servers) as client, Producer(client) as plain:
             plain.send(MARKER, b"plain", partition=0)
-        torn = Counter(Reading(servers, snapshot="false").values())
+        torn = Counter(Reading(servers, BOTH, snapshot="false").values())
         assert torn == {b"one": 2, b"two": 2}
-        found = Reading(servers)
+        found = Reading(servers, BOTH)
         assert Counter(found.values()) == {b"one": 3, b"two": 3, b"plain": 1}
         # What is written and committed later is not in it, whenever it is read.
         third.commit()
         open_.commit()
         assert Counter(found.values()) == {b"one": 3, b"two": 3, b"plain": 1}
-        assert Counter(Reading(servers).values()) == {
+        assert Counter(Reading(servers, BOTH).values()) == {
             b"one": 3,
             b"two": 3,
             b"plain": 1,
@@ -121,7 +98,7 @@ def test_what_has_ended_is_split_and_the_tail_is_not(servers: str) -> None:
         other.commit()
         found = Reading(servers, MARKER, minPartitions="4")
         assert found.ranges == [
-            *(Range(MARKER, 0, start, start + 10) for start in range(0, 40, 10)),
+            *(Ended(MARKER, 0, start, start + 10) for start in range(0, 40, 10)),
             Tail(MARKER, 0, 40, 43),
         ]
         assert found.values() == [*(b"%d" % number for number in range(40)), b"behind"]

@@ -150,11 +150,12 @@ class RawProducer:
         pair: tuple[int, int] | None = None,
         sequence: int | None = None,
         timestamp: int = NOW,
+        key: bytes | None = None,
     ) -> produce.PartitionProduceResponse:
         """Write one batch in the transaction. In generation 1 the partition must have been added."""
         place = (topic, partition)
         first = self.sequences.get(place, 0) if sequence is None else sequence
-        records = self.batch(*(values or (b"v",)), pair=pair, sequence=first, timestamp=timestamp)
+        records = self.batch(*(values or (b"v",)), pair=pair, sequence=first, timestamp=timestamp, key=key)
         version = version or (9 if self.generation == 1 else 12)
         request = produce_in(self.transactional_id, topic, records, partition)
         answer = patiently(lambda: self.client.ask(request, version).responses[0].partition_responses[0])
@@ -164,22 +165,27 @@ class RawProducer:
         return answer
 
     def batch(
-        self, *values: bytes, pair: tuple[int, int] | None = None, sequence: int, timestamp: int = NOW
+        self,
+        *values: bytes,
+        pair: tuple[int, int] | None = None,
+        sequence: int,
+        timestamp: int = NOW,
+        key: bytes | None = None,
     ) -> bytes:
         producer_id, epoch = pair or self.pair
         return encode_batch(
-            [Record(0, timestamp, None, value) for value in values],
+            [Record(0, timestamp, key, value) for value in values],
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
             transactional=True,
         )
 
-    def write(self, topic: str, *values: bytes, partition: int = 0) -> int:
+    def write(self, topic: str, *values: bytes, partition: int = 0, key: bytes | None = None) -> int:
         """Add the partition if that is how it is done, write, and say at which offset."""
         if self.generation == 1:
             assert self.add(topic, partition) == [ErrorCode.NONE]
-        answer = self.send(topic, *values, partition=partition)
+        answer = self.send(topic, *values, partition=partition, key=key)
         assert answer.error_code == ErrorCode.NONE, answer
         return answer.base_offset
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop, Done, Outcome
+from semel.broker.compaction_holds import Holds
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
 from semel.broker.reads import Reads
@@ -92,6 +93,7 @@ class Broker:
             store, settings, self.clock, self.metrics, self._publish, self.reads.is_awaited
         )
         self.reads.watch(self._loop.early.partitions, self._loop.flush, self._turn)
+        self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
         self._tasks: list[asyncio.Task[None]] = []

@@ -10,6 +10,8 @@ to is one command, so one commit: old batches are swapped for new ones together,
 has come to its end, the partition remembers it (``cleaned_offset``); where it is broken off by a crash, the
 next one begins again. A step that was overtaken, because the start of the log moved, is done once more.
 
+Readers may hold a partition (``compaction_holds``). A pass over it does not begin, or ends at its next swap.
+
 Memory: a pass that has noted ``semel.compaction.keys.max`` keys ends where it is, and another one follows
 for the rest.
 """
@@ -71,6 +73,8 @@ class Compaction:
         end = await self._end(limits, key, partition)
         if first >= end or not await self._is_due(limits, key, first, end):
             return
+        if self._broker.holds.must_wait(key, self._broker.now()):
+            return
         while first < end:
             reached = await self._pass(limits, key, end)
             if reached is None:
@@ -121,12 +125,13 @@ class Compaction:
             if reached is None:
                 return None
             offset = reached
+        broker.holds.passed(key, broker.now())
         return end_offset
 
     async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
         """Compact the next batches; how far. None if it ends here.
 
-        The partition is gone or unreadable, or it is not compacted any more.
+        The partition is gone or unreadable, it is not compacted any more, or a reader holds it.
         """
         broker = self._broker
         topic = await self._topic(key)
@@ -145,6 +150,10 @@ class Compaction:
             log.warning("compaction leaves damaged batches of %s: %s", key, replaced.unreadable)
         if not replaced.rewritten and not replaced.removed and reached < end_offset:
             return reached
+        # From here to the submission nothing is awaited, so a hold is either seen here, or taken after the
+        # submission. Then its reader learns the number of swaps with this one.
+        if broker.holds.must_wait(key, broker.now()):
+            return None
         is_done = await broker.ask(
             ReplaceBatches(
                 key,

@@ -38,7 +38,8 @@ FEATURES: Final = (
     # 2: KIP-890, see above. The level of a new cluster.
     Feature(TRANSACTION_VERSION, 0, 2, finalized=Cluster().transaction_version),
     # Ours. 1: the ends that one ListOffsets asks for are those after one and the same commit.
-    Feature(SNAPSHOT, 1, 1, finalized=1),
+    # 2: ListOffsets also tells how often a partition was compacted, and holds compaction.
+    Feature(SNAPSHOT, 1, 2, finalized=2),
     # Ours. 1: GroupCommit and BeginAttempt, which are API keys from 20000 on.
     Feature(GROUP_COMMIT, 1, 1, finalized=1),
 )

@@ -28,6 +28,10 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+COMPACTIONS: Final = -1001
+"""Semel's own, far from those that Kafka may add: how often batches of the partition were replaced."""
+HOLD_COMPACTION: Final = -1002
+"""The same, and keep compaction away from the partition for a while (``compaction_holds``)."""
 
 LOOKS_MAX: Final = 3
 

@@ -164,6 +164,16 @@ class Reads:
             for key, partition in found.items()
         }
 
+    async def compactions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int | None]:
+        """How often batches of these partitions were replaced; None: no partition.
+
+        The ledger, and so a fetch, may know a commit before it is published. The turn makes the answer count
+        every swap that a fetch may have met before the question, and every swap submitted before it.
+        """
+        await self._turn()
+        found = await self._views.load(keys)
+        return {key: None if each is None else each.compactions for key, each in found.items()}
+
     async def fetch(
         self, ranges: Sequence[FetchRange], min_bytes: int, max_bytes: int, max_wait_ms: int
     ) -> list[FetchResult]:

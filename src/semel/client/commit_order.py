@@ -14,28 +14,29 @@ or shown twice, if both are kept in one step. What is held may be more than fits
 temporary files, see `spool`. How it works is in `commit_order_log`.
 
 On topics with `semel.visibility=journal` the log itself is in commit order, and it is read as it is.
+
+On compacted topics, the consumer shows a transaction only if it is sure that compaction has not removed the
+abort marker of what it holds; if it is not sure, it reads the transaction again (`compaction_watch`). Records
+that compaction has removed by then are not shown.
 """
 
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
-from semel.client.configs import ConfigAdmin
+from semel.client.compaction_watch import CompactionWatch
 from semel.client.consumer import IDLE_PAUSE_S, Start
 from semel.client.errors import ClientError, KafkaError, check
 from semel.client.fetching import ConsumedRecord, FetchLimits, fetch_batches
 from semel.client.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
 from semel.client.spool import Spool
-from semel.wire.messages import DescribeConfigsRequest
-
-VISIBILITY = "semel.visibility"
-JOURNAL = "journal"
 
 
 class CommitOrderConsumer:
@@ -57,7 +58,7 @@ class CommitOrderConsumer:
         self._spool = Spool(memory_bytes, spill_directory)
         self._logs: dict[Partition, CommitOrderLog] = {}
         self._ready: deque[tuple[Partition, Iterator[ConsumedRecord]]] = deque()
-        self._journals: dict[str, bool] = {}
+        self._watch = CompactionWatch(client, self._spool, self._limits)
         self._failing_since: float | None = None
         names = [topics] if isinstance(topics, str) else list(topics)
         self.assign(
@@ -151,16 +152,16 @@ class CommitOrderConsumer:
         for log in self._logs.values():
             log.close()
         self._logs = {
-            key: CommitOrderLog(key, position, self._spool, is_journal=self._is_journal(key[0]))
+            key: CommitOrderLog(
+                key,
+                position,
+                self._spool,
+                is_journal=self._watch.rules(key[0]).is_journal,
+                check=partial(self._watch.check, key),
+            )
             for key, position in positions.items()
         }
-
-    def _is_journal(self, topic: str) -> bool:
-        if topic not in self._journals:
-            knows = self._client.serves(DescribeConfigsRequest.api_key)
-            configs = ConfigAdmin(self._client).of_topic(topic) if knows else []
-            self._journals[topic] = any(each.name == VISIBILITY and each.value == JOURNAL for each in configs)
-        return self._journals[topic]
+        self._watch.look(self._logs)
 
     def _hand_out(self, max_records: int) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
@@ -178,12 +179,17 @@ class CommitOrderConsumer:
             return
         wanted = {key: log.next_offset for key, log in self._logs.items()}
         limits = replace(self._limits, max_wait_ms=min(self._limits.max_wait_ms, int(left_s * 1000)))
+        marks = {key: self._watch.mark(key) for key in wanted}
         try:
-            for key, data in fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits):
+            found = fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits)
+            self._watch.look(key for key, data in found if data.records)
+            for key, data in found:
                 where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
                 check(data.error_code, where)
                 if data.records:
-                    self._ready.append((key, self._logs[key].read(data.records)))
+                    self._ready.append((key, self._logs[key].read(data.records, marks[key])))
+                else:
+                    self._logs[key].forget_ended(data.high_watermark, data.last_stable_offset)
             self._failing_since = None
         except (KafkaError, ClientError) as error:
             if isinstance(error, KafkaError) and not error.retriable:

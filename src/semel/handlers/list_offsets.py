@@ -5,14 +5,16 @@ talks to a cluster that is not this one; a smaller one does not exist.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from semel.broker.broker import Broker
 from semel.broker.offset_search import (
+    COMPACTIONS,
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
+    HOLD_COMPACTION,
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
@@ -36,6 +38,10 @@ from semel.wire.messages.fetch import (
 )
 
 NO_EPOCH: Final = -1
+OWN: Final = (COMPACTIONS, HOLD_COMPACTION)
+
+NONE: Final = ErrorCode.NONE
+NO_PARTITION: Final = ListedOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 FIRST_VERSION: Final = {
     LATEST: 1,
@@ -44,6 +50,7 @@ FIRST_VERSION: Final = {
     EARLIEST_LOCAL: 8,
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
+    **dict.fromkeys(OWN, 1),
 }
 """The version of ListOffsets from which a client may ask for each special timestamp."""
 
@@ -71,7 +78,10 @@ async def list_offsets(
 
     Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a hit at or after
         it is none. The ends that one request asks for are those after one and the same commit: with all
-        markers of a transaction, or with none (feature semel.snapshot).
+        markers of a transaction, or with none (feature semel.snapshot). At level 2 of that feature, timestamp
+        -1001 asks how often compaction has replaced batches of a partition, and -1002 keeps compaction away
+        from it besides: the offset of the answer is that number, its timestamp the milliseconds of the hold,
+        or -1 if there is none. A topic that is not compacted is not held.
     Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
         v9 latest tiered · v11 earliest pending upload.
     Differs:   nothing is tiered: earliest local is the earliest, the other two find nothing. The max
@@ -85,7 +95,8 @@ async def list_offsets(
         each.name: broker.catalog.cached(each.name) or await broker.catalog.topic(each.name)
         for each in request.topics
     }
-    ends = await broker.reads.ends(_asked_ends(request, topics), isolation)
+    known = await _ends(broker, _asked(request, topics, LATEST), isolation)
+    known |= await _compactions(broker, request, topics)
     response = ListOffsetsResponse()
     for asked in request.topics:
         topic = topics[asked.name]
@@ -93,53 +104,77 @@ async def list_offsets(
         for partition in asked.partitions:
             if times_named[asked.name, partition.partition_index] > 1:
                 answers.append(_refused(partition.partition_index, ErrorCode.INVALID_REQUEST))
-            elif (error := _check(topic, partition, context.version)) or topic is None:
+            elif (error := _check(broker, topic, partition, context.version)) or topic is None:
                 answers.append(_refused(partition.partition_index, error))
             else:
                 key = PartitionKey(topic.topic_id, partition.partition_index)
-                answers.append(await _list_partition(broker, key, partition.timestamp, isolation, ends))
+                listed = known.get(key) or await broker.reads.list_offsets(
+                    key, partition.timestamp, isolation
+                )
+                answers.append(_answer(partition.partition_index, listed))
         response.topics.append(ListOffsetsTopicResponse(name=asked.name, partitions=answers))
     return response
 
 
-def _asked_ends(request: ListOffsetsRequest, topics: Mapping[str, Topic | None]) -> list[PartitionKey]:
-    """The partitions whose end is asked for."""
+def _asked(
+    request: ListOffsetsRequest, topics: Mapping[str, Topic | None], *timestamps: int
+) -> list[PartitionKey]:
+    """The partitions for which one of these special timestamps is asked."""
     return [
         PartitionKey(topic.topic_id, partition.partition_index)
         for each in request.topics
         if (topic := topics[each.name]) is not None
         for partition in each.partitions
-        if partition.timestamp == LATEST and 0 <= partition.partition_index < topic.partitions
+        if partition.timestamp in timestamps and 0 <= partition.partition_index < topic.partitions
     ]
+
+
+async def _ends(
+    broker: Broker, keys: Sequence[PartitionKey], isolation: Isolation
+) -> dict[PartitionKey, ListedOffset]:
+    found = await broker.reads.ends(keys, isolation)
+    return {key: NO_PARTITION if end is None else ListedOffset(NONE, -1, end) for key, end in found.items()}
+
+
+async def _compactions(
+    broker: Broker, request: ListOffsetsRequest, topics: Mapping[str, Topic | None]
+) -> dict[PartitionKey, ListedOffset]:
+    keys = _asked(request, topics, *OWN) if broker.settings.semel_extensions_enable else []
+    if not keys:
+        return {}
+    # Before the look: a swap that was submitted by now is in the number, and no other follows.
+    compacted = {
+        topic.topic_id for topic in topics.values() if topic and broker.catalog.limits(topic).compacts
+    }
+    held_ms = {
+        key: broker.holds.hold(key, broker.now())
+        for key in _asked(request, topics, HOLD_COMPACTION)
+        if key.topic_id in compacted
+    }
+    found = await broker.reads.compactions(keys)
+    return {
+        key: NO_PARTITION if number is None else ListedOffset(NONE, held_ms.get(key, 0) or -1, number)
+        for key, number in found.items()
+    }
 
 
 def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
 
 
-def _check(topic: Topic | None, asked: ListOffsetsPartition, version: int) -> ErrorCode:
+def _check(broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, version: int) -> ErrorCode:
     if asked.timestamp < 0 and version < FIRST_VERSION.get(asked.timestamp, version + 1):
+        return ErrorCode.UNSUPPORTED_VERSION
+    if asked.timestamp in OWN and not broker.settings.semel_extensions_enable:
         return ErrorCode.UNSUPPORTED_VERSION
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return check_leader_epoch(asked.current_leader_epoch)
 
 
-async def _list_partition(
-    broker: Broker,
-    key: PartitionKey,
-    timestamp: int,
-    isolation: Isolation,
-    ends: Mapping[PartitionKey, int | None],
-) -> ListOffsetsPartitionResponse:
-    if timestamp != LATEST:
-        listed = await broker.reads.list_offsets(key, timestamp, isolation)
-    elif (end := ends[key]) is None:
-        listed = ListedOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    else:
-        listed = ListedOffset(ErrorCode.NONE, offset=end)
+def _answer(index: int, listed: ListedOffset) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
-        partition_index=key.index,
+        partition_index=index,
         error_code=listed.error,
         timestamp=listed.timestamp,
         offset=listed.offset,

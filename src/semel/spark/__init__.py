@@ -24,6 +24,7 @@ from semel.spark.errors import (
     PipelineError,
     PipelineFenced,
     PipelineMismatch,
+    SnapshotOvertaken,
 )
 from semel.spark.running import start
 from semel.spark.session import session
@@ -37,6 +38,7 @@ __all__ = [
     "PipelineFenced",
     "PipelineMismatch",
     "SemelDataSource",
+    "SnapshotOvertaken",
     "session",
     "start",
 ]

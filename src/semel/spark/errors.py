@@ -9,6 +9,10 @@ class DataLoss(Exception):
     """Records that a query has still to read are not in the log any more."""
 
 
+class SnapshotOvertaken(Exception):
+    """Compaction has removed records of a snapshot before they were read."""
+
+
 class PipelineError(Exception):
     """The sink cannot go on without a risk for exactly-once, so the query stops."""
 

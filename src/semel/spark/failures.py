@@ -7,9 +7,11 @@ _BEHIND = ("\n=== Streaming Query ===", "\n\tat ", "\nDriver stacktrace:", "\nJV
 _TRACEBACK = "Traceback (most recent call last):\n"
 _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
-#: Failures that a new start gets over: the broker was away, or one of Spark's Python processes died.
+#: Failures that a new start gets over: the broker was away, compaction was faster than a lookup, or one of
+#: Spark's Python processes died.
 _PASSING = re.compile(
     r"^semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
+    r"|^semel\.spark\.errors\.SnapshotOvertaken: "
     r"|Start the query again; it finishes the batch"
     r"|Python worker (exited unexpectedly|failed to connect back)",
     re.MULTILINE,

@@ -14,138 +14,167 @@ markers of a transaction or none. So what a partition has below the cut is read 
 
 So the rows of a tail are in the order of commits, not of offsets, and a tail is read by one task. On topics
 with `semel.visibility=journal` the log has nothing but what is committed, and nothing waits.
+
+Compaction must not overtake a snapshot: it removes records that were the newest of their key at the cut, and
+the markers of aborted transactions that a task holds. So the plan holds compaction before it takes the cut,
+and every task renews the hold of all partitions, because other tasks may still wait for their turn. What
+counts is the number of compactions (`semel.client.compaction`): a task that finds another one than the plan
+fails, a tail before it hands out rows, a range at its end. The rows of a range were all committed at the cut;
+only its end can tell that none is missing.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from semel.client import Client, ClientError, ErrorCode, Isolation, KafkaError, Partition
-from semel.client.commit_order import JOURNAL, VISIBILITY
-from semel.client.configs import ConfigAdmin
+from semel.client.commit_order_batches import CommitOrderBatches
+from semel.client.compaction import compactions, tells_compactions
+from semel.client.compaction_watch import TopicRules
 from semel.client.errors import check, is_retriable
 from semel.client.fetching import fetch_batches
 from semel.client.offsets import list_ends_together
 from semel.client.retry import Attempts
-from semel.client.spool import Held, Spool
+from semel.client.spool import Spool
 from semel.spark.columns import to_arrow
-from semel.spark.errors import DataLoss, OptionError
+from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken
 from semel.spark.options import SourceOptions
 from semel.spark.positions import Positions
-from semel.spark.reading import Range
-from semel.spark.vectors import Vector
-from semel.wire.batch import BatchHeader
+from semel.spark.reading import Range, read_range
+from semel.spark.vectors import TopicIds, Vector
 from semel.wire.columns import ColumnReader
-from semel.wire.records import iter_batches, read_marker
 from semel.wire.schema import Buffer
 
-FEATURE = "semel.snapshot"
 MEMORY_BYTES = 64 << 20
 ROWS_MAX = 10_000
+#: Holds are renewed when this share of their time is over.
+RENEWED_AFTER = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Tail(Range):
+class Ended(Range):
+    """What lies below the last stable offset."""
+
+    compactions: int = 0  # of the partition, when the snapshot was planned
+
+
+@dataclass(frozen=True, slots=True)
+class Tail(Ended):
     """What lies between the last stable offset and the cut."""
 
     is_journal: bool = False
 
 
-def plan(options: SourceOptions, positions: Positions) -> tuple[list[Range], list[Tail]]:
+def can_snapshot(client: Client) -> bool:
+    """Whether the broker is one of which snapshots can be read."""
+    return tells_compactions(client)
+
+
+def plan(options: SourceOptions, positions: Positions) -> tuple[list[Ended], list[Tail]]:
     """What is read of every partition: ranges in which everything has ended, and tails."""
     client = positions.client
-    if client.feature(FEATURE) < 1:
+    if not can_snapshot(client):
         raise OptionError(
-            "snapshot=true needs a broker of Semel that can tell where all partitions end after one commit; "
-            "this one cannot. Leave the option out to read each partition up to its last stable offset"
+            "snapshot=true needs a broker of Semel that tells where all partitions end after one commit, and "
+            "how often they were compacted; this one does not (see its setting semel.extensions.enable). "
+            "Leave the option out to read each partition up to its last stable offset"
         )
-    partitions = positions.partitions()
+    partitions, ids = positions.layout()
+    # First of all: what compaction removes from here on is missed.
+    counts = {key: each.number for key, each in compactions(client, partitions, hold=True).items()}
     start = positions.resolve(options.start, partitions, "startingOffsets")
     # In this order: what had ended at the stable offset has its markers below a cut that is taken later.
     stable = positions.ends(partitions)
     cut = list_ends_together(client, partitions)
-    ended = [Range(*key, start[key], stable[key]) for key in sorted(cut) if stable[key] > start[key]]
-    return ended, _tails(client, start, stable, cut)
-
-
-def _tails(client: Client, start: Vector, stable: Vector, cut: Vector) -> list[Tail]:
+    ended = [
+        Ended(*key, start[key], stable[key], ids.get(key[0], ""), counts[key])
+        for key in sorted(cut)
+        if stable[key] > start[key]
+    ]
     first = {key: max(stable[key], start[key]) for key in cut}
+    return ended, _tails(client, first, cut, ids, counts)
+
+
+def _tails(client: Client, first: Vector, cut: Vector, ids: TopicIds, counts: Vector) -> list[Tail]:
     open_ended = sorted(key for key in cut if cut[key] > first[key])
-    journals = {topic: _is_journal(client, topic) for topic in {topic for topic, _ in open_ended}}
-    return [Tail(*key, first[key], cut[key], is_journal=journals[key[0]]) for key in open_ended]
+    journals = {topic: TopicRules.of(client, topic).is_journal for topic in {key[0] for key in open_ended}}
+    return [
+        Tail(*key, first[key], cut[key], ids.get(key[0], ""), counts[key], journals[key[0]])
+        for key in open_ended
+    ]
 
 
-def _is_journal(client: Client, topic: str) -> bool:
-    return any(
-        each.name == VISIBILITY and each.value == JOURNAL for each in ConfigAdmin(client).of_topic(topic)
-    )
+def read_snapshot(
+    client: Client, wanted: Ended, options: SourceOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a part of a snapshot. SnapshotOvertaken if compaction has removed some of them."""
+    guard = _Guard(client, wanted, options)
+    guard.confirm()
+    if isinstance(wanted, Tail):
+        yield from _read_tail(client, wanted, options, columns, guard)
+    else:
+        for batch in read_range(client, wanted, options, columns):
+            guard.renew()
+            yield batch
+    guard.confirm()
 
 
-def read_tail(
-    client: Client, tail: Tail, options: SourceOptions, columns: Sequence[str]
+class _Guard:
+    """Keeps compaction away from a snapshot while a task reads it, and notices if that failed."""
+
+    def __init__(self, client: Client, wanted: Ended, options: SourceOptions) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._partitions = Positions(options).partitions()
+        self._renew_at = 0.0
+
+    def renew(self) -> None:
+        """Hold all partitions of the snapshot, if it is time to."""
+        now = time.monotonic()
+        if now < self._renew_at:
+            return
+        found = compactions(self._client, self._partitions, hold=True)
+        held_ms = [each.held_ms for each in found.values() if each.held_ms > 0]
+        # Topics that are not compacted need no hold.
+        self._renew_at = now + min(held_ms) / 1000 * RENEWED_AFTER if held_ms else float("inf")
+
+    def confirm(self) -> None:
+        """Raise SnapshotOvertaken if the partition was compacted since the snapshot was planned."""
+        self.renew()
+        key = (self._wanted.topic, self._wanted.partition)
+        if compactions(self._client, [key])[key].number != self._wanted.compactions:
+            raise SnapshotOvertaken(
+                f"{key[0]}/{key[1]} was compacted while the snapshot was read, so records of it may be "
+                "missing. Read it again. If that happens often, the read takes longer than the broker makes "
+                "compaction wait: raise its semel.compaction.hold.max.ms"
+            )
+
+
+def _read_tail(
+    client: Client, tail: Tail, options: SourceOptions, columns: Sequence[str], guard: _Guard
 ) -> Iterator[pa.RecordBatch]:
     """The records of a tail that count: those outside transactions, and of those that were committed."""
+    reader = ColumnReader(keys="key" in columns, values="value" in columns, headers="headers" in columns)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        if reader.rows:
+            guard.confirm()
+            yield to_arrow(reader.take(), columns, tail.topic, tail.partition)
+
     spool = Spool(MEMORY_BYTES)
     try:
-        reader = _TailReader(tail, columns, spool)
-        while reader.position < tail.end:
-            yield from reader.read(_fetch(client, tail, reader.position, options))
-        yield from reader.rest()
+        log = CommitOrderBatches(tail.start, spool, end=tail.end, is_journal=tail.is_journal)
+        while log.next_offset < tail.end:
+            guard.renew()
+            for data, at, header, *_ in log.read(_fetch(client, tail, log.next_offset, options)):
+                reader.add(data, at, header, tail.start, tail.end)
+                if reader.rows >= ROWS_MAX:
+                    yield from rows()
+        yield from rows()
     finally:
         spool.close()
-
-
-class _TailReader:
-    """Goes through the batches of a tail."""
-
-    def __init__(self, tail: Tail, columns: Sequence[str], spool: Spool) -> None:
-        self.position = tail.start
-        self._tail = tail
-        self._columns = columns
-        self._spool = spool
-        self._held: dict[int, Held] = {}  # by producer id
-        self._reader = ColumnReader(
-            keys="key" in columns, values="value" in columns, headers="headers" in columns
-        )
-
-    def read(self, data: Buffer) -> Iterator[pa.RecordBatch]:
-        """What these batches of the log let through."""
-        for at, header in iter_batches(data):
-            if header.last_offset < self.position:
-                continue
-            if header.base_offset >= self._tail.end:
-                break
-            if header.is_control:
-                yield from self._end(header, data, at)
-            elif header.is_transactional and not self._tail.is_journal:
-                held = self._held.get(header.producer_id) or self._spool.hold()
-                self._held[header.producer_id] = held
-                held.add(bytes(memoryview(data)[at : at + header.length]))
-            else:
-                yield from self._show(data, at, header)
-            self.position = header.last_offset + 1
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """The rows that did not fill a batch."""
-        if self._reader.rows:
-            yield to_arrow(self._reader.take(), self._columns, self._tail.topic, self._tail.partition)
-
-    def _end(self, header: BatchHeader, data: Buffer, at: int) -> Iterator[pa.RecordBatch]:
-        marker = read_marker(data, at)
-        held = self._held.pop(header.producer_id, None) if marker is not None else None
-        if marker is None or held is None:
-            return
-        if marker.commit:
-            for batch in held.batches():
-                for within, each in iter_batches(batch):
-                    yield from self._show(batch, within, each)
-        held.drop()
-
-    def _show(self, data: Buffer, at: int, header: BatchHeader) -> Iterator[pa.RecordBatch]:
-        self._reader.add(data, at, header, self._tail.start, self._tail.end)
-        if self._reader.rows >= ROWS_MAX:
-            yield from self.rest()
 
 
 class _Waiting(ClientError):

@@ -25,7 +25,7 @@ from semel.spark.log_ends import LogEnds
 from semel.spark.options import SourceOptions, Where
 from semel.spark.positions import Positions
 from semel.spark.reading import Range, read_range
-from semel.spark.snapshot import Tail, plan, read_tail
+from semel.spark.snapshot import Ended, plan, read_snapshot
 from semel.spark.vectors import (
     TopicIds,
     Vector,
@@ -70,8 +70,8 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return iter(())
         client = connect(self._options.reading_address)
-        if isinstance(partition.range, Tail):
-            return read_tail(client, partition.range, self._options, self._columns)
+        if isinstance(partition.range, Ended):
+            return read_snapshot(client, partition.range, self._options, self._columns)
         return read_range(client, partition.range, self._options, self._columns)
 
 

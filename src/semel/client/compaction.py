@@ -1,0 +1,39 @@
+"""Compaction as readers see it: how often a partition was compacted, and a hold that keeps compaction away.
+
+Brokers with the feature `semel.snapshot` at level 2 answer both through ListOffsets. If the number is the
+same before and after a read, no record was removed meanwhile. A hold makes that likely: compaction leaves the
+partition alone until the hold ends. It does not make it certain, because a broker bounds what it holds and
+forgets holds when it restarts; the number is what counts.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from semel.client.cluster import Client
+from semel.client.offsets import Partition, list_offsets
+
+FEATURE = "semel.snapshot"
+FEATURE_LEVEL = 2
+#: Timestamps of Semel's own.
+COMPACTIONS = -1001
+HOLD_COMPACTION = -1002
+
+
+class Compactions(NamedTuple):
+    """How often batches of a partition were replaced, and for how long that stays so."""
+
+    number: int
+    held_ms: int  # -1 if compaction is not held, also where there is none
+
+
+def tells_compactions(client: Client) -> bool:
+    """Whether the broker answers the questions below."""
+    return client.feature(FEATURE) >= FEATURE_LEVEL
+
+
+def compactions(
+    client: Client, partitions: Iterable[Partition], *, hold: bool = False
+) -> dict[Partition, Compactions]:
+    """How often each partition was compacted; with `hold`, compaction is kept away from now on."""
+    wanted = dict.fromkeys(partitions, HOLD_COMPACTION if hold else COMPACTIONS)
+    return {key: Compactions(*each) for key, each in list_offsets(client, wanted).items()}

@@ -1,0 +1,162 @@
+"""Finds out whether compaction may have changed what a reader holds, and if so what is left of it.
+
+A transaction that is held is certain if the log was not compacted between the fetch of its first batch and
+the fetch of its marker: then the marker is the first that followed. How that is known depends on the broker:
+
+- Topics that are not compacted: always.
+- Semel says how often a partition was compacted (`compaction`). The number is asked for after each fetch that
+  brought records of a compacted topic. It has to be the number that was known before the first batch.
+- Other brokers do not say it. There, an abort marker outlives the records before it by at least
+  `delete.retention.ms`: cleaning removes the records first; a later cleaning, which finds none of them, gives
+  the marker that time to live. A reader that was faster has seen the marker. Half of the time is the limit
+  here, for replicas that are cleaned at different times.
+
+What is not certain is read again: below the last stable offset the broker tells which transactions were
+aborted, so the batches of the producer that are still there and not aborted are those of the transaction that
+was committed now. Behind the last stable offset nothing was ever compacted.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from semel.client.cluster import Client
+from semel.client.commit_order_batches import Mark, OpenTransaction
+from semel.client.compaction import compactions, tells_compactions
+from semel.client.configs import ConfigAdmin
+from semel.client.errors import ClientError, KafkaError, check, is_retriable
+from semel.client.fetching import FetchLimits, fetch_batches, shown
+from semel.client.offsets import LATEST, Isolation, Partition, list_offsets
+from semel.client.retry import Attempts
+from semel.client.spool import Held, Spool
+from semel.wire.messages import DescribeConfigsRequest, PartitionData
+from semel.wire.records import read_header
+
+VISIBILITY = "semel.visibility"
+JOURNAL = "journal"
+#: How long the configs of a topic are believed: somebody may change its cleanup.policy.
+CONFIGS_AGE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What the configs of a topic mean for readers in commit order."""
+
+    is_journal: bool = False
+    is_compacted: bool = True  # as long as nobody says otherwise
+    certain_s: float = 0.0  # without word of the broker
+
+    @classmethod
+    def of(cls, client: Client, topic: str) -> "TopicRules":
+        """Ask for the configs of a topic."""
+        if not client.serves(DescribeConfigsRequest.api_key):
+            return cls()
+        configs = {each.name: each.value or "" for each in ConfigAdmin(client).of_topic(topic)}
+        return cls(
+            configs.get(VISIBILITY) == JOURNAL,
+            "compact" in configs.get("cleanup.policy", "compact"),
+            int(configs.get("delete.retention.ms") or 0) / 2000,
+        )
+
+
+class CompactionWatch:
+    """What is known of compaction in the partitions that one reader reads."""
+
+    def __init__(self, client: Client, spool: Spool, limits: FetchLimits) -> None:
+        self._client = client
+        self._spool = spool
+        self._limits = replace(limits, max_wait_ms=0)
+        self._rules: dict[str, tuple[float, TopicRules]] = {}
+        self._compactions: dict[Partition, int] = {}
+
+    def rules(self, topic: str) -> TopicRules:
+        """The rules of a topic, as they were a moment ago."""
+        asked_at, rules = self._rules.get(topic, (0.0, None))
+        if rules is None or time.monotonic() - asked_at > CONFIGS_AGE_S:
+            rules = TopicRules.of(self._client, topic)
+            self._rules[topic] = time.monotonic(), rules
+        return rules
+
+    def mark(self, partition: Partition) -> Mark:
+        """What is known before a fetch."""
+        return Mark(self._compactions.get(partition), time.monotonic())
+
+    def look(self, partitions: Iterable[Partition]) -> None:
+        """Ask what has to be known after a fetch, before anything that it brought is shown."""
+        wanted = [key for key in partitions if self._may_be_overtaken(key[0])]
+        if wanted and tells_compactions(self._client):
+            found = compactions(self._client, wanted)
+            self._compactions |= {key: each.number for key, each in found.items()}
+
+    def check(self, partition: Partition, transaction: OpenTransaction) -> None:
+        """Make sure that what is held of a transaction is what was committed; replace it if need be."""
+        if not self._is_certain(partition, transaction.mark):
+            transaction.held = self._verified(partition, transaction)
+
+    def _may_be_overtaken(self, topic: str) -> bool:
+        rules = self.rules(topic)
+        return rules.is_compacted and not rules.is_journal
+
+    def _is_certain(self, partition: Partition, mark: Mark | None) -> bool:
+        if not self._may_be_overtaken(partition[0]):
+            return True
+        if mark is None:
+            return False
+        if tells_compactions(self._client):
+            return mark.compactions is not None and mark.compactions == self._compactions.get(partition)
+        return time.monotonic() - mark.at_s < self.rules(partition[0]).certain_s
+
+    def _verified(self, partition: Partition, transaction: OpenTransaction) -> Held:
+        wanted = {partition: LATEST}
+        stable = list_offsets(self._client, wanted, isolation=Isolation.READ_COMMITTED)[partition].offset
+        verified = self._spool.hold()
+        try:
+            self._read_again(partition, transaction, stable, verified)
+            for batch in transaction.held.batches():
+                if read_header(batch).base_offset >= stable:
+                    verified.add(batch)
+        except BaseException:
+            verified.drop()
+            raise
+        transaction.held.drop()
+        return verified
+
+    def _read_again(
+        self, partition: Partition, transaction: OpenTransaction, stable: int, verified: Held
+    ) -> None:
+        position, end = transaction.first_offset, min(stable, transaction.last_offset + 1)
+        while position < end:
+            data = self._fetch(partition, position)
+            records = memoryview(data.records or b"")
+            for at, header, is_shown in shown(records, data.aborted_transactions, Isolation.READ_COMMITTED):
+                is_of_it = header.is_transactional and header.producer_id == transaction.producer_id
+                if is_shown and is_of_it and position <= header.last_offset < end:
+                    verified.add(bytes(records[at : at + header.length]))
+                position = max(position, header.last_offset + 1)
+
+    def _fetch(self, partition: Partition, position: int) -> PartitionData:
+        topic, number = partition
+        where = (
+            f"what compaction has left of {topic}/{number} cannot be read at offset {position}, so it is not "
+            "known which of the records that were read before are committed. Read from a later position"
+        )
+        for attempt in Attempts(self._client.timeout_s, also=_may_pass):
+            try:
+                wanted = {partition: position}
+                for _, data in fetch_batches(self._client, wanted, Isolation.READ_COMMITTED, self._limits):
+                    check(data.error_code, where)
+                    if data.records:
+                        return data
+                raise _Waiting(f"{where}: the broker does not send it")
+            except (KafkaError, ClientError) as error:
+                self._client.forget_topic(topic)
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+
+class _Waiting(ClientError):
+    """A new leader may take a moment until it serves what the one before it had served."""
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, _Waiting) or is_retriable(error)

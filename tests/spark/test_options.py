@@ -9,8 +9,20 @@ from hypothesis import strategies as st
 
 from semel.client import Codec, Isolation
 from semel.spark import OptionError
+from semel.spark.kafka_settings import IGNORED, REFUSED
 from semel.spark.limits import Admission, split
-from semel.spark.options import AtTime, Guarantee, Portions, SinkOptions, SourceOptions, Where
+from semel.spark.options import (
+    BATCH_SINK,
+    BATCH_SOURCE,
+    STREAM_SINK,
+    STREAM_SOURCE,
+    AtTime,
+    Guarantee,
+    Portions,
+    SinkOptions,
+    SourceOptions,
+    Where,
+)
 from semel.spark.reading import Range
 from semel.spark.source import StreamReader
 from semel.spark.vectors import admit, began_of, of_json, to_json
@@ -44,7 +56,13 @@ def test_the_sink_is_exactly_once_unless_told() -> None:
     ("change", "is_stream", "message"),
     [
         ({"startingOffset": "earliest"}, True, "did you mean 'startingOffsets'"),
-        ({"kafka.group.instance.id": "x"}, True, "there is no option 'kafka.group.instance.id'"),
+        ({"kafka.default.consumer": "x"}, True, "there is no option 'kafka.default.consumer'"),
+        ({"kafka.session.timeout": "1"}, True, "did you mean 'kafka.session.timeout.ms'"),
+        ({"kafka.acks": "1"}, True, "writes wait for all replicas always"),
+        ({"kafka.transaction.timeout.ms": "1"}, True, "the sink's own option transaction.timeout.ms"),
+        ({"kafka.partitioner.class": "x"}, True, "give the rows a column partition"),
+        ({"kafka.ssl.cipher.suites": "x"}, True, "TLS is that of Python here"),
+        ({"kafka.config.providers": "x"}, True, "names Java classes"),
         ({"endingOffsets": "latest"}, True, "no option 'endingOffsets' here: it is one of batches"),
         ({"endingTimestamp": "1"}, True, "no option 'endingTimestamp' here: it is one of batches"),
         ({"snapshot": "true"}, True, "no option 'snapshot' here: it is one of batches"),
@@ -52,7 +70,7 @@ def test_the_sink_is_exactly_once_unless_told() -> None:
         ({"kafka.auto.offset.reset": "latest"}, True, "is not taken: say where a query begins with starting"),
         ({"kafka.enable.auto.commit": "true"}, True, "has its place in the log under pipeline.id"),
         ({"kafka.key.deserializer": "x"}, True, "keys and values are bytes here"),
-        ({"kafka.interceptor.classes": "x"}, True, "interceptors are Java classes"),
+        ({"kafka.interceptor.classes": "x"}, True, "it names Java classes"),
         ({"kafka.ssl.truststore.password": "x"}, True, "a PEM file of certificates has no password"),
         ({"startingTimestamp": "yesterday"}, True, "startingTimestamp is a whole number of 0 or more"),
         ({"startingOffsetsByTimestamp": '{"in":{"0":-1}}'}, True, "startingOffsetsByTimestamp is JSON"),
@@ -184,6 +202,23 @@ def test_the_group_of_sparks_own_source_is_taken_and_has_no_effect() -> None:
     plain = SourceOptions.of(SOURCE, is_stream=True)
     named = {"groupIdPrefix": "x", "kafka.group.id": "y"}
     assert SourceOptions.of(SOURCE | named, is_stream=True) == plain
+
+
+def test_settings_that_tune_a_java_client_are_accepted_with_a_warning() -> None:
+    named = {"kafka.session.timeout.ms": "1", "kafka.Linger.ms": "2", "kafka.compression.type": "zstd"}
+    with pytest.warns(
+        UserWarning, match="effect here: kafka.compression.type, kafka.linger.ms, kafka.session"
+    ):
+        found = SourceOptions.of(SOURCE | named, is_stream=True)
+    assert found == SourceOptions.of(SOURCE, is_stream=True)
+    with pytest.warns(UserWarning, match=r"here: kafka.isolation.level, kafka.linger.ms, kafka.session.+ms$"):
+        sink = SinkOptions.of(SINK | named | {"kafka.isolation.level": "read_committed"}, is_stream=True)
+    assert sink.codec is Codec.ZSTD
+
+
+def test_no_setting_is_both_ignored_and_refused_or_an_option_of_its_own() -> None:
+    assert not IGNORED & set(REFUSED)
+    assert not set(REFUSED) & {*STREAM_SOURCE, *BATCH_SOURCE, *STREAM_SINK, *BATCH_SINK}
 
 
 def test_executors_may_be_more_patient_than_the_driver() -> None:

@@ -1,12 +1,14 @@
 """Options as they were given: by name, in any case, each with what to say when it is wrong.
 
 Spark hands options over in lower case. One that is not known is refused by its name, because an option that
-is silently ignored is found when it is too late; one that cannot be had here is refused with the reason.
+is silently ignored is found when it is too late; one that cannot be had here is refused with the reason. Only
+settings that tune a Java client are ignored, with a warning: see `kafka_settings`.
 """
 
 import difflib
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,12 +16,11 @@ from typing import Any
 
 from semel.client import Partition, Security
 from semel.client.security import NAMES as SECURITY
-from semel.client.security import REFUSED as REFUSED_SECURITY
 from semel.spark.errors import OptionError
+from semel.spark.kafka_settings import IGNORED, PREFIX, REFUSED
 from semel.spark.vectors import Vector, parse_vector
 from semel.wire.addresses import parse_addresses
 
-PREFIX = "kafka."
 COMMON = (
     "kafka.bootstrap.servers",
     "kafka.client.id",
@@ -29,24 +30,6 @@ COMMON = (
 )
 CLIENT_ID = "semel-spark"
 REQUEST_TIMEOUT_MS = 30_000
-
-_BYTES = "keys and values are bytes here; cast them in the query"
-_PIPELINE = "the pipeline has its place in the log under pipeline.id, and commits it with the output"
-#: Options that Spark's Kafka source and sink forbid too, or that cannot be had here, and why.
-REFUSED = {
-    "kafka.key.deserializer": _BYTES,
-    "kafka.value.deserializer": _BYTES,
-    "kafka.key.serializer": _BYTES,
-    "kafka.value.serializer": _BYTES,
-    "kafka.auto.offset.reset": "say where a query begins with startingOffsets",
-    "kafka.enable.auto.commit": _PIPELINE,
-    "kafka.auto.commit.interval.ms": _PIPELINE,
-    "kafka.interceptor.classes": "interceptors are Java classes, and this is Python",
-    "kafka.transactional.id": "transactions are named after pipeline.id",
-    "kafka.enable.idempotence": "writes are idempotent always",
-    "kafka.acks": "writes wait for all replicas always",
-    **{PREFIX + name: reason for name, reason in REFUSED_SECURITY.items()},
-}
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _SPAN = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?")
@@ -98,8 +81,12 @@ class Given:
         self._options = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in known}
         others = {name.lower(): (name, place) for name, place in (elsewhere or {}).items()}
+        ignored = sorted(self._options.keys() & IGNORED - names.keys())
+        if ignored:
+            # Python shows a warning once in a process. Spark's Python processes write to the driver's stderr.
+            warnings.warn(f"Kafka client settings without effect here: {', '.join(ignored)}", stacklevel=1)
         for name in self._options:
-            if name in names:
+            if name in names or name in ignored:
                 continue
             if name in REFUSED:
                 raise OptionError(f"the option {name} is not taken: {REFUSED[name]}")
@@ -209,9 +196,11 @@ class Given:
 
 
 def _unknown(name: str, names: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [*names, *IGNORED], n=1)
     hint = (
-        f"; did you mean {names[near[0]]!r}?" if near else f". There are {', '.join(sorted(names.values()))}"
+        f"; did you mean {names.get(near[0], near[0])!r}?"
+        if near
+        else f". There are {', '.join(sorted(names.values()))}"
     )
     return f"there is no option {name!r} here{hint}"
 

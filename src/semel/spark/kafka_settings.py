@@ -1,0 +1,147 @@
+"""Settings of Kafka's own clients that are no options here: which are ignored, and which are refused and why.
+
+Programs bring them along from Spark's Kafka source and sink, which hand `kafka.*` to a Java consumer or
+producer (names of Kafka 4.4). A setting that only tunes such a client is accepted with a warning. One that
+says what is read, what is written, or who may do it, is refused: the program relies on it.
+"""
+
+from semel.client.security import REFUSED as REFUSED_SECURITY
+
+PREFIX = "kafka."
+
+_BYTES = "keys and values are bytes here; cast them in the query"
+_PIPELINE = "the pipeline has its place in the log under pipeline.id, and commits it with the output"
+_JAVA = "it names Java classes, and this client is written in Python"
+_PARTITION = "a key decides as in every Kafka client; to choose differently, give the rows a column partition"
+_TLS = "TLS is that of Python here, which has no such setting"
+_SASL = "the mechanisms here are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, which need no such setting"
+
+_REFUSED = {
+    "key.deserializer": _BYTES,
+    "value.deserializer": _BYTES,
+    "key.serializer": _BYTES,
+    "value.serializer": _BYTES,
+    "auto.offset.reset": "say where a query begins with startingOffsets",
+    "enable.auto.commit": _PIPELINE,
+    "auto.commit.interval.ms": _PIPELINE,
+    "exclude.internal.topics": "subscribePattern leaves internal topics out always; name them in subscribe",
+    "interceptor.classes": _JAVA,
+    "config.providers": _JAVA,
+    "security.providers": _JAVA,
+    "ssl.engine.factory.class": _JAVA,
+    "transactional.id": "transactions are named after pipeline.id",
+    "transaction.timeout.ms": "give the sink's own option transaction.timeout.ms, without kafka.",
+    "transaction.two.phase.commit.enable": "the sink has a two-phase commit of its own",
+    "enable.idempotence": "writes are idempotent always",
+    "acks": "writes wait for all replicas always",
+    "partitioner.class": _PARTITION,
+    "partitioner.ignore.keys": _PARTITION,
+    "share.acknowledgement.mode": "the source reads partitions, and is no share consumer",
+    "ssl.keystore.certificate.chain": "give a PEM file as ssl.certificate.location",
+    "ssl.keystore.key": "give a PEM file as ssl.key.location",
+    "ssl.truststore.certificates": "give a PEM file as ssl.ca.location",
+    **dict.fromkeys(
+        (
+            "ssl.cipher.suites",
+            "ssl.enabled.protocols",
+            "ssl.keymanager.algorithm",
+            "ssl.protocol",
+            "ssl.provider",
+            "ssl.secure.random.implementation",
+            "ssl.trustmanager.algorithm",
+        ),
+        _TLS,
+    ),
+    **dict.fromkeys(
+        (
+            "sasl.client.callback.handler.class",
+            "sasl.kerberos.kinit.cmd",
+            "sasl.kerberos.min.time.before.relogin",
+            "sasl.kerberos.ticket.renew.jitter",
+            "sasl.kerberos.ticket.renew.window.factor",
+            "sasl.login.class",
+            "sasl.login.connect.timeout.ms",
+            "sasl.login.read.timeout.ms",
+            "sasl.login.refresh.buffer.seconds",
+            "sasl.login.refresh.min.period.seconds",
+            "sasl.login.refresh.window.factor",
+            "sasl.login.refresh.window.jitter",
+            "sasl.login.retry.backoff.max.ms",
+            "sasl.login.retry.backoff.ms",
+            "sasl.oauthbearer.clock.skew.seconds",
+            "sasl.oauthbearer.expected.audience",
+            "sasl.oauthbearer.expected.issuer",
+            "sasl.oauthbearer.header.urlencode",
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "sasl.oauthbearer.scope.claim.name",
+            "sasl.oauthbearer.sub.claim.name",
+            "sasl.oauthbearer.token.endpoint.url",
+        ),
+        _SASL,
+    ),
+    **REFUSED_SECURITY,
+}
+
+_IGNORED = (
+    # Of both clients.
+    "auto.include.jmx.reporter",
+    "bootstrap.resolve.timeout.ms",
+    "client.dns.lookup",
+    "connections.max.idle.ms",
+    "enable.metrics.push",
+    "metadata.cluster.check.enable",
+    "metadata.max.age.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+    # Of consumers. The source reads in no group, checks every batch, and creates no topics.
+    "allow.auto.create.topics",
+    "check.crcs",
+    "client.rack",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    # Of producers. The sink packs its own batches and repeats requests until request.timeout.ms.
+    "batch.size",
+    "buffer.memory",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delivery.timeout.ms",
+    "linger.ms",
+    "max.block.ms",
+    "max.in.flight.requests.per.connection",
+    "max.request.size",
+    "metadata.max.idle.ms",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "retries",
+)
+
+#: Options that Spark's Kafka source and sink forbid too, or that would change the meaning, and why.
+REFUSED = {PREFIX + name: reason for name, reason in _REFUSED.items()}
+#: Options that are accepted with a warning, where they are not options of their own.
+IGNORED = frozenset(PREFIX + name for name in _IGNORED)

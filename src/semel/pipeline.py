@@ -40,7 +40,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A topic to look things up in: every batch reads it as a table, with all that is in it by then."""
+    """A topic to look things up in: a table with the newest record of each key, which every batch reads anew.
+
+    Its records have keys. A record whose value is null deletes its key.
+    """
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)

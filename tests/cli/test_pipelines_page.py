@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from support.pages import blocks, sessions
 from support.sparking import create
 
 import semel
-from semel.client import Client, Producer
+from semel.client import Client, Consumer, Producer
 
 PAGE = Path(__file__).parents[2] / "docs/pipelines.md"
 
@@ -30,9 +31,13 @@ def like(text: str) -> list[list[str]]:
 def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
     create(broker.bootstrap_servers, ("orders", 2), ("customers", 1), ("invoices", 2), ("large-orders", 1))
     with Client(broker.bootstrap_servers) as client, Producer(client) as producer:
-        producer.send("customers", json.dumps({"customer": "a", "country": "CH"}).encode())
+        for country in ("CH", "FR"):
+            for customer in ("a", "b"):
+                row = {"customer": customer, "country": country}
+                producer.send("customers", json.dumps(row).encode(), key=customer.encode())
+        producer.send("customers", None, key=b"b")
         for number in range(100):
-            order = {"order": number, "customer": "a", "amount": number * 2}
+            order = {"order": number, "customer": "ab"[number % 2], "amount": number * 2}
             producer.send("orders", json.dumps(order).encode(), key=b"%d" % number)
     (file,) = blocks(PAGE, "python")
     (tmp_path / "billing.py").write_text(file)
@@ -62,6 +67,12 @@ def test_the_page(broker: semel.Embedded, tmp_path: Path) -> None:
         else:
             answer = json.loads(ran.stdout)
             assert (answer["inputs"], answer["found"], answer["is_right"]) == (100, 50, True)
+
+    with Client(broker.bootstrap_servers) as client, Consumer(client, "invoices") as consumer:
+        invoices = [json.loads(record.value or b"") for record in consumer.read_to_end()]
+    # The customers were updated, and one of them deleted: an order has one invoice all the same.
+    countries = Counter((each["customer"], each.get("country")) for each in invoices)
+    assert countries == {("a", "FR"): 50, ("b", None): 50}
 
 
 @pytest.mark.parametrize("word", ["Topic", "Lookup", "Delta"])

@@ -20,11 +20,13 @@ from semel.spark.errors import (
     DataLoss,
     DecidedTransactionLost,
     JavaNotFound,
+    KeyMissing,
     OptionError,
     PipelineError,
     PipelineFenced,
     PipelineMismatch,
     SnapshotOvertaken,
+    TableTooLarge,
 )
 from semel.spark.running import start
 from semel.spark.session import session
@@ -33,12 +35,14 @@ __all__ = [
     "DataLoss",
     "DecidedTransactionLost",
     "JavaNotFound",
+    "KeyMissing",
     "OptionError",
     "PipelineError",
     "PipelineFenced",
     "PipelineMismatch",
     "SemelDataSource",
     "SnapshotOvertaken",
+    "TableTooLarge",
     "session",
     "start",
 ]

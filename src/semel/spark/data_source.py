@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from semel.spark.delta.resume import ResumingReader
 from semel.spark.errors import OptionError
+from semel.spark.newest import NewestReader
 from semel.spark.options import SinkOptions, SourceOptions, check_source_names
 from semel.spark.sink import BatchWriter, StreamWriter
 from semel.spark.source import BatchReader
@@ -42,9 +43,10 @@ class SemelDataSource(DataSource):
         names = [name for name in COLUMNS if name != "headers" or wants_headers]
         return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> BatchReader | NewestReader:
         """Read once."""
-        return BatchReader(SourceOptions.of(self.options, is_stream=False), _columns(schema))
+        options = SourceOptions.of(self.options, is_stream=False)
+        return (NewestReader if options.is_newest_by_key else BatchReader)(options, _columns(schema))
 
     def streamReader(self, schema: StructType) -> ResumingReader:  # noqa: N802 - Spark's name
         """Read for ever."""

@@ -13,6 +13,14 @@ class SnapshotOvertaken(Exception):
     """Compaction has removed records of a snapshot before they were read."""
 
 
+class KeyMissing(Exception):
+    """A record of a table has no key."""
+
+
+class TableTooLarge(Exception):
+    """A table has more than one task can keep."""
+
+
 class PipelineError(Exception):
     """The sink cannot go on without a risk for exactly-once, so the query stops."""
 

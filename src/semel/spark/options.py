@@ -1,7 +1,7 @@
 """The options of the source and of the sink, checked before anything is sent.
 
 Names and meanings are those of Spark's own Kafka source and sink, to the letter; `pipeline.id`, `snapshot`,
-`delivery.guarantee` and `transaction.timeout.ms` are ours. How they are read is in `given`.
+`newestByKey`, `delivery.guarantee` and `transaction.timeout.ms` are ours. How they are read is in `given`.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ SOURCE = (
     "groupIdPrefix",
     "kafka.group.id",
 )
-ONLY_BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "snapshot")
+ONLY_BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "snapshot", "newestByKey")
 ONLY_STREAM = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -118,6 +118,7 @@ class SourceOptions:
     retries: Retries
     partitions_age_s: float  # how long the list of partitions is believed
     is_snapshot: bool
+    is_newest_by_key: bool
 
     @property
     def reading_address(self) -> Address:
@@ -167,6 +168,7 @@ class SourceOptions:
             retries=retries,
             partitions_age_s=given.number("partition.metadata.cache.ttl.ms", 0, least=0) / 1000,
             is_snapshot=not is_stream and given.flag("snapshot", False),
+            is_newest_by_key=not is_stream and given.flag("newestByKey", False),
         )
         if found.is_snapshot:
             _check_snapshot(found)

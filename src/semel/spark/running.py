@@ -113,7 +113,7 @@ def _result(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place: Pl
 def _load(spark: SparkSession, source: Source, place: Place, pipeline_id: str) -> DataFrame:
     options = {**place.cluster, "subscribe": source.name, **source.options}
     if isinstance(source, Lookup):
-        return spark.read.format("semel").options(**options).load()
+        return spark.read.format("semel").options(**{"newestByKey": "true", **options}).load()
     return spark.readStream.format("semel").options(**{"pipeline.id": pipeline_id, **options}).load()
 
 

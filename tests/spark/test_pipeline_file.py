@@ -230,5 +230,15 @@ def test_explanations() -> None:
     assert explain(PySparkException(deep)) == "ValueError: two\nlines"
     plain = "[UNRESOLVED_COLUMN] There is no `vale`. SQLSTATE: 42703; line 1 pos 0;\n'Project ['vale]"
     assert explain(PySparkException(plain)) == "[UNRESOLVED_COLUMN] There is no `vale`."
+    headed = (
+        "[STREAM_FAILED] Query [id = x] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed to "
+        "initialize Python data source writer: semel.spark.errors.PipelineError: the table is gone:\nall "
+        "of it\n\nThe above exception was the direct cause of the following exception:\n\n"
+        f"Traceback (most recent call last):\n{frame}_pickle.PicklingError: Could not serialize object"
+    )
+    assert explain(PySparkException(headed)) == "the table is gone:\nall of it"
+    assert not is_passing(PySparkException(headed))
+    away = headed.replace("spark.errors.PipelineError", "client.errors.ConnectionLost")
+    assert is_passing(PySparkException(away))
     assert not is_passing(PySparkException(pages))
     assert is_passing(PySparkException(f"{frame}semel.client.errors.BrokerUnreachable: no broker answers"))

@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from semel.spark.delta.resume import ResumingReader
+from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 from semel.spark.newest import NewestReader
 from semel.spark.options import SinkOptions, SourceOptions, check_source_names
@@ -25,6 +26,7 @@ COLUMNS = {
 }
 
 
+@faces_spark
 class SemelDataSource(DataSource):
     """Topics as tables and streams."""
 

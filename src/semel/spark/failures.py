@@ -7,11 +7,13 @@ _BEHIND = ("\n=== Streaming Query ===", "\n\tat ", "\nDriver stacktrace:", "\nJV
 _TRACEBACK = "Traceback (most recent call last):\n"
 _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
+#: How `edge` lets an error of ours begin. No trace comes before it.
+_HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
 #: Failures that a new start gets over: the broker was away, compaction was faster than a lookup, or one of
 #: Spark's Python processes died.
 _PASSING = re.compile(
-    r"^semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
-    r"|^semel\.spark\.errors\.SnapshotOvertaken: "
+    r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
+    r"|(?:^|: )semel\.spark\.errors\.SnapshotOvertaken: "
     r"|Start the query again; it finishes the batch"
     r"|Python worker (exited unexpectedly|failed to connect back)",
     re.MULTILINE,
@@ -24,8 +26,14 @@ def is_passing(error: BaseException) -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """Why a query failed: the Python error at the bottom of it if there is one, or what Spark says first."""
+    """Why a query failed: the Python error in it if there is one, or what Spark says first.
+
+    It is the headline that our data source gives its errors, else the error at the end of the last trace.
+    """
     text = str(error)
+    headline = _HEADLINE.search(text.partition(_TRACEBACK)[0])
+    if headline is not None:
+        return headline[1]
     for mark in _BEHIND:
         text = text.partition(mark)[0]
     _, found, trace = text.rpartition(_TRACEBACK)

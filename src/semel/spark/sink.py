@@ -21,6 +21,7 @@ from semel.client.offsets import Partition
 from semel.spark import pipeline, planning
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
+from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.outputs import merged
@@ -130,6 +131,7 @@ class _Writer:
         return rows
 
 
+@faces_spark
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
@@ -168,6 +170,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         return planning.plan_stream(self._client, self._pipeline_id, checkpoint, self._options.topic)
 
 
+@faces_spark
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame once, or once for each version if it has one."""
 

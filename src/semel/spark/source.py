@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from semel.spark.clients import connect
+from semel.spark.edge import faces_spark
 from semel.spark.limits import Admission, now_s, split
 from semel.spark.log_ends import LogEnds
 from semel.spark.options import SourceOptions, Where
@@ -46,6 +47,7 @@ class RangePartition(InputPartition):
         self.range = wanted
 
 
+@faces_spark
 class BatchReader(DataSourceReader):
     """Reads a fixed range of every partition."""
 
@@ -75,6 +77,7 @@ class BatchReader(DataSourceReader):
         return read_range(client, partition.range, self._options, self._columns)
 
 
+@faces_spark
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Decides, batch after batch, how far to read."""
 

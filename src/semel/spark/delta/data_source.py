@@ -13,9 +13,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.spark.delta.options import DeltaOptions
+from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError
 
 
+@faces_spark
 class DeltaDataSource(DataSource):
     """Delta tables as sinks."""
 

@@ -11,11 +11,13 @@ from typing import Any
 from semel.client import Client
 from semel.spark.clients import connect
 from semel.spark.delta.group import Group, follow, read_group
+from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
 from semel.spark.options import Where
 from semel.spark.source import StreamReader
 
 
+@faces_spark
 class ResumingReader(StreamReader):
     """The source of streams, which asks a table first."""
 

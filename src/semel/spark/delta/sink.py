@@ -20,6 +20,7 @@ from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.pipeline import Plan
 from semel.spark.delta.storage import Storage
+from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
 from semel.spark.versions import current_stream_run, refuse_second_write
 
@@ -34,6 +35,7 @@ class Written(WriterCommitMessage):
     stream_run: str | None = None  # of the query whose foreachBatch writes
 
 
+@faces_spark
 class _Writer:
     """What both writers share."""
 
@@ -79,6 +81,7 @@ class _Writer:
             pipeline.commit(self._options, plan, winners, added, stream_run)
 
 
+@faces_spark
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
@@ -100,6 +103,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         return pipeline.plan_stream(self._options, self._schema, Checkpoint(self._options.checkpoint))
 
 
+@faces_spark
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame once."""
 

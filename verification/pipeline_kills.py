@@ -1,8 +1,10 @@
 """Random kills of broker, driver, JVM and Python workers over one long pipeline: 0 lost, 0 doubled.
 
-A feeder writes numbers, a pipeline copies them, and at random moments one of the processes gets SIGKILL. A
-supervisor starts again what does not run, as an operator's would. A seed fixes who is killed and how long
-after the last progress, not what that one was doing.
+A feeder writes numbers, a pipeline copies them, and one of the processes gets SIGKILL at a random moment of a
+batch: when Spark has written the batch to the offsets log of the checkpoint, and not yet to the commits log.
+A supervisor starts again what does not run, as an operator's would. A broker that was killed comes back with
+Semel's extensions of the protocol or without them. A seed fixes who is killed, how long after the last
+progress and how long after the beginning of the batch, not what that one was doing.
 """
 
 import random
@@ -36,7 +38,10 @@ MOMENT_SECONDS: Final = 1.5
 """A kill comes this long after the pipeline has got further, at most: a few batches."""
 PROGRESS_SECONDS: Final = 120.0
 """How long it may take until the pipeline gets further, with a start of Spark and a broker."""
+IN_BATCH_SECONDS: Final = 0.4
+"""A kill comes this long after a batch has begun, at most: less than most batches take."""
 RECORDS_EACH_SECOND: Final = 500
+WITHOUT_EXTENSIONS: Final = ("--set", "semel.extensions.enable=false")
 
 
 class Feeder(threading.Thread):
@@ -94,12 +99,15 @@ class Chaos:
         self.pipeline.source_options["maxOffsetsPerTrigger"] = 20 * RECORDS_EACH_SECOND
         self.driver = DriverProcess(self.pipeline, is_endless=True)
         self.killed: Counter[str] = Counter()
+        self.in_batch = 0
+        """How many of the kills found a batch in the offsets log that was not in the commits log."""
         self.starts = 0
         self._seen: set[psutil.Process] = set()
 
     def supervise(self) -> None:
         """Start again what does not run."""
         if self.broker.process is None:
+            self.broker.options = self.chance.choice([(), WITHOUT_EXTENSIONS])
             self.broker.start()
         if not self.driver.is_alive:
             self.driver.start()
@@ -122,9 +130,10 @@ class Chaos:
         self._seen.update(self.driver.processes())
 
     def kill_somebody(self) -> str:
-        """SIGKILL for one of them, at a random moment."""
+        """SIGKILL for one of them, at a random moment of a batch."""
         time.sleep(self.chance.uniform(0, MOMENT_SECONDS))  # the moment is what is random here
         victim = self.chance.choice(["broker", "driver", "JVM", "Python worker", "Python worker"])
+        self._await_batch()
         self._seen.update(self.driver.processes())
         if victim == "broker":
             self.broker.kill()
@@ -136,7 +145,25 @@ class Chaos:
                 return self.kill_somebody()  # it has stopped by itself just now, or has not begun
             _kill(self.chance.choice(found))
         self.killed[victim] += 1
+        self.in_batch += self._batch() is not None
         return victim
+
+    def _await_batch(self) -> None:
+        """Until some time has passed since a batch began that has not ended."""
+        deadline = time.monotonic() + PROGRESS_SECONDS
+        while True:
+            self.supervise()
+            if self._batch() is not None:
+                time.sleep(self.chance.uniform(0, IN_BATCH_SECONDS))
+                if self._batch() is not None:
+                    return
+            assert time.monotonic() < deadline, f"no batch within {PROGRESS_SECONDS} seconds"
+            time.sleep(0.001)
+
+    def _batch(self) -> int | None:
+        """The batch that is in the offsets log of the checkpoint, and not in the commits log."""
+        begun, ended = (_newest(self.pipeline.checkpoint / name) for name in ("offsets", "commits"))
+        return begun if begun > ended else None
 
     def finish(self) -> None:
         """Let the pipeline do what is left, and stop."""
@@ -162,6 +189,11 @@ def _or(ask: Callable[[], T], otherwise: T) -> T:
         return otherwise
 
 
+def _newest(log: Path) -> int:
+    """The newest batch of a log of the checkpoint; -1 if it has none."""
+    return max((int(each.name) for each in log.glob("*") if each.name.isdigit()), default=-1)
+
+
 def _is_java(process: psutil.Process) -> bool:
     try:
         return process.name() == "java"
@@ -182,6 +214,8 @@ class Killed:
 
     seed: int
     victims: Counter[str]
+    in_batch: int
+    """How many of them came in the middle of a batch."""
     starts: int
     """Of the driver."""
     records: int
@@ -198,14 +232,15 @@ class Killed:
     def __str__(self) -> str:
         victims = ", ".join(f"{number} × {name}" for name, number in sorted(self.victims.items()))
         return (
-            f"SEMEL_SEED={self.seed}; killed: {victims}; the driver was started {self.starts} times; "
+            f"SEMEL_SEED={self.seed}; killed: {victims}, {self.in_batch} in the middle of a batch; "
+            f"the driver was started {self.starts} times; "
             f"{self.records} records, {len(self.lost)} lost, {len(self.doubled)} doubled; "
             f"{'; '.join(self.problems) or 'nothing else is wrong'}"
         )
 
 
 def run(kills: int) -> Killed:
-    """Kill so often, then let the pipeline come to its end and compare."""
+    """Kill so often in the middle of a batch, then let the pipeline come to its end and compare."""
     seed = fresh_seed()
     with tempfile.TemporaryDirectory(prefix="semel-kills-") as name:
         directory = Path(name)
@@ -216,7 +251,8 @@ def run(kills: int) -> Killed:
             feeder.start()
             try:
                 what = "the start"
-                for _ in range(kills):
+                # One whose batch ended at the last moment does not count, and is followed by another.
+                while chaos.in_batch < kills:
                     chaos.await_progress(what)
                     what = f"the kill of a {chaos.kill_somebody()}"
                 chaos.await_progress(what)
@@ -232,7 +268,7 @@ def _judged(chaos: Chaos, feeder: Feeder, seed: int) -> Killed:
     bootstrap = chaos.broker.bootstrap
     expected = values(range(feeder.count))
     found = committed(bootstrap, "out")
-    killed = Killed(seed, chaos.killed, chaos.starts, feeder.count)
+    killed = Killed(seed, chaos.killed, chaos.in_batch, chaos.starts, feeder.count)
     killed.lost, killed.doubled = sorted(expected - found), sorted(found - expected)
     if feeder.failed or feeder.acknowledged != feeder.count:
         killed.problems.append(

@@ -150,6 +150,7 @@ def pipeline(count: int) -> Iterator[Found]:
     """Kills of a pipeline on Spark."""
     ran = pipeline_kills.run(count)
     yield Found("kills of a pipeline", ran.kills, count, str(ran.seed), str(ran))
+    yield Found("kills of a pipeline in the middle of a batch", ran.in_batch, count, str(ran.seed))
     bad = len(ran.lost) + len(ran.doubled) + len(ran.problems)
     yield Found("lost, doubled or left open by kills of a pipeline", bad, 0, str(ran.seed))
 

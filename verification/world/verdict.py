@@ -12,7 +12,10 @@ from semel.spark.failures import explain
 from verification.world.truth import Expected
 
 #: What Spark says when the process that commits ends itself, and what the fault behind the commit raises.
-_FAULTS = re.compile(r"Python worker (exited unexpectedly|failed to connect back)|a fault after all was done")
+_FAULTS = re.compile(
+    r"Python worker (exited unexpectedly|failed to connect back)|Writing job failed"
+    r"|a fault after all was done"
+)
 #: The sink plans when Spark pickles it, and Spark says so before it says what the plan has raised.
 _WRAPPED = re.compile(r"^PicklingError: Could not serialize object: \w+: ")
 _SHOWN = 8

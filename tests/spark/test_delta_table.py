@@ -427,6 +427,14 @@ def test_batches_follow_each_other_and_one_that_the_table_has_is_not_written_aga
     assert unnamed_files(tmp_path / "table") == []
 
 
+def test_two_copies_on_one_checkpoint_are_told_so(client: Client, bootstrap: str, tmp_path: Path) -> None:
+    query = Query(tmp_path, bootstrap, "q")
+    first, second = query.plan(0, 10, began=0), query.plan(0, 10, began=0)
+    query.commit(second, query.write(second, 1))
+    with pytest.raises(PipelineFenced, match="on the same checkpoint has written to the table"):
+        query.commit(first, query.write(first, 2))
+
+
 def test_of_two_copies_one_goes_on(client: Client, bootstrap: str, tmp_path: Path) -> None:
     first, second = Query(tmp_path, bootstrap, "first"), Query(tmp_path, bootstrap, "second")
     plans = [each.plan(0, 10, began=0) for each in (first, second)]

@@ -3,6 +3,7 @@
 All of it in both forms: with what only Semel has (*together*), and with what every broker has (*portable*).
 """
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from semel.spark import (
     PipelineError,
     PipelineFenced,
     PipelineMismatch,
+    fencing,
     pipeline,
     planning,
 )
@@ -58,6 +60,13 @@ def client(semel_broker: Embedded, form: str) -> Iterator[Client]:
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
         assert serves_group_commit(client) is (form == TOGETHER)
         yield client
+
+
+@pytest.fixture(autouse=True)
+def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the other copy decides nothing, there is nothing to wait for."""
+    if request.function is not test_two_copies_on_one_checkpoint_are_told_so:
+        monkeypatch.setattr(fencing, "OTHER_DECIDES_S", 0.0)
 
 
 def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:
@@ -133,6 +142,23 @@ def test_a_copy_that_was_stopped_takes_over_when_it_is_started_again(client: Cli
     with pytest.raises(PipelineFenced, match="It is query first, which has decided batch 1"):
         pipeline.decide(client, taken, [])
     assert output(client) == [b"of the first"]
+
+
+def test_two_copies_on_one_checkpoint_are_told_so(
+    client: Client, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, "q")
+    first = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    second = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    words = f"another copy of this query runs on the same checkpoint, and as pipeline '{NAME}' it has taken"
+    with Client(semel_broker.bootstrap_servers, timeout_s=5) as other:
+        # It decides while the first waits to learn who has taken over.
+        successor = threading.Thread(target=pipeline.decide, args=(other, second, []))
+        successor.start()
+        with pytest.raises(PipelineFenced, match=words) as fenced:
+            pipeline.decide(client, first, [])
+        successor.join()
+    assert "It has decided batch 0" in str(fenced.value)
 
 
 def test_a_copy_that_is_behind_stops_without_harm_to_the_other(client: Client, tmp_path: Path) -> None:

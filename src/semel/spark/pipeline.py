@@ -49,9 +49,9 @@ from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.spark import decision as decisions
 from semel.spark.decision import Decision, Input, remembered
 from semel.spark.errors import DecidedTransactionLost, PipelineError, PipelineFenced
+from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_written
 from semel.spark.vectors import Spans, TopicIds
-from semel.spark.versions import is_write
 from semel.wire.messages import ListTransactionsRequest
 
 ONGOING = "Ongoing"
@@ -116,7 +116,7 @@ def begin_attempt(
         attempt.begin()
     except KafkaError as error:
         if error.code in FENCED:
-            raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run)) from error
+            raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run, plan.query_id)) from error
         raise
     return attempt
 
@@ -166,7 +166,8 @@ def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
 def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
     """Raise what the refusal of a decision means, if it means more than it says."""
     if error.code in FENCED:
-        raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run)) from error
+        text = fenced_text(client, plan.pipeline_id, plan.run, plan.query_id, waits=True)
+        raise PipelineFenced(text) from error
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise PipelineError(
             f"{error} The offsets of the input are committed where the output is written, so source "
@@ -180,21 +181,6 @@ def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
         f"of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
         "transaction.timeout.ms (on Semel semel.attempt.timeout.ms), or the machine of the broker was "
         "restarted. Start the query again"
-    )
-
-
-def fenced_text(client: Client, pipeline_id: str, run: Identity | None) -> str:
-    """What a copy says that has to stop. It names the other one, as soon as that has decided anything."""
-    other = "It has decided nothing yet"
-    with suppress(KafkaError, ClientError, PipelineError):
-        last = decisions.read_committed(client, pipeline_id, require_stable=False).decision
-        if last is not None and run is not None and last.run > run:
-            other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
-            if is_write(last):
-                other = "It is another batch write"
-    return (
-        f"another copy of pipeline {pipeline_id!r} has taken over, so this one stops. {other}. What this one "
-        "wrote in this batch does not count; the other one writes it"
     )
 
 

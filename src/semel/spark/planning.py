@@ -16,8 +16,9 @@ from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.continuity import inputs_after, is_done
 from semel.spark.decision import BEGINNING, Committed, Decision
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
+from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_outputs
-from semel.spark.pipeline import FENCED, ONGOING, Plan, fenced_text, finish, sweep
+from semel.spark.pipeline import FENCED, ONGOING, Plan, finish, sweep
 from semel.spark.vectors import Span
 from semel.spark.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
@@ -117,7 +118,7 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
         if error.code in FENCED:
             # Said once: whoever starts this query again wants it to run here, and not there.
             runs.forget(pipeline_id, query_id)
-            raise PipelineFenced(fenced_text(client, pipeline_id, mine)) from error
+            raise PipelineFenced(fenced_text(client, pipeline_id, mine, query_id, waits=True)) from error
         raise
     runs.remember(pipeline_id, query_id, run)
     return run

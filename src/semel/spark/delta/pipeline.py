@@ -264,9 +264,12 @@ def _check_number(table: Table, plan: Plan) -> None:
     position = read_position(table, plan.app)
     if position.number >= plan.number:
         by = position.recent.get(position.number)
+        where = (
+            " on the same checkpoint" if by is not None and by.query_id == plan.query_id != NO_QUERY else ""
+        )
         who = "" if by is None else f" (commit {by.number} of it, by run {by.run})"
         raise PipelineFenced(
-            f"another copy of pipeline {plan.app!r} has written to the table since this batch was "
+            f"another copy of pipeline {plan.app!r}{where} has written to the table since this batch was "
             f"planned{who}, so this one stops. What it wrote in this batch does not count"
         )
 

@@ -1,0 +1,54 @@
+"""What a driver says that has to stop because another copy of its pipeline has taken over.
+
+A broker that fences a producer does not say for whom. The notes of the last decision do, as soon as the other
+copy has made one. That takes it a batch, so a driver waits a moment for it. Two copies that have one
+checkpoint are the same query to Spark, and have the same query id.
+"""
+
+import time
+from contextlib import suppress
+
+from semel.client import Client, ClientError, Identity, KafkaError
+from semel.spark import decision as decisions
+from semel.spark.decision import BEGINNING, Decision
+from semel.spark.errors import PipelineError
+from semel.spark.versions import is_write
+
+#: How long a driver waits for a decision of the other copy. The first batch of a driver takes seconds.
+OTHER_DECIDES_S, POLL_S = 10.0, 0.2
+
+
+def fenced_text(
+    client: Client, pipeline_id: str, run: Identity | None, query_id: str, *, waits: bool = False
+) -> str:
+    """Why this copy stops, and which one goes on, as far as that is known."""
+    last = _decision_of_other(client, pipeline_id, run, OTHER_DECIDES_S if waits else 0.0)
+    who, other = f"another copy of pipeline {pipeline_id!r}", "It has decided nothing yet"
+    if last is not None and is_write(last):
+        other = "It is another batch write"
+    elif last is not None and last.query_id == query_id:
+        who = f"another copy of this query runs on the same checkpoint, and as pipeline {pipeline_id!r} it"
+        other = f"It has decided batch {last.batch_id}"
+    elif last is not None:
+        other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
+    return (
+        f"{who} has taken over, so this one stops. {other}. What this one wrote in this batch does not "
+        "count; the other one writes it"
+    )
+
+
+def _decision_of_other(
+    client: Client, pipeline_id: str, run: Identity | None, wait_s: float
+) -> Decision | None:
+    """The last decision of a newer run, if there is one within `wait_s`."""
+    deadline = time.monotonic() + wait_s
+    # The broker may be away by now. What is known without it is said all the same.
+    with suppress(KafkaError, ClientError, PipelineError):
+        while run is not None:
+            last = decisions.read_committed(client, pipeline_id, require_stable=False).decision
+            if last is not None and last.run > run and last.number != BEGINNING:
+                return last
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(POLL_S)
+    return None

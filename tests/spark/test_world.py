@@ -18,6 +18,10 @@ from verification.world.world import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
+LONG = pytest.mark.long
+SINKS = ["topic", pytest.param("table", marks=LONG)]
+LOST = [pytest.param(False, id="checkpoint kept", marks=LONG), pytest.param(True, id="checkpoint lost")]
+
 
 @pytest.fixture
 def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
@@ -28,14 +32,14 @@ def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     print(world.told())  # noqa: T201 - shown when a test fails
 
 
-@pytest.fixture(params=["topic", pytest.param("table", marks=pytest.mark.long)])
+@pytest.fixture(params=SINKS)
 def job(world: World, request: pytest.FixtureRequest) -> Job:
     """A pipeline that has done two batches of the topic `in-a`, and has copies of its checkpoint of each."""
     job = world.job("in-a", writes_table=request.param == "table")
     return started(world, job)
 
 
-@pytest.fixture(params=["topic", pytest.param("table", marks=pytest.mark.long)])
+@pytest.fixture(params=SINKS)
 def pattern_job(world: World, request: pytest.FixtureRequest) -> Job:
     """The same for all topics that match a pattern."""
     job = world.job("in-.*", is_pattern=True, writes_table=request.param == "table")
@@ -75,11 +79,13 @@ def test_an_older_checkpoint_and_a_new_topic(world: World, pattern_job: Job) -> 
     go_on(world, pattern_job)
 
 
+@LONG
 def test_an_older_checkpoint(world: World, job: Job) -> None:
     world.restore_checkpoint(job)
     go_on(world, job)
 
 
+@LONG
 def test_two_queries_swap_their_checkpoints(world: World, job: Job) -> None:
     other = started(world, world.job("in-a"))
     world.write("in-a")
@@ -89,6 +95,7 @@ def test_two_queries_swap_their_checkpoints(world: World, job: Job) -> None:
         go_on(world, each)
 
 
+@LONG
 def test_a_query_gets_a_copy_of_the_checkpoint_of_another(world: World, job: Job) -> None:
     other = world.job("in-a")
     world.copy_checkpoint(job, other)
@@ -99,7 +106,9 @@ def test_a_query_gets_a_copy_of_the_checkpoint_of_another(world: World, job: Job
 # ---- topics
 
 
-@pytest.mark.parametrize("count", [0, 5, 20, 50])
+@pytest.mark.parametrize(
+    "count", [pytest.param(0, marks=LONG), 5, pytest.param(20, marks=LONG), pytest.param(50, marks=LONG)]
+)
 def test_an_input_topic_is_made_again(world: World, job: Job, count: int) -> None:
     """With fewer records than were read of the old one, as many, or more."""
     world.recreate("in-a")
@@ -107,7 +116,7 @@ def test_an_input_topic_is_made_again(world: World, job: Job, count: int) -> Non
     go_on(world, job)
 
 
-@pytest.mark.parametrize("count", [5, 50])
+@pytest.mark.parametrize("count", [5, pytest.param(50, marks=LONG)])
 def test_one_of_two_input_topics_is_made_again(world: World, count: int) -> None:
     world.create("in-b")
     job = started(world, world.job("in-a,in-b"))
@@ -116,6 +125,7 @@ def test_one_of_two_input_topics_is_made_again(world: World, count: int) -> None
     go_on(world, job)
 
 
+@LONG
 @pytest.mark.parametrize("count", [5, 50])
 def test_an_input_topic_is_made_again_and_the_checkpoint_is_lost(world: World, job: Job, count: int) -> None:
     """The group of the pipeline has offsets of the topic that is gone."""
@@ -131,6 +141,7 @@ def test_an_output_is_made_again(world: World, job: Job) -> None:
     go_on(world, job)
 
 
+@LONG
 def test_an_output_is_made_again_and_the_checkpoint_is_lost(world: World, job: Job) -> None:
     world.recreate_output(job)
     world.lose_checkpoint(job)
@@ -138,6 +149,7 @@ def test_an_output_is_made_again_and_the_checkpoint_is_lost(world: World, job: J
     go_on(world, job)
 
 
+@LONG
 def test_records_are_deleted_before_they_are_read(world: World, job: Job) -> None:
     world.write("in-a", 10)
     world.delete_records(("in-a", 0), 13)
@@ -146,9 +158,25 @@ def test_records_are_deleted_before_they_are_read(world: World, job: Job) -> Non
     go_on(world, job)
 
 
+@LONG
+@pytest.mark.parametrize("fault", ["before_decision", "after_decision"])
+def test_a_compacted_input(world: World, fault: str) -> None:
+    """What compaction took away is no loss, and what was read before does not count again."""
+    world.create("in-b", 1, is_compacted=True)
+    job = started(world, world.job("in-a,in-b", batch_max=7))
+    world.write("in-b", 30)
+    assert world.run(job, fault=fault).end is End.FAULT
+    world.await_compaction("in-b")
+    assert world.run(job).end is End.WELL
+    world.write("in-b", 30)
+    world.await_compaction("in-b")
+    go_on(world, job)
+
+
 # ---- groups
 
 
+@LONG
 def test_a_group_is_deleted(world: World, job: Job) -> None:
     world.delete_group(job)
     world.write("in-a")
@@ -161,8 +189,10 @@ def test_group_and_checkpoint_are_deleted(world: World, job: Job) -> None:
     go_on(world, job)
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
-@pytest.mark.parametrize("sink", ["topic", pytest.param("table", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "is_lost", [False, pytest.param(True, marks=LONG)], ids=["checkpoint kept", "checkpoint lost"]
+)
+@pytest.mark.parametrize("sink", SINKS)
 def test_the_first_batch_is_not_in_the_commits_log_and_the_group_is_deleted(
     world: World, sink: str, is_lost: bool
 ) -> None:
@@ -176,7 +206,7 @@ def test_the_first_batch_is_not_in_the_commits_log_and_the_group_is_deleted(
     go_on(world, job)
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
+@pytest.mark.parametrize("is_lost", LOST)
 def test_the_offsets_of_one_partition_are_deleted(world: World, job: Job, is_lost: bool) -> None:
     world.delete_offsets(job, [("in-a", 1)])
     if is_lost:
@@ -185,9 +215,11 @@ def test_the_offsets_of_one_partition_are_deleted(world: World, job: Job, is_los
     go_on(world, job)
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
-@pytest.mark.parametrize("partitions", [(1,), (0, 1)], ids=["one partition", "all partitions"])
-@pytest.mark.parametrize("to", ["earliest", "latest", "4"])
+@pytest.mark.parametrize("is_lost", LOST)
+@pytest.mark.parametrize(
+    "partitions", [(1,), pytest.param((0, 1), marks=LONG)], ids=["one partition", "all partitions"]
+)
+@pytest.mark.parametrize("to", ["earliest", "latest", pytest.param("4", marks=LONG)])
 def test_offsets_are_reset(
     world: World, job: Job, to: str, partitions: tuple[int, ...], is_lost: bool
 ) -> None:
@@ -205,7 +237,10 @@ def test_offsets_are_reset(
 # ---- pipeline ids
 
 
-@pytest.mark.parametrize("change", ["another output", "another input", "nothing else"])
+@pytest.mark.parametrize(
+    "change",
+    ["another output", pytest.param("another input", marks=LONG), pytest.param("nothing else", marks=LONG)],
+)
 def test_another_query_takes_the_id(world: World, job: Job, change: str) -> None:
     reads = "in-a"
     if change == "another input":
@@ -221,8 +256,10 @@ def test_another_query_takes_the_id(world: World, job: Job, change: str) -> None
 # ---- the broker
 
 
-@pytest.mark.parametrize("count", [0, 5, 50])
-@pytest.mark.parametrize("is_lost", [False, True], ids=["checkpoint kept", "checkpoint lost"])
+@pytest.mark.parametrize("count", [pytest.param(0, marks=LONG), 5, pytest.param(50, marks=LONG)])
+@pytest.mark.parametrize(
+    "is_lost", [False, pytest.param(True, marks=LONG)], ids=["checkpoint kept", "checkpoint lost"]
+)
 def test_the_broker_is_restored_from_a_backup(world: World, job: Job, count: int, is_lost: bool) -> None:
     world.back_up()
     world.write("in-a")
@@ -234,6 +271,7 @@ def test_the_broker_is_restored_from_a_backup(world: World, job: Job, count: int
     go_on(world, job)
 
 
+@LONG
 @pytest.mark.parametrize("hours", [-48, 48, 240])
 def test_the_clock_of_the_broker_is_moved(world: World, job: Job, hours: int) -> None:
     world.restart(hours=hours)
@@ -242,6 +280,7 @@ def test_the_clock_of_the_broker_is_moved(world: World, job: Job, hours: int) ->
     go_on(world, job)
 
 
+@LONG
 @pytest.mark.parametrize("fault", ["before_decision", "after_decision"])
 def test_extensions_are_switched_in_the_middle_of_a_batch(world: World, fault: str) -> None:
     job = started(world, world.job("in-a"))

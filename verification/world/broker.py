@@ -42,6 +42,7 @@ class Broker:
         settings = {
             "auto.create.topics.enable": False,
             "semel.extensions.enable": self.has_extensions,
+            "log.cleaner.backoff.ms": 100,
         }
         with patch("semel.broker.broker.Clock", lambda: MovedClock(self.shift_ms)):
             self._running = semel.embedded(self.data, settings=settings, port=self._port).start()

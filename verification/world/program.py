@@ -166,7 +166,7 @@ def _recreate_output(turn: Turn) -> None:
 def _new_topic(turn: Turn) -> None:
     topic = f"in-new-{len(turn.world.inputs())}"
     if topic not in turn.world.inputs():
-        turn.world.create(topic, turn.chance.randint(1, 2))
+        turn.world.create(topic, turn.chance.randint(1, 2), is_compacted=turn.chance.random() < 0.2)
         turn.world.write(topic, turn.chance.randint(1, 6))
 
 
@@ -265,7 +265,7 @@ def play(world: World, chance: random.Random) -> None:
 def _declare(world: World, chance: random.Random) -> None:
     topics = ["in-a", "in-b"][: chance.choice([1, 1, 2])]
     for topic in topics:
-        world.create(topic, chance.randint(1, 3))
+        world.create(topic, chance.randint(1, 3), is_compacted=chance.random() < 0.1)
     for _ in range(chance.choice([1, 1, 2])):
         is_pattern = chance.random() < 0.4
         world.job(
@@ -295,7 +295,9 @@ def _helped(world: World, chance: random.Random, job: Job, outcome: Outcome) -> 
     words = outcome.words
     if "failOnDataLoss=false" in words and chance.random() < 0.5:
         return world.run(job, fails_on_loss=False)
-    if "checkpointLocation" in words and chance.random() < 0.8:
+    if "where the output ends" in words and chance.random() < 0.5:
+        world.rename(job)
+    elif "checkpointLocation" in words and chance.random() < 0.8:
         world.new_checkpoint(job)
     return world.run(job)
 

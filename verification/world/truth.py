@@ -26,6 +26,7 @@ class Entry:
     number: int
     offset: int
     fate: Fate
+    key: bytes | None = None
     is_deleted: bool = False
     """By DeleteRecords."""
 
@@ -45,14 +46,19 @@ class Truth:
     logs: dict[Partition, list[Entry]] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     """Committed records of logs that are no longer there: they may have been counted before they went."""
+    compacted: set[str] = field(default_factory=set)
+    """The topics in which a record goes when a later one has its key, whether or not it was read before."""
 
-    def create(self, topic: str, partitions: int, first: int = 0) -> None:
+    def create(self, topic: str, partitions: int, first: int = 0, *, is_compacted: bool = False) -> None:
         """A topic has these partitions from now on."""
+        if is_compacted:
+            self.compacted.add(topic)
         for number in range(first, partitions):
             self.logs[topic, number] = []
 
     def delete(self, topic: str) -> None:
         """A topic is gone, and its records with it."""
+        self.compacted.discard(topic)
         for key in [key for key in self.logs if key[0] == topic]:
             self.gone.update(each.number for each in self.logs.pop(key) if each.fate is Fate.COMMITTED)
 
@@ -65,6 +71,15 @@ class Truth:
         return self.gone | {
             each.number for log in self.logs.values() for each in log if each.fate is Fate.COMMITTED
         }
+
+    def _replaced(self) -> set[int]:
+        """Records of compacted topics that a later one replaces."""
+        replaced = set()
+        for (topic, _), log in self.logs.items():
+            if topic in self.compacted:
+                last = {each.key: each.number for each in log if each.fate is not Fate.ABORTED}
+                replaced.update(each.number for each in log if last.get(each.key) != each.number)
+        return replaced
 
     def expected(self, read: Iterable[Partition], begun: set[Partition], forgiven: set[int]) -> Expected:
         """What an output must hold whose pipeline reads these partitions.
@@ -80,5 +95,5 @@ class Truth:
                     break
                 if each.fate is Fate.COMMITTED and not (each.is_deleted and key not in begun):
                     once.add(each.number)
-        once -= forgiven
+        once -= forgiven | self._replaced()
         return Expected(once, self.numbers() - once)

@@ -48,7 +48,7 @@ def outcome_of(error: BaseException, *, fault_was_asked: bool) -> Outcome:
     if is_ours(error, words):
         return Outcome(End.REFUSED, words)
     if fault_was_asked and _FAULTS.search(str(error)):
-        return Outcome(End.FAULT, words)
+        return Outcome(End.FAULT)
     raise Broken(f"failed without a refusal of ours: {words}\n{str(error)[-3_000:]}") from error
 
 

@@ -7,6 +7,7 @@ scenarios are written with.
 
 import copy
 import itertools
+import json
 import shutil
 import time
 from collections import Counter
@@ -20,14 +21,25 @@ from support.delta_faults import FaultyDelta
 from support.spark_faults import WAITING
 from support.waiting import until
 
-from semel.client import Admin, Client, Delivery, KafkaError, NewTopic, Producer, TransactionalProducer
+from semel.client import (
+    Admin,
+    Client,
+    Consumer,
+    Delivery,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TransactionalProducer,
+)
 from verification.world.broker import HOUR_MS, Broker
 from verification.world.job import RUN_SECONDS, Job, wait
 from verification.world.truth import Entry, Fate, Partition, Truth
 from verification.world.verdict import Broken, End, Outcome, compare, outcome_of
 
-#: Records stay until a step deletes them, whatever their timestamps and the broker's clock say.
-KEPT: Final = {"retention.ms": "-1"}
+#: Records are taken, and stay until a step deletes them, whatever their time and that of the broker are.
+KEPT: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+COMPACTED: Final = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"}
+KEYS: Final = 3
 TRANSACTION_MS: Final = 600_000
 #: Where a run can be stopped in the middle of a batch, by the sink that it writes with.
 TOPIC_FAULTS: Final = ("task", "before_decision", "after_decision", "raise_after")
@@ -82,13 +94,27 @@ class World:
 
     # ---- topics
 
-    def create(self, topic: str, partitions: int = 2, *, is_input: bool = True) -> None:
+    def create(
+        self, topic: str, partitions: int = 2, *, is_input: bool = True, is_compacted: bool = False
+    ) -> None:
         """Create a topic. What is written to an input is part of the truth."""
+        configs = KEPT | (COMPACTED if is_compacted else {})
         with Client(self.bootstrap) as client:
-            Admin(client).topics.create(NewTopic(topic, partitions=partitions, configs=KEPT))
+            Admin(client).topics.create(NewTopic(topic, partitions=partitions, configs=configs))
         if is_input:
-            self.truth.create(topic, partitions)
-        self.step(f"create topic {topic} with {partitions} partitions")
+            self.truth.create(topic, partitions, is_compacted=is_compacted)
+        self.step(f"create {'compacted ' * is_compacted}topic {topic} with {partitions} partitions")
+
+    def await_compaction(self, topic: str) -> None:
+        """Until the broker has taken away records of a compacted topic that later ones replace."""
+        written = sum(len(log) for key, log in self.truth.logs.items() if key[0] == topic)
+
+        def left() -> int:
+            with Client(self.bootstrap) as client, Consumer(client, topic) as consumer:
+                return sum(1 for _ in consumer.read_to_end())
+
+        until(lambda: left() < written // 2, RUN_SECONDS, f"the compaction of {topic}")
+        self.step(f"wait until {topic} is compacted")
 
     def grow(self, topic: str) -> Partition:
         """Add a partition."""
@@ -103,11 +129,12 @@ class World:
         """Delete an input topic and create it again."""
         self.finish_transaction()
         count = partitions or self.partitions(topic)
+        is_compacted = topic in self.truth.compacted
         with Client(self.bootstrap) as client:
             Admin(client).topics.delete(topic)
         self.truth.delete(topic)
         self.step(f"delete topic {topic}")
-        self.create(topic, count)
+        self.create(topic, count, is_compacted=is_compacted)
 
     def recreate_output(self, job: Job) -> None:
         """Delete what a job writes to, and create it again empty."""
@@ -206,17 +233,18 @@ class World:
         timestamp_ms: int | None,
     ) -> list[Entry]:
         where = itertools.cycle(range(self.partitions(topic)) if to is None else to)
-        sent: list[tuple[int, Delivery]] = []
+        sent: list[tuple[int, bytes, Delivery]] = []
         for number in itertools.islice(self._numbers, count):
-            value = b"%d" % number
-            sent.append(
-                (number, producer.send(topic, value, partition=next(where), timestamp_ms=timestamp_ms))
+            key = b"%d" % (number % KEYS)
+            delivery = producer.send(
+                topic, b"%d" % number, key=key, partition=next(where), timestamp_ms=timestamp_ms
             )
+            sent.append((number, key, delivery))
         producer.flush()
         entries = []
-        for number, delivery in sent:
+        for number, key, delivery in sent:
             done = delivery.result()
-            entries.append(Entry(number, done.offset, fate))
+            entries.append(Entry(number, done.offset, fate, key))
             self.truth.logs[topic, done.partition].append(entries[-1])
         return entries
 
@@ -280,6 +308,7 @@ class World:
         if wrong := compare(self.truth.expected(read, job.begun, excused), found):
             raise Broken(f"{job.name} ended without error, but its output is wrong: {wrong}")
         job.begun.update(read)
+        job.starting_offsets = None  # the group has the position now
         if job.checkpoint.exists():
             job.keep_copy()
 
@@ -349,6 +378,31 @@ class World:
         shutil.rmtree(other.checkpoint, ignore_errors=True)
         shutil.copytree(one.checkpoint, other.checkpoint)
         self.step(f"give {other.name} a copy of the checkpoint of {one.name}")
+
+    def rename(self, job: Job) -> bool:
+        """Go on under a new pipeline.id, with a new checkpoint and startingOffsets where the output ends.
+
+        Whether that can be said: what was counted of a partition has to be all up to some offset.
+        """
+        found = job.found(self.bootstrap)
+        starts: dict[str, dict[str, int]] = {}
+        for (topic, number), log in self.truth.logs.items():
+            if not job.matches(topic):
+                continue
+            counts = [each for each in log if each.fate is Fate.COMMITTED]
+            left = list(itertools.dropwhile(lambda each: each.number in found, counts))
+            if any(each.number in found for each in left):
+                return False
+            end = log[-1].offset + 1 if log else 0
+            starts.setdefault(topic, {})[str(number)] = left[0].offset if left else end
+        job.pipeline_id = f"{job.pipeline_id}-renamed"
+        job.starting_offsets = json.dumps(starts)
+        job.new_checkpoint()
+        self.step(
+            f"give {job.name} the pipeline.id {job.pipeline_id}, a new checkpointLocation and "
+            f"startingOffsets {job.starting_offsets}, where its output ends"
+        )
+        return True
 
     # ---- groups
 

@@ -220,6 +220,18 @@ def test_an_id_is_not_used_for_another_output(client: Client, tmp_path: Path) ->
         count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
 
 
+# ---- checkpoints of others
+
+
+def test_a_checkpoint_of_another_pipeline_is_noticed_without_new_input(client: Client) -> None:
+    """Without input there is no batch, and the sink is not asked."""
+    first = reader(client, startingOffsets="earliest", **{"pipeline.id": "first"})
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    second = reader(client, **{"pipeline.id": "second"})
+    with pytest.raises(PipelineMismatch, match=r"is that of pipeline 'first', and this query is .*'second'"):
+        second.latestOffset(end, second.getDefaultReadLimit())
+
+
 # ---- inputs that were created again
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
+from semel.spark.errors import PipelineMismatch
 from semel.spark.limits import Admission, now_s, split
 from semel.spark.log_ends import LogEnds
 from semel.spark.options import SourceOptions, Where
@@ -28,6 +29,7 @@ from semel.spark.positions import Positions
 from semel.spark.reading import Range, read_range
 from semel.spark.snapshot import Ended, plan, read_snapshot
 from semel.spark.vectors import (
+    PIPELINE,
     TopicIds,
     Vector,
     began_of,
@@ -95,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._positions.settle()
         partitions, ids = self._positions.layout()
         start = self._positions.resolve(self._options.start, partitions, "startingOffsets")
-        self._initial = to_json(start, ids=ids)
+        self._initial = to_json(start, ids=ids, pipeline_id=self._options.pipeline_id)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -107,19 +109,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; the start itself if there is nothing new."""
+        self._check_pipeline(start)
         begin, end, ids = self._log_ends.next(of_json(start), ids_of(start))
         if not isinstance(limit, ReadAllAvailable):
             # A query that ends with what is there now has nothing to wait for.
             may_wait = not self._log_ends.is_bounded
             end = self._admission.end(begin, end, may_wait=may_wait, now=now_s())
         if start == self._initial:
-            return to_json(end, began=begin, ids=ids)
-        return start if end == begin == of_json(start) else to_json(end, ids=ids)
+            return to_json(end, began=begin, ids=ids, pipeline_id=self._options.pipeline_id)
+        if end == begin == of_json(start):
+            return start
+        return to_json(end, ids=ids, pipeline_id=self._options.pipeline_id)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the log ends now, for progress reports."""
         partitions, ids = self._positions.layout()
-        return to_json(self._positions.ends(partitions), ids=ids)
+        ends = self._positions.ends(partitions)
+        return to_json(ends, ids=ids, pipeline_id=self._options.pipeline_id)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now, and then stop."""
@@ -132,6 +138,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids = ids_of(end)
         begin = without_topics(of_json(start) if began is None else began, recreated(ids_of(start), ids))
         return _tasks(_ranges(begin, of_json(end), ids), self._options)
+
+    def _check_pipeline(self, start: dict[str, Any]) -> None:
+        mine, known = self._options.pipeline_id, start.get(PIPELINE)
+        if mine is not None and known is not None and mine != known:
+            raise PipelineMismatch(
+                f"the checkpoint is that of pipeline {known!r}, and this query is pipeline {mine!r}, which "
+                "would not get what the other one has read. Start with a new checkpointLocation"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task."""

@@ -1,11 +1,13 @@
 """Offset vectors: how far a query has read, for every partition.
 
 In Spark's logs, in options and in progress reports a vector is JSON as Spark's Kafka source writes it:
-`{"orders": {"0": 23, "1": 42}}`. Two more entries have names that no topic can have:
+`{"orders": {"0": 23, "1": 42}}`. Three more entries have names that no topic can have:
 
 - `began:` is in the end of a query's first batch and says where the query began. Spark does not log that, and
   a first batch that is repeated must read the same records, even if `latest` has moved on.
 - `ids:` has the id of every topic. Offsets mean nothing in a topic that was deleted and created again.
+- `pipeline:` is the option `pipeline.id`. It shows that a checkpoint was copied to another pipeline, also while
+  there is no input and the sink has nothing to do.
 """
 
 import json
@@ -31,6 +33,7 @@ TopicIds: TypeAlias = dict[str, str]
 
 BEGAN = "began:"
 IDS = "ids:"
+PIPELINE = "pipeline:"
 
 
 def to_json(
@@ -38,6 +41,7 @@ def to_json(
     *,
     began: Mapping[Partition, int] | None = None,
     ids: Mapping[str, str] | None = None,
+    pipeline_id: str | None = None,
 ) -> dict[str, Any]:
     """The vector as Spark keeps it. Equal vectors are written equally, which is how Spark compares them."""
     found: dict[str, Any] = {}
@@ -47,6 +51,8 @@ def to_json(
         found[BEGAN] = to_json(began)
     if ids:
         found[IDS] = {topic: ids[topic] for topic in sorted(ids) if topic in found}
+    if pipeline_id is not None:
+        found[PIPELINE] = pipeline_id
     return found
 
 
@@ -54,7 +60,7 @@ def of_json(found: Mapping[str, Any]) -> Vector:
     """The vector that `to_json` wrote. ValueError if it is something else."""
     vector: Vector = {}
     for topic, partitions in found.items():
-        if topic in (BEGAN, IDS):
+        if topic in (BEGAN, IDS, PIPELINE):
             continue
         if not isinstance(partitions, dict):
             raise ValueError(f"{found!r} is no offset vector")

@@ -148,8 +148,8 @@ def test_two_copies_on_one_checkpoint_are_told_so(
     client: Client, semel_broker: Embedded, tmp_path: Path
 ) -> None:
     query = Query(tmp_path, "q")
-    first = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
-    second = pipeline.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    first = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
+    second = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     words = f"another copy of this query runs on the same checkpoint, and as pipeline '{NAME}' it has taken"
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as other:
         # It decides while the first waits to learn who has taken over.

@@ -6,8 +6,8 @@ In Spark's logs, in options and in progress reports a vector is JSON as Spark's 
 - `began:` is in the end of a query's first batch and says where the query began. Spark does not log that, and
   a first batch that is repeated must read the same records, even if `latest` has moved on.
 - `ids:` has the id of every topic. Offsets mean nothing in a topic that was deleted and created again.
-- `pipeline:` is the option `pipeline.id`. It shows that a checkpoint was copied to another pipeline, also while
-  there is no input and the sink has nothing to do.
+- `pipeline:` is the option `pipeline.id`. It shows that a checkpoint was copied to another pipeline, even
+  while there is no input and the sink has nothing to do.
 """
 
 import json

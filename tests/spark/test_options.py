@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from semel.client import Codec, Isolation
 from semel.spark import OptionError
+from semel.spark.delta.options import DeltaOptions
 from semel.spark.kafka_settings import IGNORED, REFUSED
 from semel.spark.limits import Admission, split
 from semel.spark.options import (
@@ -109,8 +110,16 @@ def test_what_the_source_refuses(change: dict[str, str], is_stream: bool, messag
 
 
 def test_a_sink_needs_a_checkpoint_that_it_can_see() -> None:
-    with pytest.raises(OptionError, match="needs the option checkpointLocation"):
-        SinkOptions.of({**SINK, "checkpointlocation": ""}, is_stream=True)
+    unseen = {**SINK, "checkpointlocation": ""}
+    table = {**unseen, "path": "/tmp/t"}
+    for read in (
+        lambda more: SinkOptions.of(unseen | more, is_stream=True),
+        lambda more: DeltaOptions.of(table | more, is_stream=True),
+    ):
+        with pytest.raises(OptionError, match="a new directory at every start"):
+            read({})
+        with pytest.raises(OptionError, match=r"checkpointLocation'\) \+ '/billing'\), the same place"):
+            read({"queryname": "billing"})
 
 
 @pytest.mark.parametrize(

@@ -252,10 +252,7 @@ class SinkOptions:
                     "pipeline lives. Without one, say delivery.guarantee=at-least-once"
                 )
             if is_stream and checkpoint is None:
-                raise OptionError(
-                    "exactly-once needs the option checkpointLocation on this query; one in the settings of "
-                    "the session does not reach the sink"
-                )
+                raise OptionError(missing_checkpoint(given))
         codecs = tuple(codec.name.lower() for codec in Codec)
         return cls(
             address=given.address(),
@@ -267,6 +264,26 @@ class SinkOptions:
             checkpoint=checkpoint,
             version=version,
         )
+
+
+def missing_checkpoint(given: Given) -> str:
+    """What to do about a query whose checkpoint only the settings of the session name.
+
+    Spark tells a sink in Python its options and nothing else: before the tasks of a batch start, no process
+    of Python can learn those settings.
+    """
+    setting = "spark.sql.streaming.checkpointLocation"
+    text = (
+        "exactly-once needs the option checkpointLocation on this query: Spark does not tell a sink in "
+        f"Python its setting {setting}. "
+    )
+    name = given.text("queryName")
+    if name is None:
+        return (
+            f"{text}Besides, Spark puts the checkpoint of a query without a name into a new directory at "
+            "every start, so that the query never goes on where it stopped"
+        )
+    return f"{text}Add .option('checkpointLocation', spark.conf.get('{setting}') + '/{name}'), the same place"
 
 
 def write_version(given: Given) -> Version | None:

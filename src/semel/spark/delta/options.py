@@ -7,7 +7,15 @@ from typing import Self
 
 from semel.spark.delta.storage import location_of
 from semel.spark.errors import OptionError
-from semel.spark.options import COMMON, VERSIONS, VERSIONS_ELSEWHERE, Address, Given, write_version
+from semel.spark.options import (
+    COMMON,
+    VERSIONS,
+    VERSIONS_ELSEWHERE,
+    Address,
+    Given,
+    missing_checkpoint,
+    write_version,
+)
 from semel.spark.versions import Version
 
 SINK = ("path", "pipeline.id", "partitionBy", "mergeSchema", "mode")
@@ -46,10 +54,7 @@ class DeltaOptions:
         given.choice("mode", "append", ("append",))
         checkpoint = given.text("checkpointLocation") if is_stream else None
         if is_stream and checkpoint is None:
-            raise OptionError(
-                "exactly-once needs the option checkpointLocation on this query; one in the settings of the "
-                "session does not reach the sink"
-            )
+            raise OptionError(missing_checkpoint(given))
         columns = [each for each in re.split(r"\s*,\s*", given.text("partitionBy") or "") if each]
         if len(set(columns)) < len(columns):
             raise OptionError(f"partitionBy names a column twice: {', '.join(columns)}")

@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.sparking import Pipeline, committed, copied, fill, values
+
+import semel.spark
 
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -79,3 +82,21 @@ def test_a_running_session_stays_as_it_is(spark) -> None:
     before = dict(spark.sparkContext.getConf().getAll())
     assert semel.spark.session("another").getOrCreate() is spark
     assert dict(spark.sparkContext.getConf().getAll()) == before
+
+
+def test_the_checkpoint_setting_of_the_session_reaches_the_sinks(pipeline: Pipeline, tmp_path: Path) -> None:
+    assert pipeline.spark is not None
+    fill(pipeline.bootstrap, "in", range(10))
+    semel.spark.session()
+    pipeline.spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "all"))
+    try:
+        writer = copied(pipeline.source()).writeStream.format("semel").queryName("named")
+        writer = writer.option("kafka.bootstrap.servers", pipeline.bootstrap).options(**pipeline.sink_options)
+        writer.trigger(availableNow=True).start().awaitTermination()
+        own = writer.queryName("other").option("checkpointLocation", str(tmp_path / "own"))
+        own.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        pipeline.spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert (tmp_path / "all/named/metadata").exists()
+    assert (tmp_path / "own/metadata").exists(), "an option of the query wins"
+    assert committed(pipeline.bootstrap, "out") == values(range(10))

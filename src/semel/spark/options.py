@@ -283,7 +283,10 @@ def missing_checkpoint(given: Given) -> str:
             f"{text}Besides, Spark puts the checkpoint of a query without a name into a new directory at "
             "every start, so that the query never goes on where it stopped"
         )
-    return f"{text}Add .option('checkpointLocation', spark.conf.get('{setting}') + '/{name}'), the same place"
+    return (
+        f"{text}Call semel.spark.session() in the driver, or add "
+        f".option('checkpointLocation', spark.conf.get('{setting}') + '/{name}'), the same place"
+    )
 
 
 def write_version(given: Given) -> Version | None:

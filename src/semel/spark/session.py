@@ -12,6 +12,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from semel.spark import java
+from semel.spark.session_checkpoint import pass_checkpoint_setting
 
 #: What a session may say wherever it runs: a time means the same everywhere.
 SESSION_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
@@ -39,9 +40,11 @@ def session(app_name: str = "semel", *, master: str | None = None) -> SparkSessi
     A Java is found, or the one that comes with `semel[spark]` is used; Spark's Python processes run this
     Python; without a master it runs on this machine, with all of its cores. What was set elsewhere stays as
     it is: in spark-defaults.conf, by spark-submit, in PYSPARK_SUBMIT_ARGS, by the environment, or by a
-    session that is running already. What is set on the builder afterwards wins.
+    session that is running already. What is set on the builder afterwards wins. The sinks of this package
+    follow `spark.sql.streaming.checkpointLocation` for queries that have a name.
     """
     builder = SparkSession.builder
+    pass_checkpoint_setting()
     if SparkSession.getActiveSession() is not None:
         return builder
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

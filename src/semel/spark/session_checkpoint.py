@@ -1,0 +1,44 @@
+"""Lets the sinks know the setting `spark.sql.streaming.checkpointLocation`.
+
+Spark resolves the setting in Java, after the options were handed over, and tells no Python process of it. So
+`semel.spark.session` adds a step to `DataStreamWriter.start`: a query that has a name, and no
+checkpointLocation of its own, gets the location that Spark would give it as an option. Queries of other
+formats have the same location as without it. A query without a name is left alone: Spark chooses a new
+directory at every start.
+"""
+
+import functools
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SETTING = "spark.sql.streaming.checkpointLocation"
+OPTION = "checkpointLocation"
+
+
+def pass_checkpoint_setting() -> None:
+    """Add the step, once in a process."""
+    original = DataStreamWriter.start
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def start(
+        self: DataStreamWriter,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - Spark's name
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: Any = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> StreamingQuery:
+        given = self._jwrite.extraOptions()
+        name = queryName or (given.apply("queryName") if given.contains("queryName") else None)
+        root = self._spark.conf.get(SETTING, None)
+        has_own = given.contains(OPTION) or OPTION.lower() in map(str.lower, options)
+        if root and name and not has_own:
+            options[OPTION] = f"{root.rstrip('/')}/{name}"
+        return original(self, path, format, outputMode, partitionBy, queryName, **options)
+
+    DataStreamWriter.start = start  # type: ignore[method-assign]

@@ -78,6 +78,11 @@ def test_the_sink_is_exactly_once_unless_told() -> None:
         ({"startingOffsetsByTimestampStrategy": "guess"}, True, "error or latest, not 'guess'"),
         ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, True, "6 is more than max.* 5"),
         ({"maxTriggerDelay": "soon"}, True, "a time span such as 500ms, 30s or 15m"),
+        (
+            {"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "4999"},
+            True,
+            "kafka.default.api.timeout.ms, 4999, .* cannot be less than kafka.request.timeout.ms, 5000",
+        ),
         ({"minPartitions": "0"}, False, "minPartitions is a whole number above 0"),
         ({"fetchOffset.numRetries": "-1"}, False, "a whole number of 0 or more"),
         ({"snapshot": "true", "endingTimestamp": "1"}, False, "leave the ending options out"),
@@ -233,6 +238,17 @@ def test_no_setting_is_both_ignored_and_refused_or_an_option_of_its_own() -> Non
 def test_executors_may_be_more_patient_than_the_driver() -> None:
     options = SourceOptions.of(SOURCE | {"kafkaConsumer.pollTimeoutMs": "120000"}, is_stream=False)
     assert (options.address.timeout_s, options.reading_address.timeout_s) == (30.0, 120.0)
+    assert options.reading_address.patience_s == 120.0
+
+
+def test_an_operation_is_tried_for_at_least_as_long_as_an_answer_may_take() -> None:
+    def patience_s(**timeouts: str) -> float:
+        given = {f"kafka.{name.replace('_', '.')}.timeout.ms": text for name, text in timeouts.items()}
+        return SourceOptions.of(SOURCE | given, is_stream=True).address.patience_s
+
+    assert patience_s() == 120.0
+    assert patience_s(default_api="45000") == 45.0
+    assert patience_s(request="240000") == 240.0
 
 
 def test_security_is_read_and_passwords_are_not_shown() -> None:

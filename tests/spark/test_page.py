@@ -30,6 +30,7 @@ def test_tables_have_every_option_and_its_default() -> None:
     }
     assert rows["transaction.timeout.ms"] == str(options.TRANSACTION_TIMEOUT_MS)
     assert rows["kafka.request.timeout.ms"] == str(given.REQUEST_TIMEOUT_MS)
+    assert rows["kafka.default.api.timeout.ms"] == str(given.DEFAULT_API_TIMEOUT_MS)
     assert rows["kafka.client.id"] == given.CLIENT_ID
     assert rows["maxTriggerDelay"] == f"{options.MAX_TRIGGER_DELAY_S / 60:g}m"
     assert rows["fetchOffset.numRetries"] == f"{options.RETRIES}, {options.RETRY_INTERVAL_MS}"

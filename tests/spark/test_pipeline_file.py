@@ -166,7 +166,7 @@ def test_a_run_reports_its_batches(spark: SparkSession, semel_broker: Embedded, 
 
 @pytest.mark.spark
 def test_a_broker_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
-    """The queries stop while it is away, and are started again until it is there."""
+    """The queries stop when it is away for too long, and are started again until it is there."""
     first = Embedded(tmp_path / "log").start()
     bootstrap, port = first.bootstrap_servers, first.port
     create(bootstrap, ("in", 1), ("out", 1))
@@ -174,7 +174,8 @@ def test_a_broker_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     stop, restarts = threading.Event(), []
     place = Place(bootstrap, str(tmp_path / "checkpoint"), trigger="100 milliseconds")
     second = Embedded(tmp_path / "log", port=port)
-    for event in Run(spark, copying(**{"kafka.request.timeout.ms": "3000"}), place).watch(stop.is_set):
+    short = {f"kafka.{name}.timeout.ms": "3000" for name in ("request", "default.api")}
+    for event in Run(spark, copying(**short), place).watch(stop.is_set):
         if isinstance(event, Restarted):
             if not restarts:
                 second.start()

@@ -14,6 +14,7 @@ from semel.client import Client, Identity
 from semel.embedded import Embedded
 from semel.spark import PipelineFenced, runs
 from semel.spark.decision import read_committed
+from semel.spark.scratch import SCRATCH
 
 NAME = "copy"
 A_RUN, NEXT_RUN = Identity(7, 3), Identity(7, 4)
@@ -36,7 +37,7 @@ def planners(semel_broker: Embedded, tmp_path: Path) -> Iterator[tuple[Planner, 
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "blockmgr-1"
     directory.mkdir()
-    monkeypatch.setenv(runs.SCRATCH, f"{directory},{tmp_path / 'blockmgr-2'}")
+    monkeypatch.setenv(SCRATCH, f"{directory},{tmp_path / 'blockmgr-2'}")
     return directory
 
 
@@ -87,8 +88,8 @@ def test_the_processes_of_spark_have_a_place_in_common(
     pipeline.run()
     assert pipeline.spark is not None
     # Driver and executor are one here, so that a task is told the same as a process that plans.
-    told = pipeline.spark.sparkContext.parallelize([runs.SCRATCH], 1).map(os.getenv).first()
-    monkeypatch.setenv(runs.SCRATCH, str(told))
+    told = pipeline.spark.sparkContext.parallelize([SCRATCH], 1).map(os.getenv).first()
+    monkeypatch.setenv(SCRATCH, str(told))
     with Client(pipeline.bootstrap) as client:
         last = read_committed(client, pipeline.name).decision
     assert last is not None
@@ -151,7 +152,7 @@ def test_without_such_a_directory_a_process_remembers_for_itself(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name of the variable is that of a setting, too, whose directories many drivers share."""
-    monkeypatch.setenv(runs.SCRATCH, place.format(tmp_path=tmp_path))
+    monkeypatch.setenv(SCRATCH, place.format(tmp_path=tmp_path))
     monkeypatch.setattr(runs, "_own", {})
     monkeypatch.setattr(runs, "RUNS_MAX", 2)
     for query in ("first", "second", "third"):

@@ -6,8 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from semel.client import Client, Identity
-from semel.spark import pipeline, planning, runs
+from semel.spark import pipeline, planning
 from semel.spark.checkpoint import Checkpoint
+from semel.spark.scratch import SCRATCH
 
 READY_SECONDS = 60.0
 
@@ -38,7 +39,7 @@ class Planner:
 
 
 def _begin(scratch: str) -> None:
-    os.environ[runs.SCRATCH] = scratch
+    os.environ[SCRATCH] = scratch
 
 
 def _plan(bootstrap: str, pipeline_id: str, checkpoint: Checkpoint, decides: bool) -> Identity:

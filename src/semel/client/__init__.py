@@ -26,7 +26,8 @@ Where to read on: `connection` for one socket, `security` and `sasl`, `cluster` 
 
 from semel.client.admin import Admin
 from semel.client.batches import Delivered, Delivery, Identity
-from semel.client.cluster import Client, ClusterInfo, Node, PartitionInfo, TopicInfo
+from semel.client.cluster import Client
+from semel.client.cluster_info import ClusterInfo, Node, PartitionInfo, TopicInfo
 from semel.client.commit_order import CommitOrderConsumer
 from semel.client.commit_order_log import CommitOrderPosition
 from semel.client.configs import ConfigOperation, ConfigValue, ResourceType

@@ -8,7 +8,8 @@
 Four parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`.
 """
 
-from semel.client.cluster import Client, ClusterInfo
+from semel.client.cluster import Client
+from semel.client.cluster_info import ClusterInfo
 from semel.client.configs import ConfigAdmin
 from semel.client.group_admin import GroupAdmin
 from semel.client.topics import TopicAdmin

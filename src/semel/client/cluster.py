@@ -10,14 +10,19 @@ to forget, which the callers do when a broker says that it is not the leader or 
 What is repeated and what is not: a request that was never sent (no connection) goes to the next broker by
 itself. A request whose answer was lost is not repeated here, because only the caller knows whether that is
 safe; `Attempts` is how callers do it. A `Client` belongs to one thread.
+
+There are two limits, as in Kafka's clients. `timeout_s` is how long one answer may take. `patience_s` is how
+long an operation is tried in all, by a client that has it: long enough for a broker that is restarted. It
+counts only for a cluster that was reached before. At the first contact the address may be wrong, and nobody
+should have to wait to hear of it.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from semel.client.cluster_info import ClusterInfo, Node, TopicInfo, topic_of
 from semel.client.connection import Connection, Pending
 from semel.client.errors import (
     AuthenticationFailed,
@@ -60,46 +65,6 @@ _MOVED = frozenset(
 _NOT_YET = _MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A broker as clients reach it."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """Who has a partition."""
-
-    partition: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic and its partitions, in the order of their numbers."""
-
-    name: str
-    topic_id: bytes
-    is_internal: bool
-    partitions: tuple[PartitionInfo, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """The brokers, and the topics that were asked for."""
-
-    cluster_id: str
-    controller: int
-    nodes: tuple[Node, ...]
-    topics: tuple[TopicInfo, ...]
-
-
 class Client:
     """A cluster, reached through its bootstrap servers. Close it, or use it in a `with`."""
 
@@ -109,11 +74,14 @@ class Client:
         *,
         client_id: str = "semel",
         timeout_s: float = 30.0,
+        patience_s: float | None = None,
         security: Security | None = None,
     ) -> None:
         """ValueError if an address, or a file of `security`, is not what it should be."""
         self.client_id = client_id
         self.timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._has_connected = False
         self._security = security
         self._ssl_context = security.context() if security is not None else None
         self._bootstrap = parse_addresses(bootstrap_servers)
@@ -136,6 +104,28 @@ class Client:
             connection.close()
         self._connections.clear()
 
+    # ---- patience
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the cluster was reached before, so that it is at these addresses."""
+        return self._has_connected
+
+    @property
+    def patience_s(self) -> float:
+        """How long an operation is tried in all."""
+        if self._patience_s is None or not self.is_known:
+            return self.timeout_s
+        return max(self._patience_s, self.timeout_s)
+
+    @property
+    def _away_s(self) -> float:
+        """How long to wait for a broker when none can be reached; not at all at the first contact."""
+        return self.patience_s if self._patience_s is not None and self.is_known else 0.0
+
+    def _note_connected(self) -> None:
+        self._has_connected = True
+
     # ---- sending
 
     def send(
@@ -149,13 +139,26 @@ class Client:
         """Send a request to a broker, or to any, and return its response."""
         return self.post(request, node=node, max_version=max_version).wait(timeout_s)
 
+    def ask(self, request: Request, *, node: int | None = None) -> Any:
+        """Send a request that may be repeated, and repeat it while the cluster is away and patience lasts."""
+        for attempt in Attempts(self._away_s):
+            try:
+                return self.send(request, node=node)
+            except ClientError as error:
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
     def post(self, request: Request, *, node: int | None = None, max_version: int | None = None) -> Pending:
         """Send a request now; the answer is taken with `wait`. Lets several brokers work at once."""
         connection = self.connection(node)
         return connection.post(request, connection.version_of(request.api_key, max_version))
 
     def connection(self, node: int | None = None) -> Connection:
-        """The open connection to a broker, or to any; made if there is none."""
+        """The open connection to a broker, or to any; made if there is none.
+
+        If there is no broker at all, a patient client waits for one. It does not wait for a certain broker:
+        another may have taken over meanwhile, which the caller has to find out.
+        """
         if node is not None:
             if node not in self._nodes:
                 self.describe(topics=())
@@ -163,6 +166,14 @@ class Client:
                 raise BrokerUnreachable(f"broker {node} is not in the cluster.")
             found = self._nodes[node]
             return self._open((found.host, found.port))
+        for attempt in Attempts(self._away_s):
+            try:
+                return self._open_any()
+            except BrokerUnreachable as error:
+                attempt.failed(error)
+        raise AssertionError("attempts end by an error")
+
+    def _open_any(self) -> Connection:
         known = list(self._connections)
         known += [
             address for each in self._nodes.values() if (address := (each.host, each.port)) not in known
@@ -202,6 +213,7 @@ class Client:
             ssl_context=self._ssl_context,
         )
         self._connections[address] = made
+        self._note_connected()
         return made
 
     # ---- metadata
@@ -209,7 +221,7 @@ class Client:
     def describe(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterInfo:
         """The brokers and these topics, or all of them if None. Unknown topics are left out."""
         response = self._metadata(topics, create)
-        found = [_topic(each) for each in response.topics if not each.error_code]
+        found = [topic_of(each) for each in response.topics if not each.error_code]
         for topic in found:
             self._keep(topic)
         return ClusterInfo(
@@ -234,7 +246,7 @@ class Client:
                 )
                 if any(each.leader_id < 0 for each in answer.partitions):
                     check(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} has a partition without a leader")
-                topic = _topic(answer)
+                topic = topic_of(answer)
                 self._keep(topic)
                 return topic
             except ClientError as error:
@@ -276,7 +288,7 @@ class Client:
     def _metadata(self, topics: Iterable[str] | None, create: bool) -> MetadataResponse:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-        for attempt in Attempts(min(self.timeout_s, 10.0), also=_is_lost):
+        for attempt in Attempts(max(min(self.timeout_s, 10.0), self._away_s), also=_is_lost):
             try:
                 response: MetadataResponse = self.send(request)
             except ClientError as error:
@@ -295,7 +307,7 @@ class Client:
         if (kind, key) in self._coordinators:
             return self._coordinators[kind, key]
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        for attempt in Attempts(self.timeout_s if timeout_s is None else timeout_s):
+        for attempt in Attempts(self.patience_s if timeout_s is None else timeout_s):
             try:
                 response: FindCoordinatorResponse = self.send(request)
                 found = response.coordinators[0] if response.coordinators else response
@@ -331,7 +343,7 @@ class Client:
         are followed, all others are for the caller. `on_lost` is called when an answer was lost:
         the request may have been carried out already, whatever is answered to the next one.
         """
-        for attempt in Attempts(self.timeout_s if within_s is None else within_s):
+        for attempt in Attempts(self.patience_s if within_s is None else within_s):
             pending = None
             try:
                 node = self.coordinator(key, kind, attempt.left_s)
@@ -358,28 +370,9 @@ def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[i
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether an answer was lost on the way. No broker at all is no reason to go on trying."""
+    """Whether an answer was lost on the way. `connection` has tried long enough to reach a broker."""
     return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable | AuthenticationFailed)
 
 
 def _is_unknown(answer: MetadataResponseTopic) -> bool:
     return answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _topic(answer: MetadataResponseTopic) -> TopicInfo:
-    partitions = sorted(answer.partitions, key=lambda each: each.partition_index)
-    return TopicInfo(
-        name=answer.name or "",
-        topic_id=bytes(answer.topic_id),
-        is_internal=answer.is_internal,
-        partitions=tuple(
-            PartitionInfo(
-                each.partition_index,
-                each.leader_id,
-                each.leader_epoch,
-                tuple(each.replica_nodes),
-                tuple(each.isr_nodes),
-            )
-            for each in partitions
-        ),
-    )

@@ -75,7 +75,7 @@ class ConfigAdmin:
     def describe(self, kind: ResourceType, name: str, node: int | None = None) -> list[ConfigValue]:
         """The configuration of anything that has one, in the order of names."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-        response: DescribeConfigsResponse = self._client.send(
+        response: DescribeConfigsResponse = self._client.ask(
             DescribeConfigsRequest(resources=[resource]), node=node
         )
         (result,) = response.results

@@ -40,6 +40,14 @@ SOFTWARE_NAME = "semel"
 SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
+def _is_to_itself(connected: socket.socket) -> bool:
+    """Whether nothing listens there, and the connection was given the very port that it was made to."""
+    try:
+        return bool(connected.getsockname() == connected.getpeername())
+    except OSError:  # It has ended already, which whoever uses it finds out.
+        return False
+
+
 class Range(NamedTuple):
     """The versions of one API that a broker serves, both ends included."""
 
@@ -235,6 +243,9 @@ class Connection:
             raw = socket.create_connection((self.host, self.port), timeout=self.timeout_s)
         except OSError as error:
             raise BrokerUnreachable(f"no broker answers at {self.host}:{self.port} ({error}).") from error
+        if _is_to_itself(raw):
+            raw.close()
+            raise BrokerUnreachable(f"no broker answers at {self.host}:{self.port}.")
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if ssl_context is None:

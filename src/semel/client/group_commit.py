@@ -110,9 +110,10 @@ class AttemptProducer(TransactionalProducer):
         run: Run,
         *,
         codec: Codec = Codec.NONE,
+        timeout_s: float = 60.0,
         version_max: int = 2,
     ) -> None:
-        super().__init__(client, transactional_id, codec=codec, version_max=version_max)
+        super().__init__(client, transactional_id, codec=codec, timeout_s=timeout_s, version_max=version_max)
         self._run = run
         self._has_begun = False
 

@@ -10,12 +10,12 @@ from typing import NamedTuple, TypeAlias
 
 from semel.client.cluster import Client, by_node
 from semel.client.errors import (
-    AuthenticationFailed,
     ClientError,
     ErrorCode,
     KafkaError,
     UnsupportedRequest,
     check,
+    is_retriable,
 )
 from semel.client.retry import Attempts
 from semel.wire.messages import (
@@ -65,10 +65,10 @@ def list_offsets(
     """The offset of each partition at a timestamp in milliseconds, or at `EARLIEST`, `LATEST`,
     `MAX_TIMESTAMP`.
 
-    Partitions whose leader moved are asked for again until the client's timeout.
+    Partitions whose leader moved are asked for again while the client's patience lasts.
     """
     found: dict[Partition, OffsetAt] = {}
-    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=_leader_may_move):
         missing = {key: at for key, at in wanted.items() if key not in found}
         if not missing:
             return found
@@ -89,7 +89,7 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
     From a broker with the feature `semel.snapshot` it is the same commit for all of them.
     """
     wanted = dict.fromkeys(partitions, LATEST)
-    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=_leader_may_move):
         try:
             nodes = list(by_node(client, wanted))
             # An answer that is not whole is asked for again as a whole.
@@ -111,7 +111,7 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
 def _leader_may_move(error: Exception) -> bool:
     if isinstance(error, KafkaError):
         return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return not isinstance(error, AuthenticationFailed)
+    return is_retriable(error)
 
 
 def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: float) -> ListOffsetsRequest:

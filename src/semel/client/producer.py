@@ -269,7 +269,7 @@ class Producer:
 
     def _init_producer_id(self) -> Identity:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        for attempt in Attempts(self._client.timeout_s):
+        for attempt in Attempts(self._client.patience_s):
             try:
                 response: InitProducerIdResponse = self._client.send(request)
                 check(response.error_code, "no producer id was given out")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.client.cluster import Client, TopicInfo, by_node
+from semel.client.cluster import Client, by_node
+from semel.client.cluster_info import TopicInfo
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.offsets import Isolation, OffsetAt, Partition, list_offsets
 from semel.client.retry import Attempts

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from semel.client.cluster import TRANSACTION, Client, by_node
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
 from semel.client.offsets import Partition
 from semel.client.retry import Attempts
 from semel.wire.messages import (
@@ -164,7 +164,7 @@ def describe_producers(
         partitions = [each.partition for each in client.topic(topic).partitions]
     wanted = {(topic, number): None for number in partitions}
     found: dict[int, list[ProducerDescription]] = {}
-    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=_leader_may_move):
         missing = {key: None for key in wanted if key[1] not in found}
         if not missing:
             return {number: found[number] for _, number in wanted}
@@ -192,7 +192,7 @@ def abort_transaction(
         coordinator_epoch=max(0, coordinator_epoch),
     )
     request = WriteTxnMarkersRequest(markers=[marker])
-    for attempt in Attempts(client.timeout_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=_leader_may_move):
         try:
             response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
             for code in _marker_codes(response):
@@ -258,7 +258,7 @@ class TransactionAdmin:
 
 
 def _list_at(client: Client, node: int, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    for attempt in Attempts(client.timeout_s):
+    for attempt in Attempts(client.patience_s):
         try:
             response: ListTransactionsResponse = client.send(request, node=node)
             check(response.error_code, f"broker {node} does not list its transactions")
@@ -299,4 +299,4 @@ def _marker_codes(response: WriteTxnMarkersResponse) -> list[int]:
 def _leader_may_move(error: Exception) -> bool:
     if isinstance(error, KafkaError):
         return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return isinstance(error, ClientError)
+    return is_retriable(error)

@@ -1,16 +1,24 @@
 """Clients of this process. Spark's Python workers live longer than a batch, so connections are kept.
 
-A worker is forked from a process that may have had clients of its own: those belong to it alone.
+A worker is forked from a process that may have had clients of its own: those belong to it alone. But all
+Python processes of a driver, and of an executor, tell each other which clusters they have reached, by a file
+in their common directory: a client is patient only with these (see `semel.client.cluster`), and a new process
+may make its first contact just when the broker is restarted.
 """
 
+import hashlib
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from semel.client import Client
 from semel.spark.errors import OptionError
 from semel.spark.given import Address
+from semel.spark.scratch import scratch_directory
 
 #: A process serves one cluster, or a few. What is closed is opened again when it is needed.
 CLIENTS_MAX = 16
+DIRECTORY = "semel-clusters"
 
 _clients: dict[tuple[int, Address], Client] = {}
 
@@ -21,18 +29,45 @@ def connect(address: Address) -> Client:
     if key not in _clients:
         if len(_clients) >= CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()
-        _clients[key] = _client(address)
+        try:
+            _clients[key] = _SharingClient(address)
+        except ValueError as error:
+            # A file that is not there, or not here: it has to be on every machine of the cluster.
+            raise OptionError(f"of the options kafka.*: {error}") from None
     return _clients[key]
 
 
-def _client(address: Address) -> Client:
-    try:
-        return Client(
+class _SharingClient(Client):
+    """A client that knows, and tells, which clusters the processes around it have reached."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(
             address.bootstrap_servers,
             client_id=address.client_id,
             timeout_s=address.timeout_s,
+            patience_s=address.patience_s,
             security=address.security,
         )
-    except ValueError as error:
-        # A file that is not there, or not here: it has to be on every machine of the cluster.
-        raise OptionError(f"of the options kafka.*: {error}") from None
+        self._servers = address.bootstrap_servers
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a process of this driver or executor has reached the cluster before."""
+        if not self._has_connected:
+            mark = self._mark()
+            self._has_connected = mark is not None and mark.exists()
+        return self._has_connected
+
+    def _note_connected(self) -> None:
+        if not self._has_connected and (mark := self._mark()) is not None:
+            # Without it, others are less patient at their own first contact.
+            with suppress(OSError):
+                mark.parent.mkdir(mode=0o700, exist_ok=True)
+                mark.touch()
+        super()._note_connected()
+
+    def _mark(self) -> Path | None:
+        scratch = scratch_directory()
+        if scratch is None:
+            return None
+        return scratch / DIRECTORY / hashlib.sha256(self._servers.encode()).hexdigest()

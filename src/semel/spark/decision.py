@@ -116,7 +116,7 @@ def _changed_text(pipeline_id: str, what: str) -> str:
 def make(client: Client, pipeline_id: str, decision: Decision) -> None:
     """Make a decision as the run that it names. Whatever is raised, it may have been made."""
     run = decision.run
-    coordinator = Coordinator(client, driver_id(pipeline_id), client.timeout_s)
+    coordinator = Coordinator(client, driver_id(pipeline_id), client.patience_s)
     coordinator.add_group(run, pipeline_id)
     notes = _notes(pipeline_id, decision)
     coordinator.commit_offsets(run, VERSION, GroupMetadata(pipeline_id), notes)
@@ -139,7 +139,7 @@ def take_over(client: Client, pipeline_id: str, last_run: Identity = NOBODY_YET)
 
     With the last run it is only begun if nobody else has begun one since.
     """
-    return Coordinator(client, driver_id(pipeline_id), client.timeout_s).init(TIMEOUT_MS, last_run).identity
+    return Coordinator(client, driver_id(pipeline_id), client.patience_s).init(TIMEOUT_MS, last_run).identity
 
 
 def driver_id(pipeline_id: str) -> str:

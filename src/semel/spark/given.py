@@ -25,11 +25,14 @@ COMMON = (
     "kafka.bootstrap.servers",
     "kafka.client.id",
     "kafka.request.timeout.ms",
+    "kafka.default.api.timeout.ms",
     "pipeline.id",
     *(PREFIX + name for name in SECURITY),
 )
 CLIENT_ID = "semel-spark"
 REQUEST_TIMEOUT_MS = 30_000
+#: Long enough for a broker that is restarted.
+DEFAULT_API_TIMEOUT_MS = 120_000
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _SPAN = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?")
@@ -59,6 +62,7 @@ class Address:
     bootstrap_servers: str
     client_id: str = CLIENT_ID
     timeout_s: float = REQUEST_TIMEOUT_MS / 1000
+    patience_s: float = DEFAULT_API_TIMEOUT_MS / 1000
     security: Security | None = None
 
 
@@ -167,8 +171,14 @@ class Given:
         except ValueError as error:
             raise OptionError(f"kafka.bootstrap.servers: {error}") from None
         timeout_ms = self.number("kafka.request.timeout.ms", REQUEST_TIMEOUT_MS)
+        patience_ms = self.number("kafka.default.api.timeout.ms", max(timeout_ms, DEFAULT_API_TIMEOUT_MS))
+        if patience_ms < timeout_ms:
+            raise OptionError(
+                f"kafka.default.api.timeout.ms, {patience_ms}, is how long an operation is tried in all; it "
+                f"cannot be less than kafka.request.timeout.ms, {timeout_ms}, which is for one answer"
+            )
         client_id = self.text("kafka.client.id") or CLIENT_ID
-        return Address(servers, client_id, timeout_ms / 1000, self._security())
+        return Address(servers, client_id, timeout_ms / 1000, patience_ms / 1000, self._security())
 
     def _security(self) -> Security | None:
         settings = {name: self._options[PREFIX + name] for name in SECURITY if PREFIX + name in self._options}

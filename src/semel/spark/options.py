@@ -125,7 +125,7 @@ class SourceOptions:
         """How executors reach the cluster: they may have another patience than the driver."""
         if self.poll_timeout_s is None:
             return self.address
-        return replace(self.address, timeout_s=self.poll_timeout_s)
+        return replace(self.address, timeout_s=self.poll_timeout_s, patience_s=self.poll_timeout_s)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:

@@ -106,12 +106,16 @@ def begin_attempt(
     transactional_id = f"{plan.prefix}{name}"
     if not serves_group_commit(client):
         producer = TransactionalProducer(
-            client, transactional_id, transaction_timeout_ms=transaction_timeout_ms, codec=codec
+            client,
+            transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            codec=codec,
+            timeout_s=client.patience_s,
         )
         producer.begin()
         return producer
     run = Run(decisions.driver_id(plan.pipeline_id), plan.run)
-    attempt = AttemptProducer(client, transactional_id, run, codec=codec)
+    attempt = AttemptProducer(client, transactional_id, run, codec=codec, timeout_s=client.patience_s)
     try:
         attempt.begin()
     except KafkaError as error:
@@ -194,7 +198,7 @@ def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
                 each.producer_id,
                 each.epoch,
                 commit=True,
-                timeout_s=client.timeout_s,
+                timeout_s=client.patience_s,
             )
         except OutcomeUnknown as error:
             raise PipelineError(

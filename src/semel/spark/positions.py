@@ -1,7 +1,8 @@
 """Where partitions begin and end, and which there are: what the driver asks the cluster.
 
-What fails for a moment is asked again, as often as `fetchOffset.numRetries` says; the list of partitions may
-be believed for a while (`partition.metadata.cache.ttl.ms`).
+What fails for a moment is asked again, as often as `fetchOffset.numRetries` says, or for longer: while the
+cluster is away, every question waits for it as long as the client is patient. The list of partitions may be
+believed for a while (`partition.metadata.cache.ttl.ms`).
 """
 
 import re
@@ -153,11 +154,13 @@ class Positions:
 
     def _ask(self, question: Callable[[], T]) -> T:
         retries = self._options.retries
+        began_at = time.monotonic()
         for left in reversed(range(retries.number + 1)):
             try:
                 return question()
             except (KafkaError, ClientError) as error:
-                if not left or not is_retriable(error):
+                is_over = not left or time.monotonic() - began_at >= self.client.patience_s
+                if is_over or not is_retriable(error):
                     raise
                 time.sleep(retries.pause_s)
         raise AssertionError("the last attempt returns or raises")

@@ -114,7 +114,7 @@ class _Fetches:
 
     def at(self, position: int) -> PartitionData | None:
         """Batches from an offset on; None if the log does not have it."""
-        for attempt in Attempts(self._client.timeout_s, also=_may_pass):
+        for attempt in Attempts(self._client.patience_s, also=_may_pass):
             try:
                 asked, self._under_way = self._under_way, None
                 if asked is None or asked.positions[self._key] != position:

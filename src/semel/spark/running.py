@@ -1,7 +1,8 @@
 """Running a declared pipeline: one streaming query for every sink, watched until it ends or is stopped.
 
-A query stops when the broker is away, and Spark does not start it again. Here that is done, because a new
-start is always safe: a batch that was decided is finished, and one that was not is written anew.
+A query stops when the broker is away for too long, and Spark does not start it again. Here that is done,
+because a new start is always safe: a batch that was decided is finished, and one that was not is written
+anew.
 """
 
 import time

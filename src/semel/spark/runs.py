@@ -1,9 +1,7 @@
 """The run that a driver has begun last for each of its queries, as far as it remembers.
 
 Spark plans the batches of a query in Python processes beside the driver: most of them in the same one, but
-any of its siblings may be the next. So the memory is in files that all of them see, in the directory which
-Spark makes for what one driver has on disk. Its name is new with every start, every Python process is told of
-it, and Spark deletes it with the driver. Another driver has another one, also if its checkpoint is a copy.
+any of its siblings may be the next. So the memory is in files that all of them see: see `scratch`.
 
 Where Spark names no such directory, every process remembers for itself. What cannot be kept or read is
 forgotten, which is safe: whoever remembers nothing takes over unasked.
@@ -16,12 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from semel.client import Identity
+from semel.spark.scratch import scratch_directory
 
 #: More are not remembered: the oldest go first.
 RUNS_MAX = 1000
-#: How Spark tells its Python processes of the directory, and how it begins its name. People set the variable
-#: too: to a place for the directories of all drivers, which is not meant here.
-SCRATCH, SCRATCH_PREFIX = "SPARK_LOCAL_DIRS", "blockmgr-"
 DIRECTORY = "semel-runs"
 
 _own: dict[tuple[str, str], Identity] = {}
@@ -71,8 +67,8 @@ def forget(pipeline_id: str, query_id: str) -> None:
 
 def _file(pipeline_id: str, query_id: str) -> Path | None:
     """Where the run of a query is; None if the processes of this driver have no place in common."""
-    scratch = Path(os.environ.get(SCRATCH, "").split(",")[0])
-    if not scratch.name.startswith(SCRATCH_PREFIX):
+    scratch = scratch_directory()
+    if scratch is None:
         return None
     # Names of pipelines may be long, and may hold what a file's name may not.
     name = hashlib.sha256(json.dumps([pipeline_id, query_id]).encode()).hexdigest()

@@ -87,7 +87,8 @@ class _Writer:
         batches = (batch for batch in iterator if batch.num_rows)
         plan = self._plan
         if plan is None:
-            with Producer(self._client, codec=self._options.codec) as producer:
+            patience_s = self._options.address.patience_s
+            with Producer(self._client, codec=self._options.codec, delivery_timeout_s=patience_s) as producer:
                 self._write_rows(producer, batches)
             return Written(None)
         if plan.is_done:

@@ -185,7 +185,7 @@ def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) ->
     """Batches from a position on. DataLoss if they are gone: what is missing is no snapshot."""
     key: Partition = (tail.topic, tail.partition)
     where = f"{tail.topic}/{tail.partition} cannot be read at offset {position}"
-    for attempt in Attempts(client.timeout_s, also=_may_pass):
+    for attempt in Attempts(client.patience_s, also=_may_pass):
         try:
             ((_, data),) = fetch_batches(client, {key: position}, Isolation.READ_UNCOMMITTED, options.limits)
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -189,3 +189,18 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(KafkaError, match=r"error code 7777 is unknown"):
         check(7777, "it did not work")
     check(0, "nothing")
+
+
+def test_a_connection_to_itself_is_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may give an outgoing connection the very port on which a dead broker listened."""
+    connect = socket.create_connection
+
+    def from_there(address: tuple[str, int], timeout: float) -> socket.socket:
+        return connect(address, timeout, source_address=address)
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(socket, "create_connection", from_there)
+    with pytest.raises(BrokerUnreachable, match="no broker answers"):
+        Connection("127.0.0.1", port, timeout_s=5.0)

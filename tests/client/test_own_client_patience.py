@@ -1,0 +1,164 @@
+"""`semel.client` while the broker is restarted: a patient client goes on by itself, with every operation.
+
+The broker is away for longer than an answer may take, so a client without patience gives up.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.process import BrokerProcess, free_port
+from support.proxy import Act, Proxy
+
+from semel.client import (
+    LATEST,
+    Admin,
+    BrokerUnreachable,
+    Client,
+    ClientError,
+    Consumer,
+    KafkaError,
+    NewTopic,
+    Producer,
+)
+from semel.client.group_commit import AttemptProducer, Run, group_commit, serves_group_commit
+from semel.client.group_offsets import commit_offsets, fetch_offsets
+from semel.client.offsets import list_offsets
+from semel.client.transaction_coordinator import Coordinator
+from semel.client.transactions_admin import fence_producer, list_transactions
+from semel.wire.messages import BeginAttemptRequest, GroupCommitRequest, InitProducerIdRequest
+from semel.wire.schema import Request
+
+TIMEOUT_S = 0.4
+AWAY_S = 1.0
+PATIENCE_S = 60.0
+KEY = ("t", 0)
+
+OPERATIONS: dict[str, Callable[[Client], object]] = {
+    "metadata": lambda client: client.describe(["t"]),
+    "features": serves_group_commit,
+    "offsets": lambda client: list_offsets(client, {KEY: LATEST}),
+    "group": lambda client: fetch_offsets(client, "g"),
+    "commit": lambda client: commit_offsets(client, "g", {KEY: 1}),
+    "configuration": lambda client: Admin(client).configs.of_topic("t"),
+    "transactions": lambda client: list_transactions(client, ["Ongoing"]),
+    "fence": lambda client: fence_producer(client, "someone"),
+    "run": lambda client: Coordinator(client, "p/driver", client.patience_s).init(60_000),
+}
+
+
+@pytest.fixture(scope="module")
+def killable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(killable: BrokerProcess) -> Iterator[BrokerProcess]:
+    """A broker with an empty topic."""
+    with Client(killable.bootstrap) as client:
+        Admin(client).topics.create(NewTopic("t", partitions=1))
+        yield killable
+        Admin(client).topics.delete("t")
+
+
+@contextmanager
+def away(broker: BrokerProcess) -> Iterator[None]:
+    """The broker is dead at the beginning of the block, and comes back by itself."""
+    broker.kill()
+    back = threading.Timer(AWAY_S, broker.start)
+    back.start()
+    try:
+        yield
+    finally:
+        back.join()
+
+
+def restart(broker: BrokerProcess) -> None:
+    with away(broker):
+        pass
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_waits_for_the_broker(broker: BrokerProcess, name: str) -> None:
+    with Client(broker.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+        OPERATIONS[name](client)
+        with away(broker):
+            OPERATIONS[name](client)
+
+
+def test_a_client_without_patience_gives_up(broker: BrokerProcess) -> None:
+    with Client(broker.bootstrap, timeout_s=TIMEOUT_S) as client:
+        client.describe()
+        broker.kill()
+        for operation in OPERATIONS.values():
+            with pytest.raises((ClientError, KafkaError)):
+                operation(client)
+        broker.start()
+
+
+def test_records_are_written_once(broker: BrokerProcess) -> None:
+    with Client(broker.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+        with Producer(client, delivery_timeout_s=client.patience_s) as producer:
+            producer.send("t", b"before").result()
+            with away(broker):
+                producer.send("t", b"while it is away").result()
+        assert values(client) == [b"before", b"while it is away"]
+
+
+def test_an_attempt_goes_on(broker: BrokerProcess) -> None:
+    """It begins while the broker is away; its transaction survives a kill, and is committed after another."""
+    with Client(broker.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+        run = Run("p/driver", Coordinator(client, "p/driver", client.timeout_s).init(60_000).identity)
+        attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)
+        with away(broker):
+            attempt.begin()
+        attempt.send("t", b"before").result()
+        with away(broker):
+            attempt.send("t", b"while it is away").result()
+        prepared = attempt.prepare()
+        assert prepared is not None
+        with away(broker):
+            group_commit(client, run, [prepared], "p", {KEY: 1})
+        assert values(client) == [b"before", b"while it is away"]
+
+
+@pytest.mark.parametrize("api", [InitProducerIdRequest, BeginAttemptRequest, GroupCommitRequest])
+def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[Request]) -> None:
+    """What was done is not done twice, and what is asked again is not refused."""
+    with (
+        Proxy(broker.bootstrap) as proxy,
+        Client(proxy.bootstrap, timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client,
+    ):
+        first = Coordinator(client, "p/driver", PATIENCE_S).init(60_000).identity
+        lost = proxy.on(api.api_key, Act.CUT_ANSWER)
+        killer = threading.Thread(target=lambda: lost.answered.wait(PATIENCE_S) and restart(broker))
+        killer.start()
+        run = Run("p/driver", Coordinator(client, "p/driver", PATIENCE_S).init(60_000, first).identity)
+        attempt = AttemptProducer(client, f"p/{run.identity.epoch}/0", run, timeout_s=PATIENCE_S)
+        attempt.begin()
+        attempt.send("t", b"once").result()
+        prepared = attempt.prepare()
+        assert prepared is not None
+        group_commit(client, run, [prepared], "p", {KEY: 7})
+        killer.join()
+        assert values(client) == [b"once"]
+        assert fetch_offsets(client, "p")[KEY].offset == 7
+
+
+def test_the_first_contact_is_not_waited_for() -> None:
+    """Nobody is there, so the address may be wrong."""
+    with Client(f"127.0.0.1:{free_port()}", timeout_s=TIMEOUT_S, patience_s=PATIENCE_S) as client:
+        for operation in OPERATIONS.values():
+            began_at = time.monotonic()
+            with pytest.raises(BrokerUnreachable, match="Is a broker running there"):
+                operation(client)
+            assert time.monotonic() - began_at < PATIENCE_S / 2
+        assert client.patience_s == TIMEOUT_S
+
+
+def values(client: Client) -> list[bytes | None]:
+    with Consumer(client, "t") as consumer:
+        return [record.value for record in consumer.read_to_end()]

@@ -30,7 +30,9 @@ def main() -> int:
         under_way = {}
         for name in options.only or CHECKS:
             check = CHECKS[name]
-            count = max(1, int(check.counts[SIZES.index(options.size)] * options.share))
+            if not (full := check.counts[SIZES.index(options.size)]):
+                continue
+            count = max(1, int(full * options.share))
             under_way[(waiting if check.waits else busy).submit(_run, name, count)] = name
         for done in as_completed(under_way):
             name, (found, seconds) = under_way[done], done.result()

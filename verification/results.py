@@ -41,12 +41,14 @@ _FOOT = """
 - **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it
   is opened.
 - **fuzz inputs**: damaged bytes for every decoder and for recovery. Only the typed errors may come out.
-- **kills of a pipeline**: broker, driver, JVM or Python worker of one long exactly-once pipeline on Spark; then its
+- **kills of a pipeline**: broker, driver, JVM or Python worker of one long exactly-once pipeline on Spark, while the offsets log
+  of its checkpoint is ahead of the commits log; the broker comes back with Semel's extensions or without. Then its
   output is compared with its input, record by record.
 - **scenarios in which the world of a pipeline changes**: checkpoints are lost, restored and swapped, topics are deleted and
   made again, groups are reset, ids are reused, the broker is restored from a backup, between runs and in the middle of batches,
   with topics and Delta tables as output. Every run counts every record once or refuses with words.
   `python -m verification.world --seed N` shows one again.
+- **scenarios by name**: tests on Spark, the long ones too, counted by what happens in them.
 - **kill -9, pauses, EndTxn faults, disk faults**: real processes, real clients, real files.
 """
 

@@ -8,7 +8,16 @@ from typing import Final, NamedTuple, TypeVar
 
 from simulation.__main__ import killed_by, one
 from simulation.mutants import MUTANTS
-from verification import chaos, checking, fuzzing, machines, pipeline_kills, power_loss, store_mutants
+from verification import (
+    chaos,
+    checking,
+    fuzzing,
+    machines,
+    named,
+    pipeline_kills,
+    power_loss,
+    store_mutants,
+)
 from verification.results import WORDS
 from verification.world import runs as world_runs
 from verification.world.verdict import End
@@ -44,7 +53,7 @@ class Check(NamedTuple):
 
     run: Run
     counts: tuple[int, int, int]
-    """How much work belongs to each size."""
+    """How much work belongs to each size; none if it is not part of it."""
     waits: bool = False
     """It waits for other processes most of the time, so that something else can be done beside it."""
 
@@ -167,6 +176,14 @@ def world(count: int) -> Iterator[Found]:
     yield Found(bad, len(failures), 0, seeds, "; ".join(failures[:3]))
 
 
+def scenarios(count: int) -> Iterator[Found]:
+    """The scenarios on Spark that have names, all of them."""
+    ran = named.run()
+    for kind in named.KINDS:
+        yield Found(f"scenarios by name: {kind}", ran.kinds[kind], count)
+    yield Found("failures in scenarios by name", len(ran.failures), 0, "", "; ".join(ran.failures[:3]))
+
+
 CHECKS: Final = {
     "histories": Check(histories, (2_000, 100_000, 1_000_000)),
     "defects": Check(defects, (1, 1, 1)),
@@ -177,6 +194,7 @@ CHECKS: Final = {
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),
     "pipeline": Check(pipeline, (4, 100, 500), waits=True),
     "world": Check(world, (5, 100, 1_000), waits=True),
+    "scenarios": Check(scenarios, (0, 1, 1), waits=True),
     "pauses": Check(_chaos("pauses", chaos.pauses), (5, 25, 500), waits=True),
     "ends": Check(_chaos("EndTxn faults", chaos.end_faults), (200, 10_000, 100_000), waits=True),
     "disk": Check(_chaos("disk faults", chaos.disk_faults), (6, 100, 500), waits=True),

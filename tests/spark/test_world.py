@@ -62,6 +62,13 @@ def go_on(world: World, job: Job) -> None:
     world.run(job)
 
 
+@LONG
+def test_a_query_is_stopped_in_the_middle_of_a_batch(world: World, job: Job) -> None:
+    world.write("in-a")
+    world.stop_in_batch(job)
+    go_on(world, job)
+
+
 # ---- checkpoints
 
 

@@ -126,6 +126,23 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["extended"])
+def test_an_executor_is_killed(numbers: Numbers, proxy: Proxy, protocol: str, cluster: Cluster) -> None:
+    """With its Python workers, while a task writes. What that had sent arrives when the batch is done."""
+    caught = catch(proxy, points(protocol)["while tasks write"])
+    settings = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": java_options()}
+    with DriverProcess(numbers.pipeline, master=cluster.master, settings=settings) as driver:
+        worker = sender(await_caught(caught, driver.check))
+        executor = next(each for each in worker.parents() if each.name() == "java")
+        for each in [executor, *executor.children(recursive=True)]:
+            each.kill()
+        assert driver.wait() == 0, driver.log.read_text()
+    numbers.check()
+    caught.release()
+    numbers.go_on()
+
+
 @pytest.mark.parametrize("protocol", ["extended"])
 def test_the_loser_of_speculation(
     numbers: Numbers, proxy: Proxy, protocol: str, cluster: Cluster, tmp_path: Path

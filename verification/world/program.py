@@ -7,6 +7,7 @@ are helped as their words recommend.
 """
 
 import random
+import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -16,9 +17,11 @@ from verification.world.verdict import Broken, End, Outcome
 from verification.world.world import TABLE_FAULTS, TOPIC_FAULTS, World, now_ms
 
 PATTERN: Final = "in-.*"
-HELP_MAX: Final = 3
+HELP_MAX: Final = 2
 """How often a job that refuses is helped before a pipeline with a new id and a new output takes its place."""
 JOBS_MAX: Final = 4
+_IN_OUTPUT: Final = re.compile("where the (output|table) ends|pipeline.id of its own|new pipeline.id")
+_AGAIN: Final = re.compile("[Ss]tart (the query )?again|has taken over|has written to the table")
 DAY_HOURS: Final = 24
 
 
@@ -116,6 +119,11 @@ def _crash(turn: Turn) -> None:
     turn.world.run(turn.job, fault=fault)
 
 
+def _stop(turn: Turn) -> None:
+    _write_some(turn)
+    turn.world.stop_in_batch(turn.job)
+
+
 def _zombie(turn: Turn) -> None:
     _write_some(turn)
     turn.world.run_as_zombie(turn.job)
@@ -131,7 +139,7 @@ def _reuse_id(turn: Turn) -> None:
     if how == "another kind of output":
         same["writes_table"] = not job.writes_table
     if how == "another input":
-        topic = f"other-{len(world.jobs)}"
+        topic = f"other-{len(world.log)}"
         world.create(topic)
         world.write(topic)
         other = world.job(topic, output=job.output, **same)
@@ -164,10 +172,9 @@ def _recreate_output(turn: Turn) -> None:
 
 
 def _new_topic(turn: Turn) -> None:
-    topic = f"in-new-{len(turn.world.inputs())}"
-    if topic not in turn.world.inputs():
-        turn.world.create(topic, turn.chance.randint(1, 2), is_compacted=turn.chance.random() < 0.2)
-        turn.world.write(topic, turn.chance.randint(1, 6))
+    topic = f"in-new-{len(turn.world.log)}"
+    turn.world.create(topic, turn.chance.randint(1, 2), is_compacted=turn.chance.random() < 0.2)
+    turn.world.write(topic, turn.chance.randint(1, 6))
 
 
 def _delete_records(turn: Turn) -> None:
@@ -222,7 +229,7 @@ def _write_some(turn: Turn) -> None:
 POSITIONS: Final[tuple[Change, ...]] = (
     _lose_checkpoint, _restore_checkpoint, _restore_checkpoint, _swap_checkpoints, _copy_checkpoint,
     _uncommit, _uncommit_and_delete_group, _delete_group, _reset_offsets, _delete_offsets, _crash, _crash,
-    _zombie, _reuse_id,
+    _stop, _zombie, _reuse_id,
 )  # fmt: skip
 LOGS: Final[tuple[Change, ...]] = (
     _grow, _grow, _recreate_input, _recreate_input, _recreate_output, _new_topic, _delete_records,
@@ -284,22 +291,24 @@ def run_with_help(world: World, chance: random.Random, job: Job) -> None:
     for _ in range(HELP_MAX):
         if outcome.end is End.WELL:
             return
-        if chance.random() < 0.2:
+        if (helped := _helped(world, chance, job, outcome.words)) is None:
             break
-        outcome = _helped(world, chance, job, outcome)
+        outcome = helped
     if outcome.end is not End.WELL:
         _replace(world, job)
 
 
-def _helped(world: World, chance: random.Random, job: Job, outcome: Outcome) -> Outcome:
-    words = outcome.words
-    if "failOnDataLoss=false" in words and chance.random() < 0.5:
+def _helped(world: World, chance: random.Random, job: Job, words: str) -> Outcome | None:
+    """Do what the words of a refusal recommend, and run the job again; nothing if they recommend nothing."""
+    if "failOnDataLoss=false" in words and chance.random() < 0.7:
         return world.run(job, fails_on_loss=False)
-    if "where the output ends" in words and chance.random() < 0.5:
-        world.rename(job)
-    elif "checkpointLocation" in words and chance.random() < 0.8:
+    if _IN_OUTPUT.search(words) and chance.random() < 0.7 and world.rename(job):
+        return world.run(job)
+    if "checkpointLocation" in words and chance.random() < 0.9:
         world.new_checkpoint(job)
-    return world.run(job)
+        return world.run(job)
+    # Whoever does not listen and starts the same again gets the same answer.
+    return world.run(job) if _AGAIN.search(words) or chance.random() < 0.2 else None
 
 
 def _replace(world: World, job: Job) -> None:

@@ -72,6 +72,10 @@ class Truth:
             each.number for log in self.logs.values() for each in log if each.fate is Fate.COMMITTED
         }
 
+    def deleted(self) -> set[int]:
+        """What DeleteRecords took away, also of transactions that were open then."""
+        return {each.number for log in self.logs.values() for each in log if each.is_deleted}
+
     def _replaced(self) -> set[int]:
         """Records of compacted topics that a later one replaces."""
         replaced = set()

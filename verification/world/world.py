@@ -9,6 +9,7 @@ import copy
 import itertools
 import json
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from typing import Final, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from support.delta_faults import FaultyDelta
 from support.spark_faults import WAITING
 from support.waiting import until
@@ -41,6 +43,8 @@ KEPT: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63
 COMPACTED: Final = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"}
 KEYS: Final = 3
 TRANSACTION_MS: Final = 600_000
+STOP_SECONDS: Final = 0.3
+"""How long a query has been asked to stop before what it waits for goes on."""
 #: Where a run can be stopped in the middle of a batch, by the sink that it writes with.
 TOPIC_FAULTS: Final = ("task", "before_decision", "after_decision", "raise_after")
 TABLE_FAULTS: Final = ("task", "before_commit", "before_follow", "after_follow", "raise_after")
@@ -64,6 +68,7 @@ class World:
         self.refusals: list[str] = []
         self._numbers = itertools.count()
         self._names = itertools.count(1)
+        self._job_numbers = itertools.count(1)
         self._transaction: tuple[Client, TransactionalProducer, list[Entry]] | None = None
         self._backup: tuple[Path, Truth] | None = None
         self.step(f"a broker {'with' if has_extensions else 'without'} Semel's extensions")
@@ -261,7 +266,7 @@ class World:
         batch_max: int | None = None,
     ) -> Job:
         """Declare a pipeline, with an output of its own unless one is given."""
-        number = len(self.jobs) + 1
+        number = next(self._job_numbers)
         name = f"job {number}"
         directory = self.directory / f"job-{number}"
         place = output or (str(directory / "table") if writes_table else f"out-{number}")
@@ -302,7 +307,8 @@ class World:
         found = job.found(self.bootstrap)
         if not fails_on_loss:
             # It has gone on without what it could not read, as it was told; but it doubles nothing.
-            job.forgiven |= self.truth.expected(read, job.begun, set()).once - found.keys()
+            expected = self.truth.expected(read, job.begun, set()).once | self.truth.deleted()
+            job.forgiven |= expected - found.keys()
         # A query that has nothing to write does not look at its output.
         excused = job.forgiven if had_batch else job.forgiven | job.destroyed
         if wrong := compare(self.truth.expected(read, job.begun, excused), found):
@@ -316,16 +322,12 @@ class World:
         """Hold a job before its decision while a second copy of it runs to its end, then let it go on."""
         self.step(f"run {job.name} and hold it before it decides")
         held = len(self.log) - 1
-        job.fault.write_text("wait_before_commit" if job.writes_table else "wait_before_decision")
         other = copy.copy(job)
         other.new_checkpoint()
         other.fault = job.directory / "no-fault"
         successor = Outcome(End.REFUSED)
         try:
-            query = job.start(self.spark, self.bootstrap)
-            until(
-                lambda: not query.isActive or job.fault.read_text() == WAITING, RUN_SECONDS, "the held batch"
-            )
+            query = self._hold(job)
             successor = self.run(other)
             job.fault.write_text("go on")
             outcome = wait(query)
@@ -336,6 +338,27 @@ class World:
         self.step(f"let {job.name} go on, which was held in step {held + 1}")
         self._judged(job, outcome)
         return outcome, successor
+
+    def stop_in_batch(self, job: Job) -> None:
+        """Stop a job before its decision, as an operator does, and not by a failure.
+
+        The process that was about to decide goes on while the query is being stopped.
+        """
+        self.step(f"run {job.name} and stop it before it decides")
+        query = self._hold(job)
+        release = threading.Timer(STOP_SECONDS, job.fault.write_text, ["go on"])
+        release.start()
+        try:
+            query.stop()
+        finally:
+            release.join()
+
+    def _hold(self, job: Job) -> StreamingQuery:
+        """Start a job that waits before its decision, if it gets there, until its fault is another."""
+        job.fault.write_text("wait_before_commit" if job.writes_table else "wait_before_decision")
+        query = job.start(self.spark, self.bootstrap)
+        until(lambda: not query.isActive or job.fault.read_text() == WAITING, RUN_SECONDS, "the held batch")
+        return query
 
     # ---- checkpoints
 

@@ -1,0 +1,68 @@
+"""Scenarios on Spark that somebody has thought of: the tests of them, counted by what happens in them.
+
+They are tests, long ones among them, and this runs them all so that the page of the proof can tell what was
+shown. Those that follow from a seed are in `pipeline_kills` and `world`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+ROOT: Final = Path(__file__).parents[1]
+
+#: What happens in a scenario, and the tests that show it; the first that fits.
+KINDS: Final = {
+    "a driver killed at a point of a batch": r"test_scenarios::.*driver_is_killed|test_delta::.*is_killed",
+    "a broker killed at a point of a batch": r"test_broker_kills::",
+    "a Python worker killed": r"::test_a_task_.*dies|process_that_commits_dies|::test_a_driver_that_dies",
+    "an executor killed on a cluster": r"::test_an_executor",
+    "speculation on a cluster": r"speculation",
+    "a zombie that wakes": r"zombie_driver|test_a_task_of_an_older_run",
+    "two copies at once": r"another_copy",
+    "a transactional or compacted input": r"no_gap_is_a_loss|compacted_input",
+    "a stateful query": r"test_stateful::",
+    "a Delta table": r"test_delta::|test_world::.*\[table",
+    "a change between two runs": r"test_world::",
+    "a failed commit or a lost checkpoint": r"test_scenarios::|test_recovery::",
+}
+FILES: Final = ("scenarios", "broker_kills", "recovery", "zombies", "stateful", "delta", "world")
+OTHERS: Final = ("test_source.py::test_only_what_was_committed_is_read_and_no_gap_is_a_loss",)
+
+
+@dataclass
+class Shown:
+    """How many of each kind there are, and which have failed."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+
+def run() -> Shown:
+    """Run them, each in the Spark that they share or in one of its own."""
+    places = [f"test_{name}.py" for name in FILES]
+    with tempfile.TemporaryDirectory(prefix="semel-named-") as directory:
+        report = Path(directory) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "spark", "--junitxml", str(report)]
+        command += [f"tests/spark/{place}" for place in (*places, *OTHERS)]
+        subprocess.run(command, cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=False)
+        return shown(ElementTree.parse(report).iter("testcase"))
+
+
+def shown(cases: Iterable[ElementTree.Element]) -> Shown:
+    """What the cases of a report come to."""
+    found = Shown()
+    for case in cases:
+        name = f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"
+        kind = next((kind for kind, words in KINDS.items() if re.search(words, name)), "")
+        if not kind or len(case):
+            found.failures.append(name)
+        found.kinds[kind] += 1
+    return found

@@ -59,8 +59,10 @@ def _lose_checkpoint(turn: Turn) -> None:
 
 
 def _restore_checkpoint(turn: Turn) -> None:
-    if turn.job.copies:
-        turn.world.restore_checkpoint(turn.job, turn.chance.randrange(len(turn.job.copies)))
+    copies = len(turn.job.copies)
+    if copies:
+        # The newest copy is often the checkpoint itself, so it is seldom worth a try.
+        turn.world.restore_checkpoint(turn.job, min(turn.chance.choice([0, 1, 1, 1, 2]), copies - 1))
 
 
 def _swap_checkpoints(turn: Turn) -> None:
@@ -227,12 +229,12 @@ def _write_some(turn: Turn) -> None:
 
 
 POSITIONS: Final[tuple[Change, ...]] = (
-    _lose_checkpoint, _restore_checkpoint, _restore_checkpoint, _swap_checkpoints, _copy_checkpoint,
+    _lose_checkpoint, *[_restore_checkpoint] * 4, _swap_checkpoints, _copy_checkpoint,
     _uncommit, _uncommit_and_delete_group, _delete_group, _reset_offsets, _delete_offsets, _crash, _crash,
     _stop, _zombie, _reuse_id,
 )  # fmt: skip
 LOGS: Final[tuple[Change, ...]] = (
-    _grow, _grow, _recreate_input, _recreate_input, _recreate_output, _new_topic, _delete_records,
+    *[_grow] * 3, _recreate_input, _recreate_input, _recreate_output, _new_topic, _new_topic, _delete_records,
     _transactions, _open_transaction, _finish_transaction, _odd_timestamps, _move_clock, _switch_extensions,
     _backup,
 )  # fmt: skip
@@ -260,7 +262,8 @@ def play(world: World, chance: random.Random) -> None:
         chance.shuffle(changes)
         for change in changes:
             change(turn)
-        _write_some(turn)
+        if chance.random() < 0.7:
+            _write_some(turn)
         run_with_help(world, chance, turn.job)
     world.finish_transaction(commits=chance.random() < 0.5)
     for topic in world.inputs():

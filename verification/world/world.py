@@ -80,7 +80,9 @@ class World:
     def __exit__(self, *_: object) -> None:
         for query in self.spark.streams.active:
             query.stop()
+        told = len(self.log)
         self.finish_transaction()
+        del self.log[told:]  # it is no part of the scenario
         self.broker.stop()
 
     @property

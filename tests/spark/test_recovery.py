@@ -32,13 +32,14 @@ def test_the_process_that_commits_dies_and_the_driver_aborts(
     In the middle of a decision it cannot, for as long as it waits, and leaves all as it is.
     """
     numbers = Numbers(proxied)
-    proxied.sink_options["kafka.request.timeout.ms"] = 5_000
+    patient = dict(proxied.sink_options)
+    proxied.sink_options |= {"kafka.request.timeout.ms": 5_000, "kafka.default.api.timeout.ms": 5_000}
     caught = catch(proxy, points(protocol)[place])
     query = proxied.start()
     sender(await_caught(caught)).kill()
     with pytest.raises(PySparkException):
         query.awaitTermination()
-    del proxied.sink_options["kafka.request.timeout.ms"]
+    proxied.sink_options = patient
     numbers.run()
     caught.release()
     numbers.check()

@@ -22,6 +22,9 @@ from semel.wire.messages import EndTxnRequest
 
 pytestmark = pytest.mark.spark
 
+#: Nobody comes back.
+IMPATIENT = {"kafka.request.timeout.ms": "1000", "kafka.default.api.timeout.ms": "1000"}
+
 
 def numbers(spark: SparkSession, begin: int, end: int) -> DataFrame:
     return spark.range(begin, end, numPartitions=2).selectExpr("concat('value ', id) AS value")
@@ -79,9 +82,7 @@ def test_a_write_that_is_decided_and_not_ended_is_ended_by_its_repetition(
         # The decision arrives, and nothing that the writer sends after it.
         proxy.on(EndTxnRequest.api_key, Act.LAST, where=lambda seen: of_driver(seen.body.transactional_id))
         with pytest.raises(Py4JJavaError, match="Writing job failed"):
-            write(
-                numbers(spark, 0, 50), proxy.bootstrap, 7, **options, **{"kafka.request.timeout.ms": "1000"}
-            )
+            write(numbers(spark, 0, 50), proxy.bootstrap, 7, **options, **IMPATIENT)
     assert len(open_transactions(any_broker, mark)) == 2
     assert committed(any_broker, output) == {}
     with Proxy(any_broker, hides_extensions=True) as proxy:

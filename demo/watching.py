@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Enough for a start of Spark on a machine that is ten times slower than usual.
+#: Enough for a start of Spark on a machine that is ten times slower than usual; and twice that before the
+#: first step, when nobody knows how fast the machine is.
 STALL_SECONDS_MIN = 240.0
+START_SECONDS = 480.0
 STALL_FACTOR = 4
 
 
@@ -40,13 +42,13 @@ class Watch:
     def __init__(self, names: Iterable[str], now: float) -> None:
         self._since = dict.fromkeys(names, now)
         self._steps: dict[str, object] = {}
-        self._longest_seconds = 0.0
+        self._longest_seconds: float | None = None
 
     def see(self, steps: Mapping[str, object], now: float) -> None:
         """Take in how far the queries are."""
         for name, step in steps.items():
             if self._steps.get(name, step) != step:
-                self._longest_seconds = max(self._longest_seconds, now - self._since[name])
+                self._longest_seconds = max(self._longest_seconds or 0.0, now - self._since[name])
                 self._since[name] = now
             self._steps[name] = step
 
@@ -57,6 +59,8 @@ class Watch:
     @property
     def limit_seconds(self) -> float:
         """How long a query may go without a step."""
+        if self._longest_seconds is None:
+            return START_SECONDS
         return max(STALL_SECONDS_MIN, STALL_FACTOR * self._longest_seconds)
 
     def stalled(self, names: Iterable[str], now: float) -> list[str]:

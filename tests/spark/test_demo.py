@@ -22,7 +22,7 @@ from demo.orders import (
     window,
     write_products,
 )
-from demo.watching import STALL_FACTOR, STALL_SECONDS_MIN, Step, Watch, account, last_error
+from demo.watching import STALL_FACTOR, STALL_SECONDS_MIN, START_SECONDS, Step, Watch, account, last_error
 from semel.client import Client, Consumer
 from semel.embedded import embedded
 
@@ -136,6 +136,8 @@ def test_a_slow_machine_has_more_time() -> None:
     """A query may be several times slower than it ever was."""
     watch = Watch(["a"], 0.0)
     watch.see({"a": 1}, 0.0)
+    assert watch.stalled(["a"], START_SECONDS) == [], "nothing is known of the machine"
+    assert watch.stalled(["a"], START_SECONDS + 1) == ["a"]
     slow = STALL_SECONDS_MIN - 1
     watch.see({"a": 2}, slow)
     assert watch.limit_seconds == STALL_FACTOR * slow

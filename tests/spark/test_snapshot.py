@@ -19,6 +19,7 @@ from semel.client import Admin, Client, NewTopic, Producer, TransactionalProduce
 from semel.embedded import Embedded
 from semel.spark import OptionError, snapshot
 from semel.spark.snapshot import Ended, Tail
+from semel.spark.vectors import id_text
 
 pytestmark = pytest.mark.spark
 
@@ -91,6 +92,7 @@ def test_what_has_ended_is_split_and_the_tail_is_not(servers: str) -> None:
         with Client(servers) as client, Producer(client) as plain:
             for number in range(40):
                 plain.send(MARKER, b"%d" % number, partition=0)
+            topic_id = id_text(client.topic(MARKER).topic_id)
         open_.begin()
         send(open_, b"open", (MARKER, 0))
         other.begin()
@@ -98,13 +100,13 @@ def test_what_has_ended_is_split_and_the_tail_is_not(servers: str) -> None:
         other.commit()
         found = Reading(servers, MARKER, minPartitions="4")
         assert found.ranges == [
-            *(Ended(MARKER, 0, start, start + 10) for start in range(0, 40, 10)),
-            Tail(MARKER, 0, 40, 43),
+            *(Ended(MARKER, 0, start, start + 10, topic_id) for start in range(0, 40, 10)),
+            Tail(MARKER, 0, 40, 43, topic_id),
         ]
         assert found.values() == [*(b"%d" % number for number in range(40)), b"behind"]
         start = json.dumps({MARKER: {"0": 41, "1": 0, "2": 0}})
         later = Reading(servers, MARKER, startingOffsets=start)
-        assert (later.ranges, later.values()) == ([Tail(MARKER, 0, 41, 43)], [b"behind"])
+        assert (later.ranges, later.values()) == ([Tail(MARKER, 0, 41, 43, topic_id)], [b"behind"])
 
 
 def test_a_tail_that_does_not_fit_in_memory_is_held_on_disk(

@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 SOURCE = Path("src")
 
 #: The modules that are compiled, by their names; each is a .pyx file at its place.
-COMPILED = ["semel.wire._columns"]
+COMPILED = ["semel.wire._checking", "semel.wire._columns"]
 
 
 class BuildIfPossible(build_ext):

@@ -32,7 +32,7 @@ from semel.store.journal import Journal
 from semel.wire import _columns_py
 from semel.wire.batch import HEADER_BYTES, read_header, seal
 from semel.wire.compression import Codec, compress, decompress
-from semel.wire.errors import ProtocolError
+from semel.wire.errors import InvalidRecords, ProtocolError
 from semel.wire.frames import (
     FrameParser,
     decode_request_header,
@@ -52,6 +52,7 @@ from semel.wire.records import (
     read_marker,
 )
 from semel.wire.schema import Message
+from semel.wire.validating import validate
 from verification import fuzz_store, made_up
 from verification.fuzz_texts import HISTORY, NOTES, TOML
 from verification.mutations import damaged, noise
@@ -236,12 +237,28 @@ def _resealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> by
 
 
 def _read_batches(data: bytes) -> None:
-    check_produced(data, 9)
+    _validate(data)
     for at, header in iter_batches(data):
         if header.is_control:
             read_marker(data, at)
         decode_batch(data, at, limit_bytes=LIMIT_BYTES)
         first_at_or_after(data, 1_001, at, limit_bytes=LIMIT_BYTES)
+
+
+def _validate(data: bytes) -> None:
+    """What passes at produce must be readable."""
+    header, _ = check_produced(data, 9)
+    if header is None:
+        return
+    try:
+        validate(data, header, limit_bytes=LIMIT_BYTES)
+    except InvalidRecords:
+        return
+    try:
+        records = decode_batch(data, limit_bytes=LIMIT_BYTES)
+    except ProtocolError as error:
+        raise AssertionError("a batch that was validated cannot be read") from error
+    assert [each.offset for each in records] == list(range(header.record_count))
 
 
 def _read_columns(data: bytes) -> None:

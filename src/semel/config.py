@@ -35,6 +35,14 @@ class Settings:
     semel_partitions_per_topic_max: int = _setting(10_000, "partitions of a topic, and made by one request")
 
     message_max_bytes: int = _setting(1_048_588, "largest batch; a topic's max.message.bytes overrides it")
+    semel_validate_records: str = _setting(
+        "all",
+        "open batches when they are produced: one that is damaged inside stops every reader",
+        choices=("all", "uncompressed", "none"),
+    )
+    semel_batch_content_max_bytes: int = _setting(
+        33_554_432, "what a batch may unpack to, or max.message.bytes if larger; readers have to hold it"
+    )
     log_retention_ms: int = _setting(604_800_000, "seven days; a topic's retention.ms overrides it")
     log_retention_bytes: int = _setting(-1, "no limit by size; a topic's retention.bytes overrides it")
     log_retention_check_interval_ms: int = _setting(60_000, "how often retention and sweeping run")

@@ -2,6 +2,7 @@
 
 import gzip
 
+from semel.wire.compression import Codec, compress
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import ListOffsetsRequest
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
@@ -19,6 +20,7 @@ from support.hostile_words import (
 )
 
 PRODUCE, FETCH = 0, 1
+LARGE_BOMB = compress(Codec.ZSTD, bytes(200_000_000))
 
 
 def batches() -> list[Hostile]:
@@ -44,11 +46,13 @@ def batches() -> list[Hostile]:
         *(Hostile(35, f"{n} records", produce(batch(count=n)), invalid) for n in (-1, 0, 2, INT_MAX)),
         Hostile(36, "last offset delta is not count - 1", produce(batch(last_offset_delta=5)), invalid),
         Hostile(36, "last offset delta -1", produce(batch(last_offset_delta=-1)), invalid),
-        Hostile(37, "a record past the end", produce(batch(payload=b"\xfe\x7f" + bytes(6))), EITHER),
+        Hostile(36, "last offset delta 2^31 - 1", produce(batch(last_offset_delta=INT_MAX)), invalid),
+        Hostile(36, "100 records that are one", produce(batch(count=100, last_offset_delta=99)), invalid),
+        Hostile(37, "a record past the end", produce(batch(payload=b"\xfe\x7f" + bytes(6))), invalid),
         Hostile(
-            38, "2^31 - 1 headers", produce(batch(payload=b"\x14\0\0\0\1\1\xfe\xff\xff\xff\x0f")), EITHER
+            38, "2^31 - 1 headers", produce(batch(payload=b"\x14\0\0\0\1\1\xfe\xff\xff\xff\x0f")), invalid
         ),
-        Hostile(39, "key of length -2", produce(batch(payload=b"\x0e\0\0\0\3\1\0")), EITHER),
+        Hostile(39, "key of length -2", produce(batch(payload=b"\x0e\0\0\0\3\1\0")), invalid),
         Hostile(
             40, "a producer without a sequence", produce(batch(producer_id=5, base_sequence=-1)), invalid
         ),
@@ -88,19 +92,19 @@ def batches() -> list[Hostile]:
             43, "two batches in one partition", produce(good + batch(producer_id=9, base_sequence=0)), invalid
         ),
         *(Hostile(44, f"codec {c}", produce(batch(attributes=c)), refused) for c in (5, 6, 7)),
-        # The broker never opens a batch, so what is wrong inside is for the reader to find, at no cost to us.
         *(
-            Hostile(45, f"bomb in codec {c}", produce(batch(attributes=c, payload=bomb)), EITHER)
+            Hostile(45, f"bomb in codec {c}", produce(batch(attributes=c, payload=bomb)), invalid)
             for c in (1, 2, 3, 4)
         ),
-        Hostile(46, "snappy chunk of 2^32 - 1", produce(batch(attributes=2, payload=b"\xff" * 12)), EITHER),
+        Hostile(45, "a bomb beyond the limit", produce(batch(attributes=4, payload=LARGE_BOMB)), invalid),
+        Hostile(46, "snappy chunk of 2^32 - 1", produce(batch(attributes=2, payload=b"\xff" * 12)), invalid),
         Hostile(
             47,
             "lz4 with a wrong header",
             produce(batch(attributes=3, payload=b"\x04\x22\x4d\x18" + b"\xff" * 8)),
-            EITHER,
+            invalid,
         ),
-        Hostile(48, "a stream cut off", produce(batch(attributes=1, payload=bomb[:30])), EITHER),
+        Hostile(48, "a stream cut off", produce(batch(attributes=1, payload=bomb[:30])), invalid),
         Hostile(
             49,
             "timestamp 2^63 - 1",

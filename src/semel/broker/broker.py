@@ -16,11 +16,13 @@ ends the process, an embedded broker is stopped and says why.
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
@@ -60,6 +62,11 @@ from semel.store.interface import StoreFull
 
 log = logging.getLogger("semel.broker")
 
+T = TypeVar("T")
+
+VALIDATION_THREADS: Final = min(4, os.cpu_count() or 1)
+"""Each of them may hold one batch that is unpacked (semel.batch.content.max.bytes)."""
+
 _RARE = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 
 
@@ -97,6 +104,7 @@ class Broker:
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
         self._tasks: list[asyncio.Task[None]] = []
+        self._validators = ThreadPoolExecutor(VALIDATION_THREADS, "validation")
         gauge = self.metrics.gauge
         gauge("open_transactions", "Transactions that are open.", lambda: len(self._loop.state.ongoing))
         gauge(
@@ -147,6 +155,7 @@ class Broker:
         await asyncio.gather(*others, return_exceptions=True)
         self._loop.stop()
         await asyncio.gather(commit_loop, return_exceptions=True)
+        self._validators.shutdown(wait=False, cancel_futures=True)
         await self.store.close()
 
     def end_waits(self) -> None:
@@ -165,6 +174,10 @@ class Broker:
     def submit(self, commands: Sequence[Command], done: Done) -> None:
         """Ask without waiting; the hot path. ``done`` gets the answers, or ``StoreFull``."""
         self._loop.submit(commands, done)
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Run work that takes long, and that touches nothing of the broker, on one of a few threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._validators, work)
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do this when everyone whom the present tick answers was told, or as soon as possible."""

@@ -11,6 +11,11 @@ class TopicLimits(Data):
     """The configs of a topic that the broker acts on."""
 
     max_message_bytes: int
+    content_max_bytes: int
+    """What a compressed batch may unpack to."""
+    validates: bool
+    """Whether batches that are not compressed are opened when they are produced."""
+    validates_compressed: bool
     log_append_time: bool
     before_max_ms: int
     after_max_ms: int
@@ -38,15 +43,22 @@ class TopicLimits(Data):
         def value(name: str) -> str:
             return value_of(name, topic.configs, settings)
 
+        compacts = "compact" in words(value("cleanup.policy"))
+        validated = value("semel.validate.records")
+        max_message_bytes = int(value("max.message.bytes"))
+        content_max_bytes = settings.get("semel.batch.content.max.bytes", max_message_bytes)
         return cls(
-            int(value("max.message.bytes")),
+            max_message_bytes,
+            max(int(str(content_max_bytes)), max_message_bytes),
+            compacts or validated != "none",
+            compacts or validated == "all",
             value("message.timestamp.type") == "LogAppendTime",
             int(value("message.timestamp.before.max.ms")),
             int(value("message.timestamp.after.max.ms")),
             int(value("retention.ms")),
             int(value("retention.bytes")),
             "delete" in words(value("cleanup.policy")),
-            "compact" in words(value("cleanup.policy")),
+            compacts,
             int(value("delete.retention.ms")),
             int(value("min.compaction.lag.ms")),
             int(value("max.compaction.lag.ms")),

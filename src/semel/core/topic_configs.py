@@ -115,6 +115,13 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     ),
     "message.timestamp.before.max.ms": TopicConfig(str(2**63 - 1), LONG, "how old a record may be", 0, _MAX),
     "message.timestamp.after.max.ms": TopicConfig("3600000", LONG, "how far in the future", 0, _MAX),
+    "semel.validate.records": TopicConfig(
+        "all",
+        STRING,
+        "which batches are opened when they are produced; compacted topics open all of them",
+        choices=("all", "uncompressed", "none"),
+        setting="semel.validate.records",
+    ),
     "semel.visibility": TopicConfig(
         "marker",
         STRING,

@@ -1,15 +1,14 @@
-"""Produce: check batch headers, one ``Append`` per partition, offsets back.
+"""Produce: check batches, one ``Append`` per partition, offsets back.
 
-The hot path of the broker, so it runs without a task: ``submit`` reads nothing but batch headers, hands the
-commands to the commit loop and returns; ``done`` is called with the response when they are durable. Only a
-request for a topic that is not in memory has to wait first, or one for a topic that is compacted, whose
-records need keys: ``submit`` then returns a coroutine, and the connection runs it before it begins anything
-else, so that batches keep their order.
+The hot path of the broker, so it runs without a task: ``submit`` checks the batches, hands the commands to
+the commit loop and returns; ``done`` is called with the response when they are durable. ``submit`` returns a
+coroutine instead if a topic is not in memory, or if there is so much to validate that a thread has to do it
+beside the event loop. The connection runs the coroutine before it begins anything else, so that batches keep
+their order.
 """
 
-import asyncio
 from collections.abc import Coroutine, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.broker.commit_loop import Outcome
@@ -21,42 +20,48 @@ from semel.handlers.submitting import Done
 from semel.handlers.transaction_errors import PRODUCE, told
 from semel.store.interface import StoreFull
 from semel.wire.batch import CODEC_MASK, is_transactional
-from semel.wire.errors import ProtocolError
+from semel.wire.errors import InvalidRecords
 from semel.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )
-from semel.wire.records import (
-    HEADER_BYTES,
-    BatchHeader,
-    check_produced,
-    read_header,
-    with_log_append_time,
-)
-from semel.wire.reducing import has_keyless
+from semel.wire.records import BatchHeader, check_produced, with_log_append_time
 from semel.wire.schema import Buffer
+from semel.wire.validating import (
+    IS_COMPILED,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    validate,
+    with_max_timestamp,
+)
 
-Refusal: TypeAlias = tuple[ErrorCode, str | None]
-"""Why a batch is not appended: the code, and words for people."""
+
+class Refusal(NamedTuple):
+    """Why a batch is not appended: the code, words for people, and which of its records is at fault."""
+
+    error: ErrorCode
+    message: str | None = None
+    record: int = -1
+
 
 SECOND_GENERATION: Final = 12
 """The version of Produce from which a transactional batch adds its partition to the transaction (KIP-890)."""
 
-UNAUTHORIZED: Final[Refusal] = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
-SEVERAL_PRODUCERS: Final[Refusal] = (
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    "transactional records of more than one producer",
+UNAUTHORIZED: Final = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+SEVERAL_PRODUCERS: Final = Refusal(
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
 )
-KEYLESS: Final[Refusal] = (
-    ErrorCode.INVALID_RECORD,
-    "a compacted topic cannot take a record without a key: send one, or change cleanup.policy",
-)
-UNREADABLE: Final[Refusal] = (ErrorCode.INVALID_RECORD, "the records of the batch cannot be read")
-OPENED_HERE_BYTES_MAX: Final = 4_096
-"""Up to this size a batch that is not compressed is opened where it came in: a thread costs more."""
+EFFORT_MAX: Final = 16_384 if IS_COMPILED else 1_024
+"""Records that are validated on the event loop, per request: up to two milliseconds. A thread does more."""
+SMALL_BATCH_BYTES: Final = 8_192
+SMALL_CONTENT_BYTES: Final = 65_536
+"""A compressed batch is opened on the event loop if it is small, and only if its content is."""
+SMALL_BATCH_EFFORT: Final = 1_024
+"""What opening one counts for, in records."""
 FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
 FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
 
@@ -73,45 +78,15 @@ def submit(
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
     Differs:   topics with journal visibility answer a transactional batch with base offset -1. Batches are
-        not opened, but for those to compacted topics: what is wrong inside is found by readers, timestamps
-        are those of the header, and no single records are named in errors. What is not one batch is
-        INVALID_RECORD, also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE and the client would
-        try again in vain. The bit for the broker's time is INVALID_TIMESTAMP on every topic. A refused batch
-        has log start offset -1. A partition that is named twice gets both batches.
+        opened unless semel.validate.records says otherwise; the first record that is wrong is named, where
+        Kafka names all that have the same fault. What is not one batch, or damaged inside, is INVALID_RECORD,
+        also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE and the client would try again in vain.
+        The bit for the broker's time is INVALID_TIMESTAMP on every topic. A refused batch has log start
+        offset -1. A partition that is named twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
-    for topic in topics:
-        if topic is None or (topic.configs and broker.catalog.limits(topic).compacts):
-            return _look_first(broker, topics, request, context, done)
-    _Produce(broker, request, context, done).start(topics)
-    return None
-
-
-async def _look_first(
-    broker: Broker,
-    topics: list[Topic | None],
-    request: ProduceRequest,
-    context: RequestContext,
-    done: Done,
-) -> None:
-    """Topics that are not in memory have to be asked for, and compacted ones need a look at their keys.
-
-    The connection begins nothing else meanwhile. Topics are kept here until all are found: the catalog may
-    have forgotten the first when the last one comes.
-    """
-    for at, each in enumerate(request.topic_data):
-        if topics[at] is not None:
-            continue
-        if context.version >= 13:
-            topics[at] = await broker.catalog.topic_by_id(each.topic_id)
-        else:
-            topics[at] = await broker.catalog.topic(each.name)
     production = _Produce(broker, request, context, done)
-    for topic, data in zip(topics, request.topic_data, strict=True):
-        if topic is not None and broker.catalog.limits(topic).compacts:
-            for part in data.partition_data:
-                await production.look_at_keys(part.records)
-    production.start(topics)
+    return production.find_topics(topics) if None in topics else production.start(topics)
 
 
 def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
@@ -120,10 +95,23 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
     return broker.catalog.cached(data.name)
 
 
+class _TakesLong(Exception):
+    """There is more to validate than the event loop has time for."""
+
+
 class _Produce:
     """One request on its way: which partitions were refused at once, which wait for the commit."""
 
-    __slots__ = ("_broker", "_commands", "_context", "_done", "_keyless", "_refused", "_request")
+    __slots__ = (
+        "_broker",
+        "_commands",
+        "_context",
+        "_done",
+        "_effort",
+        "_refused",
+        "_request",
+        "_unstamped",
+    )
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
         self._broker = broker
@@ -133,36 +121,74 @@ class _Produce:
         self._commands: list[Append] = []
         # One for each partition, in the order of the request; None for those that wait for the commit.
         self._refused: list[Refusal | None] = []
-        # Why a batch cannot be in a compacted topic, by the identity of its bytes.
-        self._keyless: dict[int, Refusal] = {}
+        # Which of the commands get the broker's time.
+        self._unstamped: list[int] = []
+        # How many records may still be validated here; None on a thread, which has the time.
+        self._effort: int | None = EFFORT_MAX
 
-    async def look_at_keys(self, records: Buffer | None) -> None:
-        """Open a batch for a compacted topic, on a thread unless it is small and plain."""
-        if records is None or len(records) < HEADER_BYTES:
-            return
-        is_quick = len(records) <= OPENED_HERE_BYTES_MAX and not read_header(records).attributes & CODEC_MASK
-        why = _key_refusal(records) if is_quick else await asyncio.to_thread(_key_refusal, records)
-        if why is not None:
-            self._keyless[id(records)] = why
+    async def find_topics(self, topics: list[Topic | None]) -> None:
+        """Ask for the topics that are not in memory, and start.
 
-    def start(self, topics: list[Topic | None]) -> None:
-        """Check what can be checked without the log, and submit the rest."""
+        They are kept here until all are found: the catalog may have forgotten the first when the last comes.
+        """
+        catalog = self._broker.catalog
+        for at, each in enumerate(self._request.topic_data):
+            if topics[at] is not None:
+                continue
+            if self._context.version >= 13:
+                topics[at] = await catalog.topic_by_id(each.topic_id)
+            else:
+                topics[at] = await catalog.topic(each.name)
+        first = self.start(topics)
+        if first is not None:
+            await first
+
+    def start(self, topics: list[Topic | None]) -> Coroutine[Any, Any, None] | None:
+        """Check what can be checked without the log and submit the rest, now or when a thread has checked."""
+        catalog = self._broker.catalog
+        limits = [None if topic is None else catalog.limits(topic) for topic in topics]
         now = self._broker.now()
-        for data, topic in zip(self._request.topic_data, topics, strict=True):
-            limits = None if topic is None else self._broker.catalog.limits(topic)
-            membership = None if limits is None else self._membership(limits)
+        try:
+            self._prepare_all(limits, now)
+        except _TakesLong:
+            return self._start_beside(limits, now)
+        self._submit()
+        return None
+
+    async def _start_beside(self, limits: list[TopicLimits | None], now: int) -> None:
+        self._effort = None
+        await self._broker.beside(lambda: self._prepare_all(limits, now))
+        self._submit()
+
+    def _prepare_all(self, limits: list[TopicLimits | None], now: int) -> None:
+        self._commands.clear()
+        self._refused.clear()
+        self._unstamped.clear()
+        for data, of_topic in zip(self._request.topic_data, limits, strict=True):
+            membership = None if of_topic is None else self._membership(of_topic)
             for part in data.partition_data:
-                self._refused.append(self._prepare(limits, part.index, part.records, membership, now))
+                self._refused.append(self._prepare(of_topic, part.index, part.records, membership, now))
+
+    def _submit(self) -> None:
         nothing = self._refuses_all()
         if nothing is not None:
             self._commands.clear()
             self._refused = [nothing] * len(self._refused)
         if self._commands:
+            if self._unstamped:
+                self._stamp(self._broker.now())
             if len(self._commands) > 1 and self._request.transactional_id is not None:
                 self._join_together()
             self._broker.submit(self._commands, self._decided)
         else:
             self._decided([])
+
+    def _stamp(self, now: int) -> None:
+        """Set the broker's time, in the turn in which the batches are submitted: it ascends with offsets."""
+        for at in self._unstamped:
+            command = self._commands[at]
+            records = with_log_append_time(command.records, now)
+            self._commands[at] = command.but(records=records, log_append_time=now)
 
     def _join_together(self) -> None:
         """The first batch brings the partitions of all into the transaction, which then grows only once."""
@@ -200,20 +226,20 @@ class _Produce:
     ) -> Refusal | None:
         if limits is None:
             by_id = self._context.version >= 13
-            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not 0 <= index < len(limits.partitions):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         header, error = check_produced(records, self._context.version)
         if header is None or records is None:
-            return error, None
+            return Refusal(error)
         if self._request.acks not in (-1, 0, 1):
-            return ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1"
+            return Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
         if not header.is_transactional:
             return self._fit(limits, index, header, records, None, now)
         if membership is None:
             return UNAUTHORIZED
         if header.producer_id < 0:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction without a producer id"
+            return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction without a producer id")
         return self._fit(limits, index, header, records, membership, now)
 
     def _fit(
@@ -227,24 +253,50 @@ class _Produce:
     ) -> Refusal | None:
         """Hold the batch against the topic's configs; what fits waits for the commit."""
         if header.length > limits.max_message_bytes:
-            return (
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch is larger than {limits.max_message_bytes} bytes",
+            return Refusal(
+                ErrorCode.MESSAGE_TOO_LARGE, f"the batch is larger than {limits.max_message_bytes} bytes"
             )
-        if id(records) in self._keyless:
-            return self._keyless[id(records)]
-        append_time = -1
         if limits.log_append_time:
-            append_time = now
-            records = with_log_append_time(records, append_time)
-        elif header.max_timestamp > now + limits.after_max_ms:
-            return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far in the future for this topic"
-        elif 0 <= header.base_timestamp < now - limits.before_max_ms:
-            return ErrorCode.INVALID_TIMESTAMP, "a timestamp is too old for this topic"
+            earliest, latest = MIN_TIMESTAMP, MAX_TIMESTAMP
+        else:
+            earliest, latest = now - limits.before_max_ms, min(now + limits.after_max_ms, MAX_TIMESTAMP)
+        if limits.validates_compressed if header.attributes & CODEC_MASK else limits.validates:
+            try:
+                newest = self._validate(limits, header, records, earliest, latest)
+            except InvalidRecords as error:
+                return Refusal(error.code, error.message, error.index)
+            if newest != header.max_timestamp and not limits.log_append_time:
+                # Kafka's producers get this right; Kafka corrects those of others.
+                header = header._replace(max_timestamp=newest)
+                records = with_max_timestamp(records, header)
+        elif header.max_timestamp > latest:
+            return Refusal(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far in the future")
+        elif 0 <= header.base_timestamp < earliest:
+            return Refusal(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too old")
+        if limits.log_append_time:
+            self._unstamped.append(len(self._commands))
         self._commands.append(
-            Append(limits.partitions[index], header, records, append_time, membership, limits.is_journal)
+            Append(limits.partitions[index], header, records, -1, membership, limits.is_journal)
         )
         return None
+
+    def _validate(
+        self, limits: TopicLimits, header: BatchHeader, records: Buffer, earliest: int, latest: int
+    ) -> int:
+        """Open a batch; return its largest timestamp. ``_TakesLong`` if a thread has to do it."""
+        content_max_bytes, is_packed = limits.content_max_bytes, header.attributes & CODEC_MASK
+        if self._effort is not None:
+            self._effort -= SMALL_BATCH_EFFORT if is_packed else header.record_count
+            if self._effort < 0 or (is_packed and header.length > SMALL_BATCH_BYTES):
+                raise _TakesLong
+            content_max_bytes = min(content_max_bytes, SMALL_CONTENT_BYTES)
+        try:
+            return validate(records, header, content_max_bytes, earliest, latest, limits.compacts)
+        except InvalidRecords:
+            # A small batch that is no good may only have more content than is unpacked here.
+            if is_packed and self._effort is not None:
+                raise _TakesLong from None
+            raise
 
     def _membership(self, limits: TopicLimits) -> Membership | None:
         """The transaction that the request's transactional batches belong to."""
@@ -278,20 +330,19 @@ class _Produce:
         self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
 
 
-def _key_refusal(records: Buffer) -> Refusal | None:
-    """Why a compacted topic cannot have this batch; None if it can, or if it is no batch at all."""
-    try:
-        return KEYLESS if has_keyless(records) else None
-    except ProtocolError:
-        return UNREADABLE
-
-
 def _answer(
     index: int, refused: Refusal | None, answers: Iterator[Appended], version: int
 ) -> PartitionProduceResponse:
     if refused is not None:
-        error, message = refused
-        return PartitionProduceResponse(index=index, error_code=error, base_offset=-1, error_message=message)
+        error, message, at = refused
+        errors = [BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=message)]
+        return PartitionProduceResponse(
+            index=index,
+            error_code=error,
+            base_offset=-1,
+            record_errors=errors if at >= 0 else [],
+            error_message=message,
+        )
     appended = next(answers)
     return PartitionProduceResponse(
         index=index,

@@ -1,4 +1,4 @@
-"""The header of a record batch: everything that the broker looks at.
+"""The header of a record batch: what the broker stores and serves it by.
 
 A batch of format version 2 is 61 bytes of header and then records, perhaps compressed. The broker stores
 and serves a batch as the bytes it got. It reads the header, compares one checksum, and stamps the two
@@ -190,8 +190,8 @@ def has_valid_crc(data: Buffer, at: int, header: BatchHeader) -> bool:
 def check_produced(records: Buffer | None, api_version: int) -> tuple[BatchHeader | None, ErrorCode]:
     """Check the records of one partition in a Produce request, in the order of Kafka's own checks.
 
-    Returns the header and `ErrorCode.NONE`, or None and the error to answer. The batch is not opened: what
-    is inside is the business of the producer and its readers.
+    Returns the header and `ErrorCode.NONE`, or None and the error to answer. The batch is not opened here;
+    `validating` does that.
 
     - INVALID_RECORD: not exactly one whole batch (none, cut off, or bytes behind it), another format
       version than 2, an unknown codec, a base offset other than 0, a record count that is not positive or

@@ -1,7 +1,7 @@
 """The compression codecs of record batches, as the other Kafka clients write and read them.
 
-The broker passes compressed bytes through; only a client, the compactor and a lookup by timestamp open a
-batch. Two codecs have a framing of Kafka's own choice:
+The broker stores compressed bytes as they are; a client, the compactor, a lookup by timestamp and the
+validation of what is produced unpack them. Two codecs have a framing of Kafka's own choice:
 
 - snappy: Java wraps raw snappy blocks in the frame of the xerial library, other clients send one raw block.
   Both are read, the frame is written, because every client understands it.
@@ -22,7 +22,7 @@ import cramjam
 from semel.wire.errors import ProtocolError
 from semel.wire.schema import Buffer
 
-__all__ = ["Codec", "compress", "decompress"]
+__all__ = ["Codec", "compress", "decompress", "unpack"]
 
 _GZIP_WINDOW = zlib.MAX_WBITS | 16  # deflate in a gzip envelope, not in zlib's own
 _GZIP_LEVEL = 6
@@ -69,11 +69,17 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
     """Return `data` unpacked; more than `limit_bytes` of output, or damaged input, is a `ProtocolError`."""
+    unpacked = unpack(codec, data, limit_bytes)
+    return unpacked if isinstance(unpacked, bytes) else bytes(unpacked)
+
+
+def unpack(codec: Codec, data: Buffer, limit_bytes: int) -> Buffer:
+    """The same for a caller that only passes over the bytes: it saves the copy that makes them `bytes`."""
     match codec:
         case Codec.NONE:
             if len(data) > limit_bytes:
                 raise _too_large(limit_bytes)
-            return bytes(data)
+            return data
         case Codec.GZIP:
             return _decompress_gzip(data, limit_bytes)
         case Codec.SNAPPY:
@@ -107,7 +113,9 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
     return output
 
 
-def _decompress_into(unpack: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int) -> bytes:
+def _decompress_into(
+    unpack_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int
+) -> Buffer:
     """Unpack into a buffer of fixed size, and into a larger one while the limit allows.
 
     The size that a frame declares is not believed. A failure does not say dependably whether the output was
@@ -120,14 +128,14 @@ def _decompress_into(unpack: Callable[[Buffer, bytearray], int], data: Buffer, l
     while True:
         output = bytearray(size)
         try:
-            written = unpack(data, output)
+            written = unpack_into(data, output)
         except cramjam.DecompressionError as error:
             if size >= limit_bytes:
                 message = f"damaged data, or more than {limit_bytes} bytes unpacked: {error}"
                 raise ProtocolError(message) from None
             size = min(size * _GROWTH, limit_bytes)
             continue
-        return bytes(memoryview(output)[:written])
+        return memoryview(output)[:written]
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -140,7 +148,7 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
+def _decompress_snappy(data: Buffer, limit_bytes: int) -> Buffer:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(view, limit_bytes, limit_bytes)
@@ -162,7 +170,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
     return b"".join(blocks)
 
 
-def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
+def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> memoryview:
     """Unpack one raw block, whose declared size is checked before anything is allocated."""
     try:
         size = cramjam.snappy.decompress_raw_len(block)
@@ -172,4 +180,4 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
         written = cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:
         raise ProtocolError(f"damaged snappy data: {error}") from None
-    return bytes(memoryview(output)[:written])
+    return memoryview(output)[:written]

@@ -202,6 +202,17 @@ _RETRIABLE = frozenset(
 )
 
 
+class InvalidRecords(ProtocolError):
+    """A batch that cannot be appended because of what is inside it."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD, index: int = -1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.index = index
+        """Which of its records is wrong, counted from 0; -1 if it is the batch as a whole."""
+
+
 class KafkaError(Exception):
     """A broker answered with an error code; raised by clients."""
 

@@ -6,9 +6,9 @@
 All numbers but the attributes are varints. A length of -1 is null, except for the key of a header.
 
 What `walk` promises: it raises `ProtocolError` and nothing else, it allocates nothing for a length or a
-count before it has found the bytes, and it gives no record that is damaged. The broker did not look inside,
-so here every record must be exactly as long as it says, and offsets must ascend within the range of the
-header: a reader that took an offset twice, or one of another batch, would lose its place in the log.
+count before it has found the bytes, and it gives no record that is damaged. A broker may not have looked
+inside, so here every record must be exactly as long as it says, and offsets must ascend within the range of
+the header: a reader that took an offset twice, or one of another batch, would lose its place in the log.
 """
 
 from collections.abc import Iterator, Sequence

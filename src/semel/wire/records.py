@@ -1,12 +1,13 @@
 """Records and the batches they travel in, for those who open batches: clients, the compactor, tools.
 
-The broker itself works on headers only (see `batch`, whose names are offered here too). Opening follows the
-same rule as every decoder of this layer: `ProtocolError` and nothing else, and memory in proportion to the
-bytes given, or to the limit when they are compressed. Nothing that a length or a count declares is
-allocated before it is found.
+The broker stores and serves batches by their headers (see `batch`, whose names are offered here too) and
+validates what is inside when they are produced (`validating`). Opening follows the same rule as every decoder
+of this layer: `ProtocolError` and nothing else, and memory in proportion to the bytes given, or to the limit
+when they are compressed. Nothing that a length or a count declares is allocated before it is found.
 
-A batch that was checked when it was produced can still be damaged inside, because the broker did not look.
-So reading checks the count of records, their lengths and their offsets (see `payload`).
+A batch can still be damaged inside: other brokers do not look, nor do topics with
+`semel.validate.records=none`. So reading checks the count of records, their lengths and their offsets (see
+`payload`).
 """
 
 import struct

@@ -30,7 +30,7 @@ from semel.wire.errors import ProtocolError
 from semel.wire.records import DECOMPRESSED_LIMIT_BYTES
 from semel.wire.schema import Buffer
 
-__all__ = ["Entry", "Opened", "has_keyless", "open_batch", "reduced"]
+__all__ = ["Entry", "Opened", "open_batch", "reduced"]
 
 _MAX_INT64: Final = (1 << 63) - 1
 _FOLDED_NULL: Final = 1
@@ -68,11 +68,6 @@ def open_batch(data: Buffer, *, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> 
     if not has_valid_crc(data, 0, header):
         raise ProtocolError("the checksum of a batch is wrong")
     return Opened(header, decompress(header.codec, memoryview(data)[HEADER_BYTES:], limit_bytes))
-
-
-def has_keyless(data: Buffer) -> bool:
-    """Say whether a batch has a record without a key. ProtocolError if it cannot be opened."""
-    return any(entry.key is None for entry in open_batch(data).entries())
 
 
 def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None) -> bytes:

@@ -13,7 +13,7 @@ from semel.wire.records import (
     read_header,
     with_log_append_time,
 )
-from semel.wire.reducing import has_keyless, open_batch, reduced
+from semel.wire.reducing import open_batch, reduced
 
 RECORDS = [
     Record(0, 5_000, b"a", b"1", (Header("h", b"x"), Header("", None))),
@@ -67,11 +67,6 @@ def test_a_time_that_a_horizon_cannot_reach_is_refused() -> None:
         reduced(open_batch(encode_batch([Record(0, -(2**63), b"a", None)])), b"\x01", 1)
 
 
-def test_who_has_no_key() -> None:
-    assert has_keyless(encode_batch(RECORDS, codec=Codec.GZIP))
-    assert not has_keyless(encode_batch(RECORDS[:2]))
-
-
 def test_damage_is_a_protocol_error_and_nothing_else() -> None:
     data = encode_batch(RECORDS)
     payload = data[HEADER_BYTES:]
@@ -103,4 +98,4 @@ def test_headers_that_no_reader_can_read_are_damage_here_too(count: bytes) -> No
     with pytest.raises(ProtocolError):
         decode_batch(damaged)
     with pytest.raises(ProtocolError):
-        has_keyless(damaged)
+        list(open_batch(damaged).entries())

@@ -1,0 +1,190 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The compiled half of `validating`; `_checking_py` is its twin, which says what each name does.
+
+Every number that comes from the wire is held against the bytes that are there before it is used as an
+address. Nothing is allocated, and the interpreter is free meanwhile, so that a thread can check a large batch
+beside the event loop.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport getenv
+
+from semel.wire.errors import ErrorCode, InvalidRecords
+
+if getenv(b"SEMEL_PURE") != NULL and getenv(b"SEMEL_PURE")[0] not in (b"\0", b"0"):
+    raise ImportError("SEMEL_PURE is set, so the pure Python twin is used")
+
+cdef enum:
+    NO_TIMESTAMP = -1
+    INT32_BYTES_MAX = 5
+
+cdef enum Problem:
+    FINE, CUT, LONG, WIDE, LENGTH, NEGATIVE, GAP, KEYLESS, EARLY, LATE
+
+MESSAGES = {
+    CUT: "a batch ends inside a record",
+    LONG: "a variable size number is longer than 64 bits",
+    WIDE: "a length or an offset does not fit 32 bits",
+    LENGTH: "a record is not as long as it says, or its timestamp is out of range",
+    NEGATIVE: "a negative length",
+    GAP: "the offsets of a batch are not 0, 1, 2 and so on",
+    KEYLESS: "a record without a key, which a compacted topic cannot take",
+    EARLY: "a timestamp is too old",
+    LATE: "a timestamp is too far in the future",
+}
+
+
+cdef inline Problem read_int64(const uint8_t** at, const uint8_t* end, uint64_t* folded) noexcept nogil:
+    cdef const uint8_t* here = at[0]
+    cdef uint64_t number
+    cdef uint8_t byte
+    cdef int shift = 7
+    if here >= end:
+        return CUT
+    number = here[0]
+    here += 1
+    if number > 0x7F:
+        number &= 0x7F
+        while True:
+            if here >= end:
+                return CUT
+            byte = here[0]
+            here += 1
+            if shift == 63 and byte > 1:
+                return LONG
+            number |= <uint64_t> (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+    folded[0] = number
+    at[0] = here
+    return FINE
+
+
+cdef inline Problem read_int32(const uint8_t** at, const uint8_t* end, uint64_t* folded) noexcept nogil:
+    cdef const uint8_t* before = at[0]
+    cdef Problem problem = read_int64(at, end, folded)
+    if problem:
+        return problem
+    if folded[0] > 0xFFFFFFFFu or at[0] - before > INT32_BYTES_MAX:
+        return WIDE
+    return FINE
+
+
+cdef inline Problem skip(const uint8_t** at, const uint8_t* end, bint* is_null) noexcept nogil:
+    cdef uint64_t folded
+    cdef Problem problem = read_int32(at, end, &folded)
+    if problem:
+        return problem
+    is_null[0] = folded == 1
+    if folded & 1:
+        return FINE if folded == 1 else NEGATIVE
+    if folded >> 1 > <uint64_t> (end - at[0]):
+        return CUT
+    at[0] += folded >> 1
+    return FINE
+
+
+cdef Problem skip_headers(const uint8_t** at, const uint8_t* end, uint64_t count) noexcept nogil:
+    cdef uint64_t header = 0
+    cdef bint is_null = False
+    cdef Problem problem
+    while header < count:
+        problem = skip(at, end, &is_null)
+        if problem:
+            return problem
+        if is_null:
+            return NEGATIVE
+        problem = skip(at, end, &is_null)
+        if problem:
+            return problem
+        header += 1
+    return FINE
+
+
+cdef Problem check_record(
+    const uint8_t** at, const uint8_t* end, uint64_t index, int64_t base, int64_t* timestamp, bint* is_keyless
+) noexcept nogil:
+    cdef const uint8_t* record_end
+    cdef uint64_t folded
+    cdef int64_t delta
+    cdef bint is_tombstone = False
+    cdef Problem problem = read_int32(at, end, &folded)
+    if problem:
+        return problem
+    if folded & 1:
+        return LENGTH
+    if folded >> 1 > <uint64_t> (end - at[0]):
+        return CUT
+    record_end = at[0] + (folded >> 1)
+    at[0] += 1  # attributes, of which none is defined
+    problem = read_int64(at, record_end, &folded)
+    if problem:
+        return problem
+    delta = <int64_t> (folded >> 1) ^ -<int64_t> (folded & 1)
+    if delta > 0 and base > INT64_MAX - delta:
+        return LENGTH
+    if delta < 0 and base < INT64_MIN - delta:
+        return LENGTH
+    timestamp[0] = base + delta
+    problem = read_int32(at, record_end, &folded)
+    if problem:
+        return problem
+    if folded != index << 1:
+        return GAP
+    problem = skip(at, record_end, is_keyless)
+    if problem:
+        return problem
+    problem = skip(at, record_end, &is_tombstone)
+    if problem:
+        return problem
+    problem = read_int32(at, record_end, &folded)
+    if problem:
+        return problem
+    if folded & 1:
+        return NEGATIVE
+    if folded:
+        problem = skip_headers(at, record_end, folded >> 1)
+        if problem:
+            return problem
+    return FINE if at[0] == record_end else LENGTH
+
+
+def check(payload, header, int64_t earliest, int64_t latest, bint needs_keys):
+    cdef Py_buffer buffer
+    cdef int64_t count = header.record_count, base = header.base_timestamp
+    cdef int64_t index = 0, timestamp = 0, largest = INT64_MIN
+    cdef bint is_keyless = False, is_whole
+    cdef const uint8_t* at
+    cdef const uint8_t* end
+    cdef Problem problem = FINE
+    PyObject_GetBuffer(payload, &buffer, PyBUF_SIMPLE)
+    at = <const uint8_t*> buffer.buf
+    end = at + buffer.len
+    with nogil:
+        while index < count:
+            problem = check_record(&at, end, <uint64_t> index, base, &timestamp, &is_keyless)
+            if problem:
+                break
+            if needs_keys and is_keyless:
+                problem = KEYLESS
+                break
+            if timestamp > largest:
+                largest = timestamp
+            if timestamp != NO_TIMESTAMP:
+                if timestamp < earliest:
+                    problem = EARLY
+                    break
+                if timestamp > latest:
+                    problem = LATE
+                    break
+            index += 1
+    is_whole = at == end
+    PyBuffer_Release(&buffer)
+    if problem:
+        error = ErrorCode.INVALID_TIMESTAMP if problem in (EARLY, LATE) else ErrorCode.INVALID_RECORD
+        raise InvalidRecords(MESSAGES[problem], error, index)
+    if not is_whole:
+        raise InvalidRecords("a batch holds more than the records that it counts")
+    return largest

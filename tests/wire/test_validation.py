@@ -1,0 +1,56 @@
+"""Validation through a socket: order, and neighbours."""
+
+from collections.abc import Callable
+from typing import Any
+
+from support.hostile_words import TOPIC, error_codes, produce
+
+from semel.wire.batch import seal
+from semel.wire.compression import compress
+from semel.wire.messages import CreateTopicsRequest, MetadataRequest
+from semel.wire.messages.topics import CreatableTopic
+from semel.wire.records import Codec, Record, encode_batch, read_header
+
+
+def create(wire: Any) -> None:
+    topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+    assert set(error_codes(wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5))) == {0}
+
+
+def test_requests_that_are_sent_at_once_keep_their_order(serve_broker: Callable[..., Any]) -> None:
+    """A small request does not overtake a large one that a thread validates: sequence numbers prove it."""
+    with serve_broker() as served, served.connect() as wire:
+        create(wire)
+        expected, frames, sequence = [], [], 0
+        for count in (5_000, 1, 3_000, 2, 1, 4_000, 3):
+            records = [Record(0, 1_000, None, str(hash((at, sequence))).encode()) for at in range(count)]
+            codec = Codec.GZIP if count > 10 else Codec.NONE
+            numbers = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
+            frames.append(produce(encode_batch(records, codec=codec, **numbers)))
+            expected.append(sequence)
+            sequence += count
+        wire.socket.sendall(b"".join(frames))
+        answers = [wire.receive(0, 9).responses[0].partition_responses[0] for _ in frames]
+        assert [(each.error_code, each.base_offset) for each in answers] == [(0, at) for at in expected]
+
+
+def test_thirty_bombs_do_not_stop_a_neighbour(serve_broker: Callable[..., Any]) -> None:
+    header = read_header(encode_batch([Record(0, 1_000, b"k", b"v")], codec=Codec.ZSTD))
+    bomb = produce(seal(header, compress(Codec.ZSTD, bytes(30 << 20))))
+    with serve_broker() as served, served.connect() as wire, served.connect() as neighbour:
+        create(wire)
+        wires = [served.connect() for _ in range(30)]
+        for each in wires:
+            each.socket.sendall(bomb)
+        asked = 0
+        while not all_answered(served, len(wires)):
+            assert neighbour.ask(MetadataRequest(topics=None), 9).brokers
+            asked += 1
+        assert asked > 10, "the neighbour was answered while threads unpacked"
+        for each in wires:
+            assert set(error_codes(each.receive(0, 9))) == {87}
+            each.socket.close()
+
+
+def all_answered(served: Any, count: int) -> bool:
+    return bool(served.server.broker.metrics.apis[0].requests >= count)

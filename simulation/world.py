@@ -25,18 +25,21 @@ from simulation.faults import Faults
 from simulation.virtual_time import VirtualLoop, sleep
 
 EPOCH_MS = 1_700_000_000_000
+STEP_MS_MAX = 1_800_000
 
 
 class VirtualClock(Clock):
-    """The time of day of one life. Another life may find another."""
+    """The clock of one life. Another life may find another time of day, and somebody may set it meanwhile."""
 
-    def __init__(self, loop: VirtualLoop, offset_ms: int) -> None:
+    def __init__(self, loop: VirtualLoop, offset_ms: int, step: tuple[float, int] = (0.0, 0)) -> None:
         self._loop = loop
-        self._offset_ms = EPOCH_MS + offset_ms
+        self._step_at, self._step_ms = step
+        self._day_starts_ms = EPOCH_MS + offset_ms
+        super().__init__(self._seconds, loop.time)
 
-    def now(self) -> int:
-        """This moment."""
-        return self._offset_ms + int(self._loop.now * 1000)
+    def _seconds(self) -> float:
+        step_ms = self._step_ms if self._loop.now >= self._step_at else 0
+        return (self._day_starts_ms + step_ms) / 1000 + self._loop.now
 
 
 class Life:
@@ -117,10 +120,14 @@ class World:
             self._is_starting = False
 
     async def _try_to_start(self) -> None:
+        step = (0.0, 0)
         if self.faults.happens(self.random, "clock jump"):
             self._clock_offset_ms += self.random.randint(-5_000, 20_000)
+            # Not more than what a topic allows the clocks of producers to be ahead.
+            chance = Random(self._clock_offset_ms)
+            step = (self.loop.now + chance.uniform(0, 20), chance.randint(-STEP_MS_MAX, STEP_MS_MAX))
         store = SimulatedStore(self.disk, self.random, self.faults)
-        clock = VirtualClock(self.loop, self._clock_offset_ms)
+        clock = VirtualClock(self.loop, self._clock_offset_ms, step)
         broker = Broker(self.settings, store, None, clock)  # type: ignore[arg-type]
         broker.endpoints["x"] = Endpoint("simulated", 9092)
         life = Life(broker)

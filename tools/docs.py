@@ -57,6 +57,38 @@ A name that does not exist is refused.
 
 {configs}
 
+## Clocks
+
+Timestamps that the broker writes, its limits on the timestamps of producers, `retention.ms` and the expiry of offsets, producers and
+transactional ids follow the machine's clock, also when it is set while the broker runs. Session and transaction timeouts count the time that
+passes: setting the clock neither ends nor prolongs them, and neither does the sleep of a laptop. A clock that is set far ahead by mistake makes
+records look old, and retention deletes them, as it would in Kafka.
+
+## Validation
+
+The broker opens every batch that is produced and refuses one that readers could not read: INVALID_RECORD, and the response names the first
+record that is wrong. `semel.validate.records` limits this to uncompressed batches or switches it off, for the broker or for a topic; the
+header and the checksum are always checked. A compressed batch may unpack to `semel.batch.content.max.bytes`, or to the topic's
+`max.message.bytes` if that is larger. Requests with much to validate are handed to a small pool of threads, so other clients do not wait.
+
+What it costs, measured on the broker before this check and with it in turn, one producer with five requests under way, records of 100 bytes, on
+two cores and in memory, so that no disk hides it (medians of 40 rounds; the machine was shared, and rounds of one broker differ by 20 %):
+
+| | broker's processor time per batch, before → after | time of the run |
+| --- | --- | --- |
+| uncompressed, 8,000 records per batch | 0.93 → 1.05 ms | × 1.0 to 1.2 |
+| uncompressed, 950 records of 1 KiB per batch | 1.18 → 1.18 ms | × 0.8 to 0.9 |
+| uncompressed, 130 records per batch | 0.09 → 0.10 ms | × 1.1 |
+| transactions, 5 partitions × 10 records: per transaction | 0.86 → 0.85 ms | × 0.9 to 1.05 |
+| snappy, 8,000 records, 0.94 MB unpacked | 0.5 → 1.9 ms | × 2.0 |
+| lz4, the same | 0.5 → 1.7 ms | × 2.8 |
+| zstd, the same | 0.3 → 2.3 ms | × 5.6 |
+| gzip, the same | 0.3 → 3.0 ms | × 10.6 |
+| compressed, 130 records, 15 kB unpacked | 0.08 → 0.12 to 0.14 ms | × 1.4 to 1.5 |
+
+Producers that compress pay for the decompression, as with Kafka. A topic whose producers are trusted can be created with
+`semel.validate.records=uncompressed`.
+
 ## Compaction
 
 `cleanup.policy=compact` keeps the newest record of each key; `compact,delete` also deletes what is old or too much. Every record needs a key

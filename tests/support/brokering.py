@@ -121,7 +121,10 @@ async def fetch(
 
 def later(broker: Broker, ms: int) -> None:
     """Time passes."""
-    broker.clock._anchor_ms += ms
+    clock = broker.clock
+    steady, time_of_day = clock._steady, clock._time_of_day
+    clock._steady = lambda: steady() + ms / 1000
+    clock._time_of_day = lambda: time_of_day() + ms / 1000
 
 
 async def describe(broker: Broker, transactional_id: str) -> Transaction | None:

@@ -114,10 +114,10 @@ class Broker:
         )
 
     @classmethod
-    async def open(cls, settings: Settings, directory: Path | None) -> Self:
+    async def open(cls, settings: Settings, directory: Path | None, clock: Clock | None = None) -> Self:
         """A broker over a data directory, or in memory. StoreLocked if another process owns the directory."""
         store = await open_store(directory, settings)
-        broker = cls(settings, store, directory)
+        broker = cls(settings, store, directory, clock)
         try:
             await broker.begin()
         except BaseException:
@@ -136,6 +136,7 @@ class Broker:
         (cluster,) = await self.store.ledger.load([ClusterKey()])
         self.cluster = cluster or Cluster()
         await self._loop.load_open_transactions()
+        self.clock.not_before(max(self._started_ms(), default=0))
         await self._loop.abort_older_terms()
 
     def _start(self, name: str, work: Any) -> None:
@@ -164,8 +165,12 @@ class Broker:
         self._loop.end_waits()
 
     def now(self) -> int:
-        """Milliseconds, steady."""
+        """Milliseconds, steady: for timeouts."""
         return self.clock.now()
+
+    def time_of_day(self) -> int:
+        """Milliseconds as the machine calls them: for timestamps, and for whatever is kept for days."""
+        return self.clock.time_of_day()
 
     def new_ticket(self) -> int:
         """A number for a request that may have to wait."""
@@ -230,10 +235,14 @@ class Broker:
         return [each for each, deadline in self._loop.state.ongoing.items() if 0 <= deadline < now]
 
     def _oldest_age(self) -> float:
+        started = min(self._started_ms(), default=None)
+        return 0.0 if started is None else (self.now() - started) / 1000
+
+    def _started_ms(self) -> list[int]:
+        """When the open transactions began, by the steady clock."""
         state = self._loop.state
         known = (state.transactions.get(TransactionKey(each)) for each in state.ongoing)
-        started = min((each.started_ms for each in known if each is not None), default=None)
-        return 0.0 if started is None else (self.now() - started) / 1000
+        return [each.started_ms for each in known if each is not None]
 
     async def delete_records(self, partition: PartitionKey, offset: int) -> RecordsDeleted:
         """Move the start of a log. Looks up what that frees, and again if the start moved meanwhile."""

@@ -265,6 +265,7 @@ class CommitLoop:
     def _decide(self, asked: list[Asked]) -> Tick:
         state = self.state
         now = self._clock.now()
+        state.clock_lag_ms = self._clock.time_of_day() - now
         tick = Tick()
         facts, batches, replies, is_early = tick.facts, tick.batches, tick.replies, True
         for each in asked:

@@ -85,7 +85,7 @@ class Compaction:
         """One past the last offset that may be compacted now."""
         end = partition.last_stable_offset
         if limits.min_compaction_lag_ms:
-            youngest = self._broker.now() - limits.min_compaction_lag_ms
+            youngest = self._broker.time_of_day() - limits.min_compaction_lag_ms
             too_young = await self._broker.store.ledger.first_batch_since(key, youngest + 1)
             end = min(end, too_young.base_offset) if too_young is not None else end
         return end
@@ -99,7 +99,7 @@ class Compaction:
         if limits.max_compaction_lag_ms == _NEVER:
             return False
         oldest = await ledger.find_batches(key, first, before=end, bytes_max=0, batches_max=1)
-        latest_due = self._broker.now() - limits.max_compaction_lag_ms
+        latest_due = self._broker.time_of_day() - limits.max_compaction_lag_ms
         return bool(oldest) and oldest[0].max_timestamp < latest_due
 
     async def _pass(self, limits: TopicLimits, key: PartitionKey, end: int) -> int | None:
@@ -116,7 +116,7 @@ class Compaction:
             newest,
             cleaned_offset=partition.cleaned_offset,
             end_offset=end_offset,
-            now=broker.now(),
+            now=broker.time_of_day(),
             delete_retention_ms=limits.delete_retention_ms,
         )
         offset = partition.log_start_offset

@@ -106,7 +106,7 @@ class Housekeeping:
     async def forget_transactions(self) -> None:
         """Forget transactional ids that nobody used for long."""
         broker = self._broker
-        before = broker.now() - broker.settings.transactional_id_expiration_ms
+        before = broker.time_of_day() - broker.settings.transactional_id_expiration_ms
         while ids := await broker.store.ledger.transactions_unused_since(before, limit=EXPIRE_AT_ONCE):
             if not any(await broker.ask_all([ForgetTransaction(each, before) for each in ids])):
                 return
@@ -133,7 +133,7 @@ class Housekeeping:
         ledger = self._broker.store.ledger
         keep_from = partition.log_start_offset
         if limits.retention_ms >= 0:
-            oldest = self._broker.now() - limits.retention_ms
+            oldest = self._broker.time_of_day() - limits.retention_ms
             if partition.peak_timestamp < oldest:
                 keep_from = partition.high_watermark
             else:
@@ -174,7 +174,7 @@ class Housekeeping:
 
     async def _expire_producers(self) -> None:
         broker = self._broker
-        before = broker.now() - broker.settings.producer_id_expiration_ms
+        before = broker.time_of_day() - broker.settings.producer_id_expiration_ms
         while keys := await broker.store.ledger.producers_unseen_since(before, limit=EXPIRE_AT_ONCE):
             expired = await broker.ask_all(
                 [ExpireProducer(key, before) for key in keys if isinstance(key, ProducerKey)]
@@ -184,7 +184,7 @@ class Housekeeping:
 
     async def _expire_offsets(self) -> None:
         broker = self._broker
-        before = broker.now() - broker.settings.offsets_retention_minutes * 60_000
+        before = broker.time_of_day() - broker.settings.offsets_retention_minutes * 60_000
         after = ""
         while page := await broker.store.ledger.groups(after=after, limit=EXPIRE_AT_ONCE):
             after = page[-1].group_id

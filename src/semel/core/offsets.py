@@ -168,7 +168,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
         errors.append(ErrorCode.NONE)
-        facts.append(OffsetCommitted(key, value.but(committed_ms=now)))
+        facts.append(OffsetCommitted(key, value.but(committed_ms=state.time_of_day(now))))
     if facts:
         pending = state.pending[PendingKey(command.group_id)]
         if pending:
@@ -254,14 +254,15 @@ def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
         return Decision(0)
     # A group that once had members is idle since the last one left. One that never had is as old as its
     # offsets.
+    idle_before_ms = command.before_ms - state.clock_lag_ms
     had_members = isinstance(group, ConsumerGroup) or (group is not None and group.generation > 0)
-    if group is not None and had_members and group.idle_since_ms > command.before_ms:
+    if group is not None and had_members and group.idle_since_ms > idle_before_ms:
         return Decision(0)
     held = {each.key for each in state.pending[PendingKey(command.group_id)] or ()}
     known = [(key, state.offsets[key]) for key in command.offsets if key not in held]
     expired = [key for key, value in known if value is not None and value.committed_ms <= command.before_ms]
     all_gone = len(expired) == sum(value is not None for _, value in known)
-    is_idle = group is not None and group.idle_since_ms <= command.before_ms
+    is_idle = group is not None and group.idle_since_ms <= idle_before_ms
     has_promises = bool(held) or command.group_id in state.sessions
     if command.forget_group and all_gone and is_idle and not has_promises:
         return Decision(len(expired), (GroupDeleted(command.group_id),))

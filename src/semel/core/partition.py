@@ -161,8 +161,9 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     if partition is None:
         return Decision(Appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     header = command.header
+    arrived = state.time_of_day(now)
     if header.producer_id < 0:
-        return _appended(key, partition, command, now, (), opens_transaction=False)
+        return _appended(key, partition, command, arrived, (), opens_transaction=False)
     if command.membership is not None:
         return _append_in_transaction(state, partition, command, now)
 
@@ -174,10 +175,10 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     if known is not None:
         return Decision(known)
     advanced = advance(
-        producer, _stamped(command), partition.high_watermark, now, transaction_first_offset=-1
+        producer, _stamped(command), partition.high_watermark, arrived, transaction_first_offset=-1
     )
     return _appended(
-        key, partition, command, now, (ProducerAdvanced(producer_key, advanced),), opens_transaction=False
+        key, partition, command, arrived, (ProducerAdvanced(producer_key, advanced),), opens_transaction=False
     )
 
 
@@ -229,15 +230,16 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
         return Decision(known)
     also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
     is_early = not joined.is_two_phase
+    arrived = state.time_of_day(now)
     if command.is_journal:
-        return _staged(key, partition, command, producer_key, producer, also, now, is_early=is_early)
+        return _staged(key, partition, command, producer_key, producer, also, arrived, is_early=is_early)
     opens = producer.transaction_first_offset < 0
     first_offset = partition.high_watermark if opens else producer.transaction_first_offset
     advanced = advance(
-        producer, _stamped(command), partition.high_watermark, now, transaction_first_offset=first_offset
+        producer, _stamped(command), partition.high_watermark, arrived, transaction_first_offset=first_offset
     )
     facts = (ProducerAdvanced(producer_key, advanced), *also)
-    return _appended(key, partition, command, now, facts, opens_transaction=opens, is_early=is_early)
+    return _appended(key, partition, command, arrived, facts, opens_transaction=opens, is_early=is_early)
 
 
 def _staged(
@@ -247,12 +249,12 @@ def _staged(
     producer_key: ProducerKey,
     producer: ProducerState,
     also: tuple[Fact, ...],
-    now: int,
+    arrived: int,
     *,
     is_early: bool,
 ) -> Decision:
     header = command.header
-    latest = _latest(command, now)
+    latest = _latest(command, arrived)
     offsets = header.last_offset_delta + 1
     before = producer.staged or Staged()
     staged = Staged(
@@ -261,7 +263,7 @@ def _staged(
         before.size_bytes + header.length,
         max(before.max_timestamp, latest),
     )
-    advanced = advance(producer, _stamped(command), -1, now, transaction_first_offset=-1, staged=staged)
+    advanced = advance(producer, _stamped(command), -1, arrived, transaction_first_offset=-1, staged=staged)
     facts = (
         BatchStaged(key, header.producer_id, offsets, latest, header.length),
         ProducerAdvanced(producer_key, advanced),
@@ -278,20 +280,20 @@ def _stamped(command: Append) -> BatchHeader:
     return command.header._replace(max_timestamp=command.log_append_time)
 
 
-def _latest(command: Append, now: int) -> int:
+def _latest(command: Append, arrived: int) -> int:
     """The largest timestamp of the batch.
 
     Records without one are as old as their arrival, or retention would take them at once.
     """
     latest = command.header.max_timestamp if command.log_append_time < 0 else command.log_append_time
-    return latest if latest >= 0 else now
+    return latest if latest >= 0 else arrived
 
 
 def _appended(
     key: PartitionKey,
     partition: Partition,
     command: Append,
-    now: int,
+    arrived: int,
     also: tuple[Fact, ...],
     *,
     opens_transaction: bool,
@@ -299,7 +301,7 @@ def _appended(
 ) -> Decision:
     header = command.header
     base = partition.high_watermark
-    latest = _latest(command, now)
+    latest = _latest(command, arrived)
     fact = BatchAppended(
         key,
         base,

@@ -56,6 +56,8 @@ class BrokerState:
 
     def __init__(self, term: int = 0) -> None:
         self.term: Final = term
+        # How far the time of day is ahead of this tick's ``now``: the clock was set, or the machine slept.
+        self.clock_lag_ms = 0
         self.topics: dict[TopicKey, Topic | None] = {}
         self.partitions: dict[PartitionKey, Partition | None] = {}
         self.producers: dict[ProducerKey, ProducerState | None] = {}
@@ -100,6 +102,10 @@ class BrokerState:
                 self.ongoing[key.transactional_id] = value.deadline_ms
             else:
                 self.ongoing.pop(key.transactional_id, None)
+
+    def time_of_day(self, now: int) -> int:
+        """What to write into records and into whatever is kept for days; ``now`` is for timeouts."""
+        return now + self.clock_lag_ms
 
     def decide(self, command: Command, now: int) -> Decision:
         """Say what follows from a command. Reads the state, changes nothing."""

@@ -195,7 +195,7 @@ class ProducerState(Data):
     """At most five, of the current epoch, oldest first."""
     last_timestamp: int = -1
     seen_ms: int = 0
-    """The broker's clock at the last append: expiry must not depend on what a client calls the time."""
+    """The broker's time of day at the last append: expiry must not depend on what a client calls the time."""
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
     """Where the open transaction began in the log; -1 if none is open, or if it is staged."""
@@ -256,7 +256,9 @@ class Transaction(Data):
     groups: tuple[str, ...] = ()
     """Groups whose offsets are in the open transaction."""
     started_ms: int = -1
+    """By the steady clock, as the deadline."""
     updated_ms: int = 0
+    """The time of day: expiry looks at it days later, perhaps after a restart."""
     deadline_ms: int = -1
     """When the broker aborts the open transaction; -1 is never."""
     previous_producer_id: int = NO_PRODUCER

@@ -147,7 +147,7 @@ class _Produce:
         """Check what can be checked without the log and submit the rest, now or when a thread has checked."""
         catalog = self._broker.catalog
         limits = [None if topic is None else catalog.limits(topic) for topic in topics]
-        now = self._broker.now()
+        now = self._broker.time_of_day()
         try:
             self._prepare_all(limits, now)
         except _TakesLong:
@@ -176,7 +176,7 @@ class _Produce:
             self._refused = [nothing] * len(self._refused)
         if self._commands:
             if self._unstamped:
-                self._stamp(self._broker.now())
+                self._stamp(self._broker.time_of_day())
             if len(self._commands) > 1 and self._request.transactional_id is not None:
                 self._join_together()
             self._broker.submit(self._commands, self._decided)

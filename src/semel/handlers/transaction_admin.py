@@ -67,11 +67,14 @@ async def _described(broker: Broker, transaction: Transaction) -> wire.Transacti
     offsets = {coordinator_partition(group_id, of_groups) for group_id in transaction.groups}
     if offsets:
         topics[OFFSETS_TOPIC] = sorted(offsets)
+    started_ms = transaction.started_ms
+    if started_ms >= 0:
+        started_ms += broker.time_of_day() - broker.now()
     return wire.TransactionState(
         transactional_id=transaction.transactional_id,
         transaction_state=transaction.state.label,
         transaction_timeout_ms=transaction.timeout_ms,
-        transaction_start_time_ms=transaction.started_ms,
+        transaction_start_time_ms=started_ms,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
         topics=[wire.TopicData(topic=name, partitions=partitions) for name, partitions in topics.items()],

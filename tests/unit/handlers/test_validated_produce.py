@@ -111,7 +111,7 @@ async def test_content_has_a_limit(codec: Codec) -> None:
 async def test_every_timestamp_counts_not_only_those_of_the_header() -> None:
     async with broker_in_memory() as broker:
         await make_topic(broker, TOPIC, message_timestamp_before_max_ms="10000")
-        now = broker.now()
+        now = broker.time_of_day()
         for odd in (now - 20_000, now + 7_200_000):
             records = [Record(0, each, b"k", b"v") for each in (now, odd, now, -1)]
             batch = encode_batch(records)
@@ -176,9 +176,9 @@ async def test_a_small_batch_with_much_in_it_is_taken() -> None:
 async def test_the_broker_stamps_large_batches_too() -> None:
     async with broker_in_memory() as broker:
         topic = await make_topic(broker, TOPIC, message_timestamp_type="LogAppendTime")
-        before = broker.now()
+        before = broker.time_of_day()
         taken = await answer(broker, good(EFFORT_MAX + 1))
-        assert before <= taken.log_append_time_ms <= broker.now()
+        assert before <= taken.log_append_time_ms <= broker.time_of_day()
         stored = (await committed(broker, topic)).records
         assert {each.timestamp for each in decode_batch(stored)} == {taken.log_append_time_ms}
 

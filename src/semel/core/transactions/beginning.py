@@ -53,7 +53,7 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         state=becomes(turn.transaction.state, Event.INIT),
         started_ms=-1,
         deadline_ms=-1,
-        updated_ms=now,
+        updated_ms=state.time_of_day(now),
         term=state.term,
     )
     return turn.decision(turn.given(), speaker=_speaks(state, command, comes_again=comes_again))
@@ -76,7 +76,7 @@ def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
         producer_id=turn.new_producer_id(),
         epoch=0,
         state=becomes(None, Event.INIT),
-        updated_ms=now,
+        updated_ms=state.time_of_day(now),
         term=state.term,
     )
     return turn.decision(turn.given(), speaker=_speaks(state, command, comes_again=False))
@@ -108,7 +108,7 @@ def _hand_over(turn: Turn, command: InitProducer) -> Decision:
         epoch=before.epoch if is_exhausted(before.epoch) else before.epoch + 1,
         last_epoch=NO_EPOCH,
         state=becomes(before.state, Event.HAND_OVER),
-        updated_ms=turn.now,
+        updated_ms=turn.state.time_of_day(turn.now),
         prepared_epoch=written,
     )
     given = turn.given().but(ongoing_producer_id=before.producer_id, ongoing_epoch=written)

@@ -77,6 +77,7 @@ def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> De
         command,
         transaction,
         lambda known: join(
+            state,
             known,
             now,
             partitions=command.partitions,
@@ -90,7 +91,10 @@ def add_offsets(state: "BrokerState", command: AddOffsets, now: int) -> Decision
     """A group joins by request."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     return _add(
-        state, command, transaction, lambda known: join(known, now, group_id=command.group_id, version=1)
+        state,
+        command,
+        transaction,
+        lambda known: join(state, known, now, group_id=command.group_id, version=1),
     )
 
 

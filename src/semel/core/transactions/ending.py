@@ -32,7 +32,7 @@ class Ending:
     def __init__(self, state: "BrokerState", *, is_commit: bool, now: int) -> None:
         self._state = state
         self._is_commit = is_commit
-        self._now = now
+        self._now = state.time_of_day(now)
         self.facts: list[Fact] = []
         self.batches: list[Buffer] = []
         self._markers: dict[tuple[int, int, int], Buffer] = {}

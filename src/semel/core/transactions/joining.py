@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def join(
+    state: "BrokerState",
     transaction: Transaction,
     now: int,
     *,
@@ -42,7 +43,7 @@ def join(
         partitions=(*transaction.partitions, *joining) if opened else joining,
         groups=groups,
         started_ms=started,
-        updated_ms=now,
+        updated_ms=state.time_of_day(now),
         deadline_ms=_deadline(transaction, opened, started, block_max_ms),
         version=version,
     )
@@ -80,10 +81,11 @@ def join_by_writing(
         if partition is not None and not also and block_max_ms < 0 and not must_be_in:
             # The most frequent way to grow, without a look at what cannot be.
             partitions = (*transaction.partitions, partition)
-            return ErrorCode.NONE, transaction.but(partitions=partitions, updated_ms=now)
+            return ErrorCode.NONE, transaction.but(partitions=partitions, updated_ms=state.time_of_day(now))
     if must_be_in:
         return ErrorCode.TRANSACTION_ABORTABLE, None
     joined = join(
+        state,
         transaction,
         now,
         partitions=() if partition is None else (partition, *also),

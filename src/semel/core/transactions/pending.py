@@ -75,13 +75,14 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
     if command.version == 1 and is_superseded(state, transactional_id, connection, for_offsets=True):
         return Decision(SUPERSEDED)
     errors: list[ErrorCode] = []
+    committed_ms = state.time_of_day(now)
     added: dict[OffsetKey, PendingOffset] = {}
     for key, value in command.offsets:
         if len(value.metadata) > command.metadata_chars_max:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
         errors.append(ErrorCode.NONE)
-        added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=now))
+        added[key] = PendingOffset(command.producer_id, key, value.but(committed_ms=committed_ms))
     facts: list[Fact] = [] if joined is transaction else [TransactionChanged(joined)]
     facts += spoken(state, transactional_id, connection, for_offsets=True)
     if added:

@@ -138,7 +138,7 @@ def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Deci
     if decision.answer.error is not ErrorCode.NONE:
         return decision
     facts = tuple(
-        TransactionChanged(join(fact.transaction, now, version=command.version))
+        TransactionChanged(join(state, fact.transaction, now, version=command.version))
         if type(fact) is TransactionChanged
         else fact
         for fact in decision.facts
@@ -189,7 +189,9 @@ def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ..
     known = state.transactions[TransactionKey(driver.transactional_id)]
     if known is None or known.state is not TransactionState.EMPTY:
         return ()
-    ended = known.but(state=becomes(known.state, Event.COMMIT), last_epoch=-1, updated_ms=now)
+    ended = known.but(
+        state=becomes(known.state, Event.COMMIT), last_epoch=-1, updated_ms=state.time_of_day(now)
+    )
     return (TransactionChanged(ended),)
 
 
@@ -202,6 +204,7 @@ def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:
 def _draft(state: "BrokerState", command: GroupCommit) -> "BrokerState":
     """A state of its own, with the entities that the command names."""
     draft = type(state)(state.term)
+    draft.clock_lag_ms = state.clock_lag_ms
     for key in (*command.keys(), *command.more_keys(state)):
         draft.put(key, state.tables[type(key)][key])
     return draft

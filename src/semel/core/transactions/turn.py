@@ -51,7 +51,7 @@ class Turn:
             partitions=(),
             groups=(),
             started_ms=before.started_ms if is_open(before) else self.now,
-            updated_ms=self.now,
+            updated_ms=self.state.time_of_day(self.now),
             deadline_ms=-1,
             version=version if event is not Event.FENCE else before.version,
             term=self.state.term,

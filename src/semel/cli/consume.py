@@ -3,10 +3,11 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -15,6 +16,8 @@ from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Isolation, Isolation
 
 if TYPE_CHECKING:
     from semel.client import Client, ConsumedRecord, Consumer
+
+    Write: TypeAlias = Callable[[ConsumedRecord], bytes]
 
 FOLLOW_POLL_S = 0.2
 INTERRUPTED = 130
@@ -26,6 +29,11 @@ Partitions = Annotated[
 KeySeparator = Annotated[
     str | None,
     typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, and this behind them."),
+]
+
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Print text as it is at a terminal too, also what the terminal would obey."),
 ]
 
 
@@ -50,6 +58,7 @@ def consume(
         OutputFormat, typer.Option("--format", "-f", help="How records are printed.")
     ] = OutputFormat.text,
     key_separator: KeySeparator = None,
+    raw: Raw = False,
     isolation: Isolation = IsolationName.committed,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -61,7 +70,8 @@ def consume(
 
     Formats: 'text' is the value, with the key in front if there is a --key-separator; 'full' has offset,
     time, key and headers too; 'json' is one object per line, which 'semel produce --format json' reads;
-    'hex' and 'base64' are for values that are no text.
+    'hex' and 'base64' are for values that are no text. Into a pipe or a file 'text' writes the bytes of the
+    record; at a terminal control characters are escaped, unless --raw is given.
 
     Try:  semel consume orders --from-beginning --format full
     """
@@ -70,6 +80,7 @@ def consume(
     starts_at_end = not from_beginning and offset is None and group is None
     form = OutputFormat.json if as_json else form
     separator = key_separator.encode() if key_separator else None
+    write = partial(write_record, form=form, separator=separator, is_escaped=sys.stdout.isatty() and not raw)
     with connected(bootstrap) as client:
         consumer = _consumer(client, topics, group, partition, isolation, from_beginning)
         if offset is not None:
@@ -77,7 +88,7 @@ def consume(
         try:
             with consumer:
                 follows = follow or starts_at_end
-                interrupted = (_follow if follows else _read)(consumer, maximum, form, separator)
+                interrupted = (_follow if follows else _read)(consumer, maximum, write)
         except BrokenPipeError:
             # Who reads our output had enough, like `head`. What was not read is not committed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -86,16 +97,16 @@ def consume(
         raise typer.Exit(INTERRUPTED)
 
 
-def _read(consumer: "Consumer", maximum: int | None, form: OutputFormat, separator: bytes | None) -> bool:
+def _read(consumer: "Consumer", maximum: int | None, write: "Write") -> bool:
     """Print records up to the end."""
     out = sys.stdout.buffer
     for record in islice(consumer.read_to_end(), maximum):
-        out.write(write_record(record, form, separator))
+        out.write(write(record))
     out.flush()
     return False
 
 
-def _follow(consumer: "Consumer", maximum: int | None, form: OutputFormat, separator: bytes | None) -> bool:
+def _follow(consumer: "Consumer", maximum: int | None, write: "Write") -> bool:
     """Print records as they come; whether it was Ctrl-C that ended it.
 
     Ctrl-C is how following ends, so it waits for the record at hand: what was printed is then committed, and
@@ -117,7 +128,7 @@ def _follow(consumer: "Consumer", maximum: int | None, form: OutputFormat, separ
     before = signal.signal(signal.SIGINT, stop)
     try:
         for record in islice(records(), maximum):
-            out.write(write_record(record, form, separator))
+            out.write(write(record))
             out.flush()
     finally:
         signal.signal(signal.SIGINT, before)

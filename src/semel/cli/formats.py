@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semel.cli.output import time_text
+from semel.printable import as_json, printable, printable_lines
 
 if TYPE_CHECKING:
     from semel.client import ConsumedRecord
@@ -120,16 +121,21 @@ def _bytes(value: Any) -> bytes | None:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def write_record(record: "ConsumedRecord", form: OutputFormat, separator: bytes | None) -> bytes:
-    """A record as a line with its end."""
+def write_record(
+    record: "ConsumedRecord", form: OutputFormat, separator: bytes | None, *, is_escaped: bool = False
+) -> bytes:
+    """A record as a line with its end. Escaped: what a terminal would obey is shown instead."""
     if form is OutputFormat.json:
-        return json.dumps(_as_json(record), ensure_ascii=False).encode() + b"\n"
+        return as_json(_as_json(record)).encode() + b"\n"
     if form is OutputFormat.full:
         return _full(record).encode() + b"\n"
     parts = [_wrapped(record.value, form)]
     if separator is not None:
         parts.insert(0, _wrapped(record.key, form))
-    return (separator or b"").join(parts) + b"\n"
+    line = (separator or b"").join(parts)
+    if is_escaped:
+        line = printable_lines(line.decode("utf-8", "backslashreplace")).encode()
+    return line + b"\n"
 
 
 def _wrapped(data: bytes | None, form: OutputFormat) -> bytes:
@@ -165,7 +171,7 @@ def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def _full(record: "ConsumedRecord") -> str:
-    where = f"{record.topic}/{record.partition}@{record.offset}"
+    where = f"{printable(record.topic)}/{record.partition}@{record.offset}"
     parts = [where, time_text(record.timestamp) or "-"]
     if record.key is not None:
         parts.append(f"key={_printable(record.key)}")
@@ -175,12 +181,8 @@ def _full(record: "ConsumedRecord") -> str:
 
 
 def _header_texts(headers: Iterable[tuple[str, bytes | None]]) -> list[str]:
-    return [f"{name}:{'null' if value is None else _printable(value)}" for name, value in headers]
+    return [f"{printable(name)}:{'null' if value is None else _printable(value)}" for name, value in headers]
 
 
 def _printable(data: bytes) -> str:
-    """Text for a terminal: whatever is not printable is escaped, so that a record cannot move the cursor."""
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return printable(data.decode("utf-8", "backslashreplace"))

@@ -8,6 +8,7 @@ import typer
 
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, moment_ms
 from semel.cli.output import say, show_json, show_rows
+from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client, Partition
@@ -96,7 +97,7 @@ def delete(
     from semel.client import Admin
 
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete {', '.join(groups)} with all offsets?", abort=True)
+        typer.confirm(printable(f"Delete {', '.join(groups)} with all offsets?"), abort=True)
     with connected(bootstrap) as client:
         Admin(client).groups.delete(*groups)
     for group in groups:

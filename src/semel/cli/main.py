@@ -8,7 +8,7 @@ An error that a user can meet is one or two sentences on standard error. A trace
 """
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -25,10 +25,14 @@ from semel.cli import (
     transactions,
 )
 from semel.cli.options import ClientSettings, CommandConfig, keep_client_settings
-from semel.cli.output import say_error
+from semel.cli.output import say, say_error
+from semel.printable import printable_lines
 
 INTERRUPTED = 130
 FAILED = 1
+
+WrongUsage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""The base of all errors of the command line; Typer exports only some of those that are derived from it."""
 
 app = typer.Typer(
     name="semel",
@@ -79,14 +83,26 @@ def main(
 def run() -> None:
     """Run the command line, and end the process with its exit code."""
     try:
-        app(prog_name="semel")
+        sys.exit(app(prog_name="semel", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except typer.Abort:
+        say("Aborted!")
+        sys.exit(FAILED)
     except Exception as error:  # What a user can meet is told in a sentence, the rest is raised again.
+        if isinstance(error, WrongUsage):
+            _end_wrong_usage(error)
         if not _is_expected(error):
             raise
         say_error(str(error))
         sys.exit(FAILED)
+
+
+def _end_wrong_usage(error: Any) -> NoReturn:
+    """As Typer would; but what was typed may have been pasted from anywhere."""
+    error.message = printable_lines(error.message)
+    error.show()
+    sys.exit(error.exit_code)
 
 
 def _is_expected(error: Exception) -> bool:

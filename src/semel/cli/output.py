@@ -2,36 +2,39 @@
 
 For a terminal, tables are drawn by rich, which is imported only then. Into a pipe or a file, a table is
 plain columns, so that nothing is cut or coloured. With `--json`, data is one JSON value.
+
+Names and texts come from the broker and from other clients, so everything that is printed here is escaped.
 """
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from semel.printable import as_json, printable, printable_lines
+
 PROGRESS_EVERY_S = 0.5
 
 
 def say(text: str) -> None:
     """A remark for the person at the terminal."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable_lines(text) + "\n")
 
 
 def say_error(text: str) -> None:
     """What went wrong, as the first line of the end."""
-    sys.stderr.write(f"Error: {text[:1].upper()}{text[1:]}\n")
+    sys.stderr.write(f"Error: {printable_lines(text[:1].upper() + text[1:])}\n")
 
 
 def show(text: str) -> None:
     """Print a sentence that is the answer."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable_lines(text) + "\n")
 
 
 def show_json(value: Any) -> None:
     """Print a value for programs."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(as_json(value, indent=2) + "\n")
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | None = None) -> None:
@@ -39,13 +42,13 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | Non
     if not rows:
         say(empty)
         return
-    names = [name.replace("_", " ") for name in rows[0]]
+    names = [printable(name.replace("_", " ")) for name in rows[0]]
     cells = [[_cell(value) for value in row.values()] for row in rows]
     if sys.stdout.isatty():
         _draw(names, cells, rows[0], title)
         return
     if title:
-        sys.stdout.write(title + "\n")
+        sys.stdout.write(printable_lines(title) + "\n")
     lines = [[name.upper() for name in names], *cells]
     widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
     for line in lines:
@@ -55,7 +58,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | Non
 
 def show_pairs(values: Mapping[str, Any]) -> None:
     """Print one thing: the names of what is said about it, and the values beside them."""
-    names = [name.replace("_", " ") for name in values]
+    names = [printable(name.replace("_", " ")) for name in values]
     width = max(map(len, names))
     for name, value in zip(names, values.values(), strict=True):
         sys.stdout.write(f"{name.ljust(width)}  {_cell(value)}\n")
@@ -69,7 +72,8 @@ def _draw(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = None if title is None else Text(printable_lines(title))
+    table = Table(title=shown, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, value in zip(names, first.values(), strict=True):
         table.add_column(name, justify="right" if isinstance(value, int) else "left", overflow="fold")
     for line in cells:
@@ -83,8 +87,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "-"
-    return str(value)
+        return printable(", ".join(map(str, value))) or "-"
+    return printable(str(value))
 
 
 def time_text(timestamp_ms: int) -> str | None:

@@ -1,6 +1,5 @@
 """What `semel pipeline run` shows: a table that moves at a terminal, a line for every batch elsewhere."""
 
-import json
 import sys
 import time
 from dataclasses import asdict
@@ -8,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from semel.cli.output import say, span_text
+from semel.printable import as_json, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,7 +55,7 @@ class Lines:
             return
         if self._as_json:
             kind = "batch" if isinstance(event, Progress) else "restart"
-            text = json.dumps({"event": kind, **asdict(event)})
+            text = as_json({"event": kind, **asdict(event)})
         elif isinstance(event, Progress):
             took = span_text(event.duration_ms)
             text = (
@@ -64,7 +64,7 @@ class Lines:
             )
         else:
             text = f"{event.pipeline}  started again: {event.why}"
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(printable_lines(text) + "\n")
         sys.stdout.flush()
 
 
@@ -104,23 +104,27 @@ class Screen:
         from rich import box
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=self._title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            title=Text(printable(self._title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        )
         table.add_column("query")
         for name in ("batch", "rows", "rows/s", "lag", "took", "age"):
             table.add_column(name, justify="right")
         table.add_column("read", width=BAR_WIDTH)
-        for name, row in self._rows.items():
+        for query, row in self._rows.items():
+            shown = Text(printable(query))  # as a text, so that rich looks for no markup in it
             last: Progress | None = row.get("last")
             if last is None:
-                table.add_row(name, "-", "-", "-", "-", "-", "-", "starting")
+                table.add_row(shown, "-", "-", "-", "-", "-", "-", "starting")
                 continue
             age_ms = int((time.monotonic() - row["seen_at"]) * 1000)
             bar = ProgressBar(
                 total=max(1, row["total"] + last.lag), completed=max(row["total"], 1 - last.lag)
             )
             table.add_row(
-                name,
+                shown,
                 str(last.batch),
                 f"{row['total']:,}",
                 f"{last.rows_per_second:,.0f}",

@@ -7,6 +7,7 @@ import typer
 
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, pairs
 from semel.cli.output import say, show_json, show_rows
+from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client, ConfigValue, TopicInfo
@@ -186,7 +187,7 @@ def delete(
     from semel.client import Admin
 
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+        typer.confirm(printable(f"Delete {', '.join(names)} with all records?"), abort=True)
     with connected(bootstrap) as client:
         Admin(client).topics.delete(*names)
     for name in names:

@@ -10,6 +10,7 @@ import typer
 from semel.cli import blocking
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, duration_ms
 from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text, time_text
+from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client
@@ -355,4 +356,4 @@ def _places(partitions: Iterable[tuple[str, int]]) -> str:
 
 def _confirm(question: str, yes: bool) -> None:
     if not yes and sys.stdin.isatty():
-        typer.confirm(question, abort=True)
+        typer.confirm(printable(question), abort=True)

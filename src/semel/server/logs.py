@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
 
+from semel.printable import printable, printable_lines
+
 Format = Literal["text", "json"]
 
 _FIELDS: Final = "fields"
@@ -41,10 +43,13 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and a traceback below it if there is one."""
-        parts = [_time_of(record), record.levelname.lower(), record.name, record.getMessage()]
+        sentence = printable(record.getMessage())
+        parts = [_time_of(record), record.levelname.lower(), record.name, sentence]
         parts += [f"{key}={_text(value)}" for key, value in getattr(record, _FIELDS, {}).items()]
         line = " ".join(parts)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if record.exc_info:
+            line += "\n" + printable_lines(self.formatException(record.exc_info))
+        return line
 
 
 class JsonFormatter(logging.Formatter):
@@ -61,7 +66,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _json(line)
 
 
 def _time_of(record: logging.LogRecord) -> str:
@@ -73,7 +78,12 @@ def _text(value: Any) -> str:
     """A value as one word. What a client sent is quoted, so that it cannot pretend to be another line."""
     text = str(value)
     plain = text.isascii() and text.isprintable() and not any(sign in text for sign in ' "=')
-    return text if text and plain else json.dumps(text)
+    return text if text and plain else _json(text)
+
+
+def _json(value: Any) -> str:
+    """In ASCII, and without the one control character that JSON leaves as it is."""
+    return json.dumps(value, default=str).replace("\x7f", "\\u007f")
 
 
 class RateLimit:

@@ -76,7 +76,7 @@ async def serve(
         if metrics is not None:
             port = await page.start(*metrics)
             event(log, logging.INFO, "metrics page", host=metrics[0], port=port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter from a host that cannot be a name
         await server.abort()
         await _close(broker)
         return _cannot_start(EXIT_CANNOT_LISTEN, "cannot listen", error, failed)

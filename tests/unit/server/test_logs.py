@@ -81,3 +81,20 @@ def test_kinds_are_bounded() -> None:
     for number in range(RateLimit.KINDS_MAX * 3):
         limit.suppressed(str(number))
     assert len(limit._kinds) <= RateLimit.KINDS_MAX
+
+
+@pytest.mark.parametrize("fmt", ["text", "json"])
+def test_nothing_that_a_terminal_obeys_is_written(fmt: str) -> None:
+    """Whoever follows the log sits at a terminal: in fields, in sentences and in tracebacks."""
+    evil = "\x1b]0;owned\x07\x9b2J\u202e\x7f\r"
+    stream = io.StringIO()
+    configure("info", fmt, stream)  # type: ignore[arg-type]
+    event(log, logging.INFO, "connection closed", client_id=evil, other=f"{evil} with spaces")
+    log.info("about %s", evil)
+    try:
+        raise ValueError(evil)
+    except ValueError:
+        log.exception("a request of %s failed", evil)
+    written = stream.getvalue()
+    assert "owned" in written
+    assert [sign for sign in written if not sign.isprintable() and sign != "\n"] == []

@@ -104,6 +104,12 @@ class Settings:
     )
 
     fetch_max_bytes: int = _setting(57_671_680, "largest Fetch response, whatever the client asks for")
+    semel_fetch_wait_max_ms: int = _setting(
+        300_000, "longest wait of a Fetch, whatever the client asks for; clients ask for half a second"
+    )
+    semel_fetch_waiting_partitions_max: int = _setting(
+        250_000, "partitions in Fetch requests that wait, all clients, about 1 KB each; beyond it none waits"
+    )
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "fetch sessions that are remembered")
 
     ssl_certificate_location: str = _setting(
@@ -112,7 +118,15 @@ class Settings:
     ssl_key_location: str = _setting("", "PEM file with its key, if not in the same file; not encrypted")
     ssl_ca_location: str = _setting("", "PEM file; only clients with a certificate of these issuers get in")
 
-    socket_request_max_bytes: int = _setting(104_857_600, "largest request frame; refused before it is read")
+    socket_request_max_bytes: int = _setting(
+        104_857_600, "largest Produce request; refused before it is read"
+    )
+    semel_request_max_bytes: int = _setting(
+        4_194_304, "largest request of any other API; only Produce carries records"
+    )
+    semel_request_elements_max: int = _setting(
+        50_000, "entries of all arrays of one request: what decoding and answering it takes grows with them"
+    )
     queued_max_request_bytes: int = _setting(
         268_435_456, "bytes of requests that are being worked on, all clients"
     )

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from semel.broker.metrics import Metrics
+from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.server.dispatch import Dispatch
 from semel.server.listener import ListenerConfig
@@ -29,6 +30,7 @@ class FakeBroker:
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings(**settings)
+        self.slices = Slices()
         self.metrics = Metrics()
         self.endpoints: dict[str, Any] = {}
         self.cluster_id = "fake"

@@ -31,6 +31,7 @@ from semel.broker.compaction_holds import Holds
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
 from semel.broker.reads import Reads
+from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.core.facts import (
     BatchAppended,
@@ -94,6 +95,7 @@ class Broker:
         self.cluster = Cluster()
         """Of its values only those of features are kept up to date."""
         self.node_id = settings.node_id
+        self.slices = Slices()
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
         self._loop = CommitLoop(

@@ -68,7 +68,7 @@ class Reads:
         self._views = Views(store.ledger, settings.semel_entities_max)
         self._tail = Tail()
         self._looks = Looks(store.ledger, self._views, self._tail)
-        self._waiting = Waiting()
+        self._waiting = Waiting(settings.semel_fetch_waiting_partitions_max)
         self._is_ending = False
         self._search = OffsetSearch(store, self._views)
         self._unflushed: Collection[PartitionKey] = ()
@@ -182,7 +182,7 @@ class Reads:
         Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + max_wait_ms / 1000
+        deadline = clock() + min(max_wait_ms, self._settings.semel_fetch_wait_max_ms) / 1000
         max_bytes = max(0, min(max_bytes, self._settings.fetch_max_bytes))
         min_bytes = min(min_bytes, max_bytes)
         may_flush = has_room = True
@@ -194,7 +194,13 @@ class Reads:
                 continue
             missing = min_bytes - sum(look.size_bytes for look in looks)
             seconds_left = 0.0 if self._is_ending else deadline - clock()
-            if missing <= 0 or seconds_left <= 0 or not looks or any(look.must_answer for look in looks):
+            if (
+                missing <= 0
+                or seconds_left <= 0
+                or not self._waiting.has_room_for(len(looks))
+                or not looks
+                or any(look.must_answer for look in looks)
+            ):
                 results = await self._read(looks)
                 self._follow(looks)
                 return results

@@ -52,7 +52,9 @@ class _Waiter:
 class Waiting:
     """Partition to the fetches that wait for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, interests_max: int) -> None:
+        self._interests_max = interests_max
+        self._interests = 0
         # In the order in which they came: who waits longest is woken first, and a history can be repeated.
         self._by_partition: dict[PartitionKey, dict[_Waiter, None]] = {}
         self.parked = 0
@@ -62,6 +64,10 @@ class Waiting:
     def partitions(self) -> int:
         """How many partitions somebody waits for."""
         return len(self._by_partition)
+
+    def has_room_for(self, interests: int) -> bool:
+        """Whether a fetch of so many partitions may wait. A large one may take an eighth of what is left."""
+        return interests <= max(1, (self._interests_max - self._interests) // 8)
 
     def is_awaited(self, keys: Iterable[PartitionKey], isolation: Isolation) -> bool:
         """Whether somebody with this isolation waits for one of the partitions."""
@@ -78,6 +84,7 @@ class Waiting:
         for key in interests:
             self._by_partition.setdefault(key, {})[waiter] = None
         self.parked += 1
+        self._interests += len(interests)
         timer = loop.call_later(timeout_seconds, waiter.wake)
         try:
             await waiter.woken
@@ -85,6 +92,7 @@ class Waiting:
             # Also when the client left and the task was cancelled.
             timer.cancel()
             self.parked -= 1
+            self._interests -= len(interests)
             for key in interests:
                 waiters = self._by_partition[key]
                 waiters.pop(waiter, None)

@@ -13,9 +13,9 @@ Fetch therefore holds up its own connection, never another.
 
 Limits. A client that does not read its responses gets no further request begun (`pause_writing`); a
 client with requests waiting to begin is not read from; budgets over all connections are in `budget`,
-timeouts in `check`, which `watch` calls. A client that sends what is not the protocol is told nothing:
-what it asked before is answered, then the connection is closed (`_doom`). Nothing that one client does
-reaches another.
+timeouts in `check`, long requests in `handling`. A client that sends what is not the protocol is told
+nothing: what it asked before is answered, then the connection is closed (`_doom`). Nothing that one client
+does reaches another.
 
 When a client is gone its requests are not: what was submitted is decided and stays true, only the answer
 is dropped, and what it sent before it said goodbye is begun. Handlers that wait (a parked Fetch) are
@@ -28,25 +28,23 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from semel.handlers.context import CloseConnection, Handler, RequestContext
+from semel.handlers.context import RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
-from semel.server.dispatch import PRODUCE
+from semel.server.dispatch import PRODUCE, Opened
+from semel.server.handling import LONG_FRAME_BYTES, handle
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
 from semel.server.sockets import address_of, keep_alive
 from semel.server.under_way import UnderWay
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser, encode_response
-from semel.wire.messages import FetchRequest
 from semel.wire.schema import Buffer, Request
 
 if TYPE_CHECKING:
     from semel.server.edge import Edge
 
 FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
-EXPECTED: Final = {CloseConnection: "refused", ProtocolError: "malformed request", StoreFull: "no room"}
-"""Why a connection is closed by an error that is no mistake of ours."""
 
 
 class Connection(asyncio.Protocol):
@@ -57,14 +55,15 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._requests_max = edge.settings.semel_requests_in_flight_max
-        self._parser = FrameParser(edge.settings.socket_request_max_bytes)
+        self._parser = FrameParser(
+            edge.settings.socket_request_max_bytes, edge.settings.semel_request_max_bytes, (PRODUCE,)
+        )
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._context = RequestContext(-1, None, "", listener, 0)
         self._waiting: deque[memoryview] = deque()
         self._under_way: deque[UnderWay] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._charged = 0
         self._out: list[Buffer] = []
         self._received = 0
         self._receive_pace = Pace()
@@ -77,8 +76,6 @@ class Connection(asyncio.Protocol):
         self._has_ended = False
         self._is_doomed = False
         self._is_lost = False
-
-    # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet nobody; in Kafka the client speaks first."""
@@ -110,7 +107,6 @@ class Connection(asyncio.Protocol):
         if frames or was_between_frames:
             self._receive_pace.restart(self._received, self._active_at)
         size += FRAME_OVERHEAD_BYTES * len(frames)
-        self._charged += size
         if not self._edge.requests.charge(self, size):
             self._is_over_budget = True
         if frames:
@@ -153,13 +149,12 @@ class Connection(asyncio.Protocol):
         still_held = sum(each.size for each in self._under_way)
         edge.requests.forget(self)
         edge.responses.forget(self)
-        edge.requests.release(self._charged - still_held)
-        self._charged = still_held
+        edge.requests.release(self, edge.requests.held(self) - still_held)
         self._waiting.clear()
         self._out.clear()
 
     def _is_held(self) -> bool:
-        """Whether what is under way is no Produce, so that nothing may be begun before it is answered."""
+        """Whether something else than Produce is under way: nothing is begun before it is answered."""
         return bool(self._under_way) and self._under_way[0].api_key != PRODUCE
 
     # Beginning requests.
@@ -186,22 +181,28 @@ class Connection(asyncio.Protocol):
     def _begin(self, frame: memoryview) -> None:
         edge = self._edge
         try:
-            header, message, response_version = edge.dispatch.read(frame)
+            opened = edge.dispatch.open(frame)
+            may_be_long = len(frame) > LONG_FRAME_BYTES and opened.api_key != PRODUCE
+            message = None if may_be_long else opened.decode(frame, edge.settings.semel_request_elements_max)
         except ProtocolError as error:
             self._doom("malformed request", error)
             return
         context = self._context
-        if context.version != header.api_version or context.client_id != header.client_id:
-            context = self._context = context._replace(version=header.api_version, client_id=header.client_id)
+        if context.version != opened.version or context.client_id != opened.client_id:
+            context = self._context = context._replace(version=opened.version, client_id=opened.client_id)
         under_way = UnderWay(
-            self, header.api_key, response_version, header.correlation_id, len(frame) + FRAME_COST
+            self, opened.api_key, opened.response_version, opened.correlation_id, len(frame) + FRAME_COST
         )
         self._under_way.append(under_way)
-        edge.requests.begin(self, is_produce=header.api_key == PRODUCE)
-        submit = edge.dispatch.submits.get(header.api_key)
+        edge.requests.begin(self, is_produce=opened.api_key == PRODUCE)
+        if message is None:
+            self._task = self._loop.create_task(self._handle(opened, frame, context, under_way))
+            return
+        if opened.api_key != PRODUCE:
+            self._decoded(under_way)
+        submit = edge.dispatch.submits.get(opened.api_key)
         if submit is None:
-            handler = edge.dispatch.handlers[header.api_key]
-            self._task = self._loop.create_task(self._handle(handler, message, context, under_way))
+            self._task = self._loop.create_task(self._handle(opened, message, context, under_way))
             return
         try:
             first = submit(edge.broker, message, context, under_way.done)
@@ -210,6 +211,15 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
             if not under_way.is_done:
                 under_way.done(error)
+
+    def _decoded(self, under_way: UnderWay) -> None:
+        """The bytes of a frame are not needed any more: charge what was read from them instead."""
+        before = under_way.size
+        under_way.size = self._edge.decoded_bytes(under_way.api_key, before - FRAME_COST)
+        if under_way.size <= before:
+            self._edge.requests.release(self, before - under_way.size)
+        elif not self._edge.requests.charge(self, under_way.size - before):
+            self._is_over_budget = True
 
     async def _look_up(self, first: Coroutine[Any, Any, None], under_way: UnderWay) -> None:
         """A request that has to look something up; nothing behind it may overtake it."""
@@ -222,21 +232,14 @@ class Connection(asyncio.Protocol):
             self._schedule_turn()
 
     async def _handle(
-        self, handler: Handler, message: Request, context: RequestContext, under_way: UnderWay
+        self, opened: Opened, asked: Request | memoryview, context: RequestContext, under_way: UnderWay
     ) -> None:
-        responses = self._edge.responses
-        fetch = message if isinstance(message, FetchRequest) else None
-        if fetch is not None:
-            fetch.max_bytes = min(fetch.max_bytes, responses.fetch_share())
-            responses.fetches += 1
         outcome: Any = None
         try:
-            outcome = await handler(self._edge.broker, message, context)
+            outcome = await handle(self._edge, opened, asked, context, lambda: self._decoded(under_way))
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
             outcome = error
         finally:  # also when it is cancelled: the bytes must be given back
-            if fetch is not None:
-                responses.fetches -= 1
             self._task = None
             under_way.done(outcome)
 
@@ -251,7 +254,6 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, under_way: UnderWay) -> None:
         edge = self._edge
-        self._charged -= under_way.size
         edge.requests.end(self, under_way.size)
         outcome = under_way.outcome
         if isinstance(outcome, StoreBroken):
@@ -339,10 +341,7 @@ class Connection(asyncio.Protocol):
     # Ending.
 
     def _doom_for(self, error: BaseException, under_way: UnderWay) -> None:
-        reason = next((why for kind, why in EXPECTED.items() if isinstance(error, kind)), None)
-        if reason is None:
-            self._edge.failed(under_way.api_key, under_way.version, error)
-        self._doom(reason or "internal error", error if reason else repr(error))
+        self._doom(*self._edge.blamed(under_way.api_key, under_way.version, error))
 
     def _doom(self, reason: str, error: object) -> None:
         """Begin nothing more; close when what was begun is answered."""

@@ -7,7 +7,7 @@ one that nobody knows. A request that is refused here has no answer in the proto
 version it was asked, because it is how a client finds out what may be asked (docs/behaviours.md, 93).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from semel.handlers.context import CloseConnection, Handler
@@ -43,15 +43,64 @@ class Dispatch:
             each.key: each for each in apis if each.key in handlers or each.key in submits
         }
 
-    def read(self, frame: Buffer) -> tuple[RequestHeader, Request, int]:
-        """The header, the message, and the version of the response. ProtocolError if there is no answer."""
+    def open(self, frame: Buffer) -> "Opened":
+        """Read the header, and find out how to read the rest. ProtocolError if there is no answer."""
         header, position = decode_request_header(frame)
         api = self._served.get(header.api_key)
         if api is None:
             raise ProtocolError(f"API {header.api_key} is not served")
-        version = header.api_version
-        if not api.min_version <= version <= api.advertised_max:
-            if header.api_key == API_VERSIONS:
-                return header, ApiVersionsRequest(), 0
-            raise ProtocolError(f"{api.name} v{version} is not served")
-        return header, api.request.decode(frame, version, position), version
+        if api.min_version <= header.api_version <= api.advertised_max:
+            return Opened(header, api.request, position, header.api_version)
+        if header.api_key == API_VERSIONS:
+            return Opened(header, None, position, 0)
+        raise ProtocolError(f"{api.name} v{header.api_version} is not served")
+
+
+class Opened:
+    """A request whose header was read."""
+
+    __slots__ = (
+        "_kind",
+        "_position",
+        "api_key",
+        "client_id",
+        "correlation_id",
+        "response_version",
+        "version",
+    )
+
+    def __init__(
+        self, header: RequestHeader, kind: type[Request] | None, position: int, response_version: int
+    ) -> None:
+        self.api_key = header.api_key
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self.response_version = response_version
+        self._kind = kind
+        """None for ApiVersions in a version that we do not know, which is not read."""
+        self._position = position
+
+    def decode(self, frame: Buffer, elements_max: int) -> Request:
+        """Read the message. A frame that may hold too many elements is read by the decoder that counts."""
+        if self._kind is None:
+            return ApiVersionsRequest()
+        if len(frame) <= elements_max:
+            return self._kind.decode(frame, self.version, self._position)
+        return finished(self._kind.decode_in_slices(frame, self.version, self._position, elements_max))
+
+    def decode_in_slices(self, frame: Buffer, elements_max: int) -> Generator[None, None, Request]:
+        """The same, with yields in which others may work."""
+        if self._kind is None:
+            return ApiVersionsRequest()
+        return (yield from self._kind.decode_in_slices(frame, self.version, self._position, elements_max))
+
+
+def finished(work: Generator[None, None, Request]) -> Request:
+    """What a generator returns, at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            request: Request = stop.value
+            return request

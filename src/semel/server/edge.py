@@ -3,20 +3,25 @@
 import asyncio
 import logging
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from semel.broker.broker import Broker
-from semel.handlers.context import RequestContext
+from semel.handlers.context import CloseConnection, RequestContext
 from semel.server import descriptors
-from semel.server.budget import RequestBudget, ResponseBudget
-from semel.server.dispatch import Dispatch
+from semel.server.budget import RequestBudget, ResponseBudget, decoded_bytes
+from semel.server.dispatch import FETCH, Dispatch
 from semel.server.logs import RateLimit, event
+from semel.store.interface import StoreFull
+from semel.wire.errors import ProtocolError
 from semel.wire.messages import APIS
 
 if TYPE_CHECKING:
     from semel.server.connection import Connection
 
 log = logging.getLogger("semel.server")
+
+EXPECTED: Final = {CloseConnection: "refused", ProtocolError: "malformed request", StoreFull: "no room"}
+"""Why a connection is closed by an error that is no mistake of ours."""
 
 
 class Edge:
@@ -66,10 +71,21 @@ class Edge:
             self.emptied.set()
         self.metrics.connections = len(self.connections)
 
-    def failed(self, api_key: int, version: int, error: BaseException) -> None:
-        """A mistake of ours: say where it is, but not for every request of a client that found it."""
+    def decoded_bytes(self, api_key: int, frame_bytes: int) -> int:
+        """What a request is charged once it is decoded. What waits of a Fetch is bounded by the broker."""
+        return decoded_bytes(0 if api_key == FETCH else frame_bytes, self.settings.semel_request_elements_max)
+
+    def blamed(self, api_key: int, version: int, error: BaseException) -> tuple[str, object]:
+        """Why a request that ended in an error closes its connection.
+
+        A mistake of ours is logged with its place, but not for every request of a client that found it.
+        """
+        for kind, reason in EXPECTED.items():
+            if isinstance(error, kind):
+                return reason, error
         if self._lines.suppressed(f"failed {api_key}") is not None:
             log.error("a request failed: api=%s version=%d", APIS[api_key].name, version, exc_info=error)
+        return "internal error", repr(error)
 
     def closing(self, context: RequestContext, reason: str, detail: object) -> None:
         """We close a connection: count it, and say so unless too much was said already."""

@@ -33,11 +33,15 @@ element is read.
 
 A message that carries records is read from a view of the frame, so that records are not copied. Any
 other is read from `bytes`, which is quicker to index.
+
+A long frame is read by another function of the same declaration, a generator. It counts the elements of all
+arrays and the tagged fields against a limit, and yields after every `SLICE_ELEMENTS` of them, so that an
+event loop can do other work in between.
 """
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Final
 
 from semel.wire import primitives
 from semel.wire.source import SourceWriter
@@ -56,12 +60,17 @@ from semel.wire.spec import (
 )
 
 Decoder = Callable[[Buffer, int], Any]
+SlicedDecoder = Callable[[Buffer, int, int], Generator[None, None, Any]]
+
+SLICE_ELEMENTS: Final = 1_000
+"""Elements that are read, or written, in one slice: about a millisecond of work."""
 
 _CONSTANTS = {
     "new": object.__new__,
     "read_uvarint": primitives.read_uvarint,
     "read_tag": primitives.read_tag,
     "skip_tagged_fields": primitives.skip_tagged_fields,
+    "too_many": primitives.too_many,
     "bad_length": primitives.bad_length,
     "bad_tag": primitives.bad_tag,
     "unpack_from": struct.unpack_from,
@@ -70,31 +79,52 @@ _CONSTANTS = {
 
 def compile_decoder(message: type, version: int, flexible: bool) -> Decoder:
     """The function that reads this message in this version from a buffer and a position."""
-    return _DecoderWriter(message, version, flexible).compile()
+    return _DecoderWriter(message, version, flexible, is_sliced=False).compile()
+
+
+def compile_sliced_decoder(message: type, version: int, flexible: bool) -> SlicedDecoder:
+    """The generator that reads it from a buffer, a position and the number of elements it may have."""
+    return _DecoderWriter(message, version, flexible, is_sliced=True).compile()
 
 
 class _DecoderWriter:
     """Writes one decoder. The current run is the fixed-width reads that were not written yet."""
 
-    def __init__(self, message: type, version: int, flexible: bool) -> None:
+    def __init__(self, message: type, version: int, flexible: bool, *, is_sliced: bool) -> None:
         self.message = message
         self.version = version
         self.flexible = flexible
+        self.is_sliced = is_sliced
         self.views = has_records(message, version)
         self.out = SourceWriter(_CONSTANTS)
         self.run: list[tuple[str, str]] = []
         self.run_size = 0
 
-    def compile(self) -> Decoder:
+    def compile(self) -> Callable[..., Any]:
         kind = "memoryview" if self.views else "bytes"
-        with self.out.block("def decode(b, p):"):
+        with self.out.block("def decode(b, p, left):" if self.is_sliced else "def decode(b, p):"):
             with self.out.block(f"if type(b) is not {kind}:"):
                 self.out.line(f"b = {kind}(b)")
             self.out.line("end = len(b)")
+            if self.is_sliced:
+                self.out.line(f"most, pause = left, max(left - {SLICE_ELEMENTS}, 0)")
+                # A generator, also if nothing in the message can be long.
+                self.out.line("yield")
             target = self.struct(self.message)
             self.flush()
             self.out.line(f"return {target}")
         return self.out.function("decode", f"decoder of {self.message.__name__} v{self.version}")
+
+    def count(self, elements: str) -> None:
+        """Take elements from those that are left; let others work when a slice is over."""
+        if not self.is_sliced:
+            return
+        self.out.line(f"left -= {elements}")
+        with self.out.block("if left < pause:"):
+            with self.out.block("if left < 0:"):
+                self.out.line("raise too_many(most)")
+            self.out.line(f"pause = max(left - {SLICE_ELEMENTS}, 0)")
+            self.out.line("yield")
 
     def read_fixed(self, kind: str, target: str) -> None:
         self.run.append((FIXED_CODES[kind], target))
@@ -218,12 +248,14 @@ class _DecoderWriter:
         with self.out.block(f"if {also}{length} > {left}:"):
             self.out.line(f"raise bad_length({name!r}, {length}, end - p)")
         if isinstance(element, str) and element in FIXED_CODES:
+            self.count(length)
             self.out.line(f"{target} = list(unpack_from(f'>{{{length}}}{FIXED_CODES[element]}', b, p))")
             self.out.line(f"p += {length} * {least}")
             return
         items, item = self.out.name("a"), self.out.name("x")
         self.out.line(f"{target} = {items} = []")
         with self.out.block(f"for _ in range({length}):"):
+            self.count("1")
             if isinstance(element, str):
                 length = self.length(element)
                 self.sized(item, name, element_field(element), length, f"{length} < 0 or ")
@@ -238,9 +270,13 @@ class _DecoderWriter:
         self.read_byte(count)
         with self.out.block(f"if {count}:"):
             if not tagged:
+                if self.is_sliced:
+                    self.out.line(f"{count}, _ = read_uvarint(b, p - 1)")
+                    self.count(count)
                 self.out.line("p = skip_tagged_fields(b, p - 1, end)")
                 return
             self.out.line(f"{count}, p = read_uvarint(b, p - 1)")
+            self.count(count)
             tag, stop = self.out.name("tag"), self.out.name("stop")
             self.out.line(f"{tag} = -1")
             with self.out.block(f"for _ in range({count}):"):

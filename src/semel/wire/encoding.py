@@ -20,15 +20,18 @@ Fields of fixed width that follow each other, and the length that follows them, 
 bytearray is cut only for records of more than a few KiB: they go into the list of parts as they are, so
 that what was read from a chunk is handed to the socket without a copy.
 
+A long message is written by a generator of the same declaration, which yields after every thousand elements.
+
 An encoder checks little by itself. A value that does not fit makes `struct`, `len` or `encode` fail, and
 only then does `Message.encode_parts` look for the field that is to blame.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from semel.wire import primitives
+from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.source import SourceWriter
 from semel.wire.spec import (
     FIXED_CODES,
@@ -43,6 +46,7 @@ from semel.wire.spec import (
 )
 
 Encoder = Callable[[Any], list[Buffer]]
+SlicedEncoder = Callable[[Any], Generator[None, None, list[Buffer]]]
 
 _CONSTANTS = {
     "pack": struct.pack,
@@ -55,27 +59,36 @@ _CONSTANTS = {
 
 def compile_encoder(message: type, version: int, flexible: bool) -> Encoder:
     """The function that writes a message in this version as a list of buffers."""
-    return _EncoderWriter(message, version, flexible).compile()
+    return _EncoderWriter(message, version, flexible, is_sliced=False).compile()
+
+
+def compile_sliced_encoder(message: type, version: int, flexible: bool) -> SlicedEncoder:
+    """The generator that writes it in slices."""
+    return _EncoderWriter(message, version, flexible, is_sliced=True).compile()
 
 
 class _EncoderWriter:
     """Writes one encoder. The current run is the fixed-width values that were not written yet."""
 
-    def __init__(self, message: type, version: int, flexible: bool) -> None:
+    def __init__(self, message: type, version: int, flexible: bool, *, is_sliced: bool) -> None:
         self.message = message
         self.version = version
         self.flexible = flexible
+        self.is_sliced = is_sliced
         self.out = SourceWriter(_CONSTANTS)
         self.run: list[tuple[str, str]] = []
         #: The bytearray that is being written to: the message's, or that of one tagged field.
         self.buffer = "w"
 
-    def compile(self) -> Encoder:
+    def compile(self) -> Callable[..., Any]:
         with self.out.block("def encode(m):"):
             cut = has_records(self.message, self.version)
             if cut:
                 self.out.line("parts = []")
             self.out.line("w = bytearray()")
+            if self.is_sliced:
+                self.out.line(f"left = {SLICE_ELEMENTS}")
+                self.out.line("yield")
             self.struct("m", self.message)
             self.flush()
             if cut:
@@ -194,6 +207,11 @@ class _EncoderWriter:
             return
         item = self.out.name("x")
         with self.out.block(f"for {item} in {value}:"):
+            if self.is_sliced:
+                self.out.line("left -= 1")
+                with self.out.block("if left < 0:"):
+                    self.out.line(f"left = {SLICE_ELEMENTS}")
+                    self.out.line("yield")
             if isinstance(element, str):
                 self.sized(item, element_field(element), nullable=False)
             else:

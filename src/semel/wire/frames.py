@@ -15,16 +15,18 @@ declared, and is handed out itself: one copy for each byte, however the pieces f
 """
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from semel.wire.errors import ProtocolError
 from semel.wire.messages import APIS
-from semel.wire.primitives import skip_tagged_fields
+from semel.wire.primitives import COPY_LIMIT, HEADER_TAGS_MAX, skip_tagged_fields
 from semel.wire.schema import Buffer, Request, Response
 
 API_VERSIONS_KEY = 18
 
 _SIZE = struct.Struct(">i")
+_SIZED_KEY = struct.Struct(">ih")
 _REQUEST_HEADER = struct.Struct(">hhih")
 _REQUEST_PREFIX = struct.Struct(">ihhih")
 _RESPONSE_PREFIX = struct.Struct(">ii")
@@ -34,13 +36,24 @@ _FLEXIBLE_RESPONSE_PREFIX = struct.Struct(">iix")
 class FrameParser:
     """Cuts a stream of bytes into the payloads of its frames.
 
+    Requests of the APIs in `large` may have up to `max_frame_bytes`, all others up to `usual_max_bytes`. The
+    API key stands right behind the size, so a frame that is too large is refused when it begins.
+
     After a `ProtocolError` the place of the next frame is unknown: the connection must be closed.
     """
 
-    __slots__ = ("_missing", "_partial", "max_frame_bytes")
+    __slots__ = ("_large", "_missing", "_must_check_key", "_partial", "max_frame_bytes", "usual_max_bytes")
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(
+        self, max_frame_bytes: int, usual_max_bytes: int | None = None, large: Collection[int] = ()
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.usual_max_bytes = (
+            max_frame_bytes if usual_max_bytes is None else min(usual_max_bytes, max_frame_bytes)
+        )
+        self._large = large
+        #: Whether a large frame has begun whose API key has not arrived.
+        self._must_check_key = False
         #: The beginning of a frame, with as much of its size as has arrived.
         self._partial = bytearray()
         #: How many bytes `_partial` still needs for its size, and then for its payload.
@@ -99,6 +112,8 @@ class FrameParser:
             self._missing = self._checked_size(partial, 0)
         stop = taken + self._missing
         partial += memoryview(piece)[taken:stop]
+        if self._must_check_key:
+            self._check_key(partial, 0)
         if stop > len(piece):
             self._missing = stop - len(piece)
             return stop
@@ -110,7 +125,22 @@ class FrameParser:
         size: int = _SIZE.unpack_from(data, position)[0]
         if size < 0 or size > self.max_frame_bytes:
             raise ProtocolError(f"a frame of {size} bytes; at most {self.max_frame_bytes} are allowed")
+        if size > self.usual_max_bytes:
+            self._check_key(data, position)
         return size
+
+    def _check_key(self, data: Buffer, position: int) -> None:
+        """Refuse a large frame of an API that needs none, as soon as its key is there."""
+        self._must_check_key = len(data) < position + _SIZED_KEY.size
+        if self._must_check_key:
+            return
+        size, api_key = _SIZED_KEY.unpack_from(data, position)
+        if api_key not in self._large:
+            api = APIS.get(api_key)
+            raise ProtocolError(
+                f"a frame of {size} bytes for {api.name if api else f'API {api_key}'}; "
+                f"at most {self.usual_max_bytes} are allowed (semel.request.max.bytes)"
+            )
 
 
 @dataclass(slots=True)
@@ -176,14 +206,21 @@ def encode_request(
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
     """A frame with a response, in pieces to be sent one after another."""
-    parts = message.encode_parts(version)
+    return framed_response(message, version, correlation_id, message.encode_parts(version))
+
+
+def framed_response(
+    message: Response, version: int, correlation_id: int, parts: list[Buffer]
+) -> list[Buffer]:
+    """A frame with a response whose body is encoded already; the list is another one, the pieces are not."""
     size = sum(map(len, parts))
     if message.is_flexible(version) and message.api_key != API_VERSIONS_KEY:
         prefix = _FLEXIBLE_RESPONSE_PREFIX.pack(size + 5, correlation_id)
     else:
         prefix = _RESPONSE_PREFIX.pack(size + 4, correlation_id)
-    parts[0] = prefix + parts[0]
-    return parts
+    if len(parts[0]) > COPY_LIMIT:
+        return [prefix, *parts]
+    return [prefix + parts[0], *parts[1:]]
 
 
 def _flexible_response(api_key: int, version: int) -> bool:
@@ -195,4 +232,4 @@ def _skip_tags(frame: Buffer, position: int) -> int:
     """The position behind the tagged fields of a header, of which we know none; usually there are none."""
     if frame[position] == 0:
         return position + 1
-    return skip_tagged_fields(frame, position, len(frame))
+    return skip_tagged_fields(frame, position, len(frame), HEADER_TAGS_MAX)

@@ -16,6 +16,9 @@ MAX_STRING = 32767
 #: Records up to this size are copied next to their neighbours: cheaper than one more piece for the socket.
 COPY_LIMIT = 4096
 
+#: Tagged fields of a header. Kafka has defined one so far.
+HEADER_TAGS_MAX = 64
+
 
 def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
     """An unsigned integer of at most 32 bits in groups of seven bits, and the position behind it."""
@@ -68,13 +71,20 @@ def read_tag(data: Buffer, position: int, end: int, previous: int) -> tuple[int,
     return tag, position, position + size
 
 
-def skip_tagged_fields(data: Buffer, position: int, end: int) -> int:
-    """The position behind a section of tagged fields of which we know none."""
+def skip_tagged_fields(data: Buffer, position: int, end: int, most: int | None = None) -> int:
+    """The position behind a section of tagged fields of which we know none; `most` limits their number."""
     count, position = read_uvarint(data, position)
+    if most is not None and count > most:
+        raise ProtocolError(f"{count} tagged fields; at most {most} are allowed here")
     tag = -1
     for _ in range(count):
         tag, _, position = read_tag(data, position, end, tag)
     return position
+
+
+def too_many(most: int) -> ProtocolError:
+    """The fault of a message with more elements than its reader takes."""
+    return ProtocolError(f"more than {most} elements (semel.request.elements.max)")
 
 
 def bad_length(name: str, length: int, left: int) -> ProtocolError:

@@ -24,19 +24,20 @@ field.
 """
 
 import struct as struct_module
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import EllipsisType
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from semel.wire.declared import Declared, declare
-from semel.wire.decoding import Decoder, compile_decoder
+from semel.wire.decoding import Decoder, SlicedDecoder, compile_decoder, compile_sliced_decoder
 from semel.wire.diagnosis import find_fault
-from semel.wire.encoding import Encoder, compile_encoder
+from semel.wire.encoding import Encoder, SlicedEncoder, compile_encoder, compile_sliced_encoder
 from semel.wire.errors import EncodeError, ProtocolError
 from semel.wire.spec import Buffer, Field, Versions
 
 __all__ = [
     "Buffer",
+    "Encoded",
     "Message",
     "Request",
     "Response",
@@ -64,6 +65,17 @@ M = TypeVar("M", bound="Message")
 
 ZERO_UUID = bytes(16)
 
+_ENCODE_ERRORS = (struct_module.error, AttributeError, TypeError, ValueError, OverflowError)
+_DECODE_ERRORS = (
+    ProtocolError,
+    struct_module.error,
+    IndexError,
+    UnicodeDecodeError,
+    MemoryError,
+    OverflowError,
+    ValueError,
+)
+
 
 class Message(Declared):
     """A request or a response: what the decorators below make of a declaration."""
@@ -77,6 +89,8 @@ class Message(Declared):
 
     _encoders: ClassVar[dict[int, Encoder]]
     _decoders: ClassVar[dict[int, Decoder]]
+    _sliced_encoders: ClassVar[dict[int, SlicedEncoder]]
+    _sliced_decoders: ClassVar[dict[int, SlicedDecoder]]
 
     def encode(self, version: int) -> bytes:
         """The body of this message in one piece."""
@@ -87,9 +101,23 @@ class Message(Declared):
         encoder = self._encoders.get(version) or self._compile_encoder(version)
         try:
             return encoder(self)
-        except (struct_module.error, AttributeError, TypeError, ValueError, OverflowError) as error:
-            fault = find_fault(self, type(self), version) or str(error)
-            raise EncodeError(f"{type(self).__name__} v{version}: {fault}") from error
+        except _ENCODE_ERRORS as error:
+            raise self._encode_error(error, version) from error
+
+    def encode_in_slices(self, version: int) -> Generator[None, None, list[Buffer]]:
+        """The same for a long message: yields now and then, and returns the pieces."""
+        encoder = self._sliced_encoders.get(version)
+        if encoder is None:
+            encoder = compile_sliced_encoder(type(self), version, self.is_flexible(version))
+            self._sliced_encoders[version] = encoder
+        try:
+            return (yield from encoder(self))
+        except _ENCODE_ERRORS as error:
+            raise self._encode_error(error, version) from error
+
+    def _encode_error(self, error: Exception, version: int) -> EncodeError:
+        fault = find_fault(self, type(self), version) or str(error)
+        return EncodeError(f"{type(self).__name__} v{version}: {fault}")
 
     @classmethod
     def decode(cls, data: Buffer, version: int, offset: int = 0) -> Self:
@@ -97,15 +125,37 @@ class Message(Declared):
         decoder = cls._decoders.get(version) or cls._compile_decoder(version)
         try:
             message: Self = decoder(data, offset)
-        except ProtocolError as error:
-            raise ProtocolError(f"{cls.__name__} v{version}: {error}") from None
-        except (struct_module.error, IndexError) as error:
-            raise ProtocolError(f"{cls.__name__} v{version}: ends too early") from error
-        except UnicodeDecodeError as error:
-            raise ProtocolError(f"{cls.__name__} v{version}: a string is not UTF-8") from error
-        except (MemoryError, OverflowError, ValueError) as error:
-            raise ProtocolError(f"{cls.__name__} v{version}: {error!r}") from error
+        except _DECODE_ERRORS as error:
+            raise cls._protocol_error(error, version) from error
         return message
+
+    @classmethod
+    def decode_in_slices(
+        cls, data: Buffer, version: int, offset: int, elements_max: int
+    ) -> Generator[None, None, Self]:
+        """The same for a long body: yields now and then, and returns the message.
+
+        More than `elements_max` elements of arrays and tagged fields are a `ProtocolError`.
+        """
+        decoder = cls._sliced_decoders.get(version)
+        if decoder is None:
+            decoder = compile_sliced_decoder(cls, version, cls.is_flexible(version))
+            cls._sliced_decoders[version] = decoder
+        try:
+            message: Self = yield from decoder(data, offset, elements_max)
+        except _DECODE_ERRORS as error:
+            raise cls._protocol_error(error, version) from error
+        return message
+
+    @classmethod
+    def _protocol_error(cls, error: Exception, version: int) -> ProtocolError:
+        if isinstance(error, struct_module.error | IndexError):
+            what = "ends too early"
+        elif isinstance(error, UnicodeDecodeError):
+            what = "a string is not UTF-8"
+        else:
+            what = str(error) if isinstance(error, ProtocolError) else repr(error)
+        return ProtocolError(f"{cls.__name__} v{version}: {what}")
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
@@ -137,6 +187,29 @@ class Response(Message):
     """What a broker answers."""
 
     __slots__ = ()
+
+
+class Encoded(Response):
+    """A response that is encoded already, for one version."""
+
+    __slots__ = ("_kind", "_parts")
+
+    def __init__(self, kind: type[Response], parts: list[Buffer]) -> None:
+        self._kind = kind
+        self._parts = parts
+
+    @property
+    def api_key(self) -> int:  # type: ignore[override]  # that of the response it stands for
+        """The API that it answers."""
+        return self._kind.api_key
+
+    def is_flexible(self, version: int) -> bool:  # type: ignore[override]  # the same
+        """Whether this version has compact lengths and tagged fields."""
+        return self._kind.is_flexible(version)
+
+    def encode_parts(self, version: int) -> list[Buffer]:
+        """The body."""
+        return self._parts
 
 
 @dataclass_transform(kw_only_default=True)
@@ -171,6 +244,8 @@ def _message(api_key: int, versions: str, flexible: int | None) -> Callable[[typ
         message.first_flexible = flexible
         message._encoders = {}
         message._decoders = {}
+        message._sliced_encoders = {}
+        message._sliced_decoders = {}
         return message
 
     return decorate

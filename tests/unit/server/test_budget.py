@@ -17,8 +17,20 @@ class Asker:
 
 def test_within_the_limit_everyone_reads() -> None:
     budget = RequestBudget(100)
-    assert budget.charge(Asker(), 60)
-    assert budget.charge(Asker(), 40)
+    assert budget.charge(Asker(has_half_frame=False), 25)
+    assert budget.charge(Asker(has_half_frame=False), 25)
+
+
+def test_over_half_of_the_limit_only_those_wait_that_hold_more_than_their_share() -> None:
+    budget = RequestBudget(100)
+    greedy, modest = Asker(has_half_frame=False), Asker(has_half_frame=False)
+    assert not budget.charge(greedy, 60)
+    assert budget.charge(modest, 20)
+    assert not budget.charge(modest, 10)  # half of the limit, between two, is 25 for each
+    budget.release(modest, 10)
+    assert (greedy.allowed, modest.allowed) == (0, 1)
+    budget.release(greedy, 30)
+    assert greedy.allowed == 1
 
 
 def test_over_the_limit_one_waits_until_bytes_come_back() -> None:
@@ -70,7 +82,7 @@ def test_when_the_chosen_one_leaves_the_next_is_let_through() -> None:
     assert budget.charge(first, 200)
     assert not budget.charge(second, 200)
     budget.forget(first)
-    budget.release(200)
+    budget.release(first, 200)
     assert second.allowed == 1
 
 
@@ -160,7 +172,7 @@ def test_there_is_never_a_standstill(
 ) -> None:
     """However pieces and answers interleave, all frames get through, and all bytes come back.
 
-    Only Produce has to be answered for that. Others may be parked, unless they alone are over the limit.
+    Only Produce has to be answered for that. Others may be parked, unless they alone hold half of the limit.
     """
     budget = RequestBudget(limit)
     clients = [_Client(budget, count, is_producer=is_producer) for count, is_producer in frames]
@@ -170,7 +182,7 @@ def test_there_is_never_a_standstill(
     while any(client.left for client in clients):
         went_on = [client.send() or (client.is_producer and client.answer()) for client in clients]
         parked_bytes = sum(30 * client.under_way for client in clients if not client.is_producer)
-        assert any(went_on) or parked_bytes > limit, "nobody may go on"
+        assert any(went_on) or 2 * parked_bytes > limit, "nobody may go on"
         if not any(went_on):
             assert any([client.answer() for client in clients])  # noqa: C419  all of them, not the first
     while any([client.answer() for client in clients]):  # noqa: C419  all of them, not the first

@@ -1,0 +1,127 @@
+"""One client must not stop the others: legal requests of the worst kind, beside a client that behaves.
+
+The pauses of the event loop are measured in units of a calibrated loop (``support.pauses``), so that a slow
+or busy machine does not fail a test, and a loop that is held up does.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from support.raw import batch, produce_request
+
+from semel.wire.errors import ErrorCode
+from semel.wire.frames import encode_request
+from semel.wire.messages import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    MetadataRequest,
+    ProduceRequest,
+)
+from semel.wire.schema import Request
+
+MIB = 1 << 20
+LONGEST = 2**31 - 1
+
+
+@pytest.fixture
+def served(serve_broker: Callable[..., Any]) -> Iterator[Any]:
+    with serve_broker(
+        queued_max_request_bytes=32 * MIB,
+        socket_request_max_bytes=16 * MIB,
+        group_initial_rebalance_delay_ms=0,
+    ) as served:
+        with served.connect() as wire:
+            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5)
+        yield served
+
+
+def produces(wire: Any) -> bool:
+    answer = wire.ask(produce_request("t", batch(timestamp=int(time.time() * 1000))), 9)
+    return bool(answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE)
+
+
+def with_unknown_tag(request: Request, version: int, size: int) -> bytes:
+    """A frame with an unknown tagged field at the end, of so many bytes."""
+    frame = b"".join(encode_request(request, version, 1, "greedy"))
+    length = bytearray()
+    left = size
+    while left >= 0x80:
+        length.append(left & 0x7F | 0x80)
+        left >>= 7
+    length.append(left)
+    body = frame[4:-1] + b"\x01" + b"\x63" + bytes(length) + bytes(size)
+    return struct.pack(">i", len(body)) + body
+
+
+def send(wire: Any, frame: bytes) -> None:
+    """Send a frame; the broker may close the connection before it has taken all."""
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 2, 0))
+    try:
+        wire.socket.sendall(frame)
+    except OSError:
+        return
+
+
+def test_fetches_that_wait_for_ever_give_their_bytes_back(served: Any) -> None:
+    """Each frame is as large as a Fetch may be, and all of them together are more than the budget."""
+    waits = FetchRequest(max_wait_ms=LONGEST, min_bytes=LONGEST, max_bytes=LONGEST, topics=[])
+    waits.topics = [FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1)])]
+    frame = with_unknown_tag(waits, 12, 4 * MIB - 1_000)
+    with ExitStack() as stack:
+        for _ in range(10):
+            send(stack.enter_context(served.connect()), frame)
+        with served.connect() as neighbour:
+            assert produces(neighbour)
+            assert neighbour.ask(MetadataRequest(topics=None), 9).brokers
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 5, 7])
+def test_only_produce_may_be_large(served: Any, pieces: int) -> None:
+    """The frame is refused by its first bytes, however they arrive, and before the others are sent."""
+    frame = with_unknown_tag(MetadataRequest(topics=None), 9, 5 * MIB)
+    with served.connect() as wire:
+        wire.socket.sendall(frame[:pieces])
+        time.sleep(0.01)
+        wire.socket.sendall(frame[pieces:100])
+        assert wire.receive_frame() is None
+    large = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[])
+    with served.connect() as wire:
+        wire.socket.sendall(with_unknown_tag(large, 9, 5 * MIB))
+        assert wire.receive(0, 9).responses == []
+
+
+def test_a_fetch_waits_no_longer_than_the_broker_allows(serve_broker: Callable[..., Any]) -> None:
+    with serve_broker(semel_fetch_wait_max_ms=50) as served, served.connect() as wire:
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5)
+        wanted = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1)])
+        waits = FetchRequest(max_wait_ms=LONGEST, min_bytes=LONGEST, max_bytes=LONGEST, topics=[wanted])
+        assert wire.ask(waits, 11).responses[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def test_large_fetches_cannot_take_all_the_room_for_waiting(serve_broker: Callable[..., Any]) -> None:
+    """Beyond the limit a fetch is answered at once with what there is; small ones still find room."""
+    with serve_broker(semel_fetch_waiting_partitions_max=80) as served, served.connect() as wire:
+        topic = CreatableTopic(name="t", num_partitions=100, replication_factor=1)
+        wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5)
+
+        def waits(partitions: int) -> FetchRequest:
+            wanted = [FetchPartition(partition=each, partition_max_bytes=1) for each in range(partitions)]
+            topics = [FetchTopic(topic="t", partitions=wanted)]
+            return FetchRequest(max_wait_ms=LONGEST, min_bytes=1, max_bytes=1, topics=topics)
+
+        assert len(wire.ask(waits(100), 11).responses[0].partitions) == 100
+        with served.connect() as small:
+            small.send(waits(5), 11)
+            small.socket.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                small.receive_frame()

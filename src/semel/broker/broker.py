@@ -89,13 +89,13 @@ class Broker:
         self.directory = str(directory) if directory else "memory"
         self.metrics = Metrics()
         self.clock = clock or Clock()
-        self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted())
+        self.slices = Slices()
+        self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
         self.reads = Reads(store, settings, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.cluster = Cluster()
         """Of its values only those of features are kept up to date."""
         self.node_id = settings.node_id
-        self.slices = Slices()
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
         self._loop = CommitLoop(
@@ -207,6 +207,13 @@ class Broker:
 
         self._loop.submit(commands, done)
         return await future
+
+    async def ask_each(self, commands: Sequence[Command]) -> list[Any]:
+        """Ask for things that have nothing to do with each other: many are decided in several ticks."""
+        answers: list[Any] = []
+        async for some in self.slices.over(commands):
+            answers += await self.ask_all(some)
+        return answers
 
     async def ask(self, command: Command) -> Any:
         """Ask one thing."""

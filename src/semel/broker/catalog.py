@@ -9,6 +9,7 @@ load brings.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.topic_limits import TopicLimits
 from semel.core.facts import TopicChanged, TopicCreated, TopicDeleted
 from semel.core.types import Fact, Topic, TopicKey
@@ -21,8 +22,16 @@ ASKED_AT_ONCE: Final = 1_000
 class Catalog:
     """Topic name and id to topic."""
 
-    def __init__(self, ledger: Ledger, topics_max: int, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        topics_max: int,
+        settings: Mapping[str, object],
+        slices: Slices | None = None,
+    ) -> None:
         self._ledger = ledger
+        self._slices = slices or Slices()
+        self._found = 0
         self._settings = settings
         self._limits: dict[bytes, tuple[Topic, TopicLimits]] = {}
         self._topics_max = topics_max
@@ -40,7 +49,14 @@ class Catalog:
 
     async def topic(self, name: str) -> Topic | None:
         """The topic with this name."""
+        await self._let_others_work()
         return self._by_name.get(name) or (await self.topics((name,)))[name]
+
+    async def _let_others_work(self) -> None:
+        """A request may name thousands of topics that are all in memory, and look them up one by one."""
+        self._found += 1
+        if self._found % SLICE_ITEMS == 0:
+            await self._slices.turn()
 
     async def topics(self, names: Collection[str]) -> dict[str, Topic | None]:
         """The topics with these names; all that are not known are asked for together."""
@@ -58,6 +74,7 @@ class Catalog:
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic with this id."""
+        await self._let_others_work()
         known = self._by_id.get(topic_id)
         if known is not None:
             return known

@@ -140,8 +140,8 @@ async def _look_up(
     """What the topics with these names are, and which topics the patterns match (and what those are)."""
     found: dict[str, Topic | None] = {name: broker.catalog.cached(name) for name in names}
     missing = [TopicKey(name) for name, topic in found.items() if topic is None]
-    if missing:
-        found.update(zip((key.name for key in missing), await broker.store.ledger.load(missing), strict=True))
+    async for some in broker.slices.over(missing):
+        found.update(zip((key.name for key in some), await broker.store.ledger.load(some), strict=True))
     matches: dict[str, tuple[str, ...]] = {}
     if patterns:
         everything = await broker.catalog.all()
@@ -178,17 +178,18 @@ async def consumer_group_describe(
 ) -> ConsumerGroupDescribeResponse:
     """ConsumerGroupDescribe v0–v1: consumer groups, their members, and what each owns and should own.
 
-    Behaviour: GROUP_ID_NOT_FOUND for groups that are not there or are classic.
+    Behaviour: GROUP_ID_NOT_FOUND for groups that are not there or are classic. A group that is named twice is
+        described once.
     Versions:  v1 member type.
     """
-    groups: list[Group | None] = await broker.ask_all([DescribeGroup(each) for each in request.group_ids])
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    return ConsumerGroupDescribeResponse(
-        groups=[
-            _described(group_id, group, operations)
-            for group_id, group in zip(request.group_ids, groups, strict=True)
+    response = ConsumerGroupDescribeResponse()
+    async for some in broker.slices.over(list(dict.fromkeys(request.group_ids))):
+        groups: list[Group | None] = await broker.ask_all([DescribeGroup(group_id) for group_id in some])
+        response.groups += [
+            _described(group_id, group, operations) for group_id, group in zip(some, groups, strict=True)
         ]
-    )
+    return response
 
 
 def _described(group_id: str, group: Group | None, operations: int) -> ConsumerGroupDescribeDescribedGroup:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.broker.reads import FetchRange, FetchResult, Isolation
+from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import Buffer, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.fetch_sessions import FetchSessions, SessionPartition, TopicReference, Turn
@@ -98,7 +99,9 @@ async def _fetch_all(
     """One answer for each partition, in their order."""
     refused: dict[int, ErrorCode] = {}
     ranges: list[FetchRange] = []
-    for at, partition in enumerate(partitions):
+    for at, partition in enumerate(partitions, 1):
+        if at % SLICE_ITEMS == 0:
+            await broker.slices.turn()
         topic = topics[partition.topic]
         asked = partition.asked
         error = _check(topic, partition)
@@ -110,10 +113,13 @@ async def _fetch_all(
     # An error is told at once; it is not kept until there are records.
     wait_ms = 0 if refused else request.max_wait_ms
     results = iter(await broker.reads.fetch(ranges, request.min_bytes, request.max_bytes, wait_ms))
-    return [
-        _data(partition.index, FetchResult(refused[at]) if at in refused else next(results))
-        for at, partition in enumerate(partitions)
-    ]
+    answers: list[PartitionData] = []
+    for at, partition in enumerate(partitions, 1):
+        if at % SLICE_ITEMS == 0:
+            await broker.slices.turn()
+        result = FetchResult(refused[at]) if at in refused else next(results)
+        answers.append(_data(partition.index, result))
+    return answers
 
 
 def _check(topic: Topic | None, partition: SessionPartition) -> ErrorCode:

@@ -68,21 +68,21 @@ async def describe_groups(
     """DescribeGroups v0–v6: classic groups and their members.
 
     Behaviour: a group that is not there, or is a consumer group, is Dead; from v6 that is
-        GROUP_ID_NOT_FOUND.
+        GROUP_ID_NOT_FOUND. A group that is named twice is described once.
     Versions:  v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND
         (KIP-1043).
     Differs:   a group of which only member ids were handed out (KIP-394) is not there yet; in Kafka it is
         Empty.
     """
-    commands = [DescribeGroup(group_id) for group_id in request.groups]
-    groups: list[Group | None] = await broker.ask_all(commands)
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    return DescribeGroupsResponse(
-        groups=[
+    response = DescribeGroupsResponse()
+    async for some in broker.slices.over(list(dict.fromkeys(request.groups))):
+        groups: list[Group | None] = await broker.ask_all([DescribeGroup(group_id) for group_id in some])
+        response.groups += [
             _described(group_id, group, context.version, operations)
-            for group_id, group in zip(request.groups, groups, strict=True)
+            for group_id, group in zip(some, groups, strict=True)
         ]
-    )
+    return response
 
 
 def _described(group_id: str, group: Group | None, version: int, operations: int) -> DescribedGroup:
@@ -125,7 +125,7 @@ async def delete_groups(
     """
     commands = [DeleteGroup(group_id) for group_id in request.groups_names]
     try:
-        errors: list[ErrorCode] = await broker.ask_all(commands)
+        errors: list[ErrorCode] = await broker.ask_each(commands)
     except StoreFull:
         errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(commands)
     return DeleteGroupsResponse(

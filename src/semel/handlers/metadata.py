@@ -129,11 +129,13 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_described(broker, each) for each in await broker.catalog.all()]
     else:
-        wanted = {(each.topic_id, each.name): each for each in request.topics}.values()
-        by_name = await broker.catalog.topics(
-            {each.name for each in wanted if each.name and not name_problem(each.name)}
-        )
-        topics = [await _find(broker, each, by_name) for each in wanted]
+        wanted = list({(each.topic_id, each.name): each for each in request.topics}.values())
+        topics = []
+        async for some in broker.slices.over(wanted):
+            by_name = await broker.catalog.topics(
+                {each.name for each in some if each.name and not name_problem(each.name)}
+            )
+            topics += [await _find(broker, each, by_name) for each in some]
         if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
             await _create_missing(broker, topics)
     if request.include_topic_authorized_operations:
@@ -351,8 +353,9 @@ async def find_coordinator(
             error_message=f"Unknown coordinator type {request.key_type}.",
         )
     if context.version >= 4:
-        return FindCoordinatorResponse(
-            coordinators=[
+        response = FindCoordinatorResponse()
+        async for some in broker.slices.over(request.coordinator_keys):
+            response.coordinators += [
                 Coordinator(
                     key=key,
                     node_id=answer.node_id,
@@ -361,9 +364,9 @@ async def find_coordinator(
                     error_code=answer.error_code,
                     error_message=answer.error_message,
                 )
-                for key in request.coordinator_keys
+                for key in some
             ]
-        )
+        return response
     return FindCoordinatorResponse(
         error_code=answer.error_code,
         error_message=answer.error_message,

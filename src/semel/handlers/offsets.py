@@ -34,6 +34,8 @@ from semel.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 
+READ_AT_ONCE = 5_000
+"""Positions that are read after one commit: some milliseconds of the event loop's time."""
 TOPIC_IDS = 10
 """From this version on topics are named by their ids in OffsetCommit and OffsetFetch (KIP-848)."""
 
@@ -122,7 +124,8 @@ async def offset_fetch(
 
     Behaviour: -1 without an error where nothing is committed, also for a group that is not there. No list
         of topics means all that the group has committed. With RequireStable a position that an open
-        transaction may still move is UNSTABLE_OFFSET_COMMIT, which clients try again.
+        transaction may still move is UNSTABLE_OFFSET_COMMIT, which clients try again. A group that is named
+        twice is answered once.
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
         several groups · v9 member id and epoch · v10 topic ids.
     """
@@ -132,17 +135,15 @@ async def offset_fetch(
             topics = [_AskedTopic(each.name, bytes(16), each.partition_indexes) for each in request.topics]
         command = FetchOffsets(request.group_id, require_stable=request.require_stable)
         error, positions = await _fetch(broker, command, topics, context.version)
-        return OffsetFetchResponse(
-            error_code=error,
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=asked.name or "", partitions=[_partition(each) for each in found]
-                )
-                for asked, found in positions
-            ],
-        )
+        response = OffsetFetchResponse(error_code=error)
+        for asked, found in positions:
+            shown = OffsetFetchResponseTopic(name=asked.name or "")
+            response.topics.append(shown)
+            async for some in broker.slices.over(found):
+                shown.partitions += [_partition(each) for each in some]
+        return response
     response = OffsetFetchResponse()
-    for group in request.groups:
+    for group in {each.group_id: each for each in request.groups}.values():
         topics = None
         if group.topics is not None:
             topics = [
@@ -153,20 +154,13 @@ async def offset_fetch(
             group.group_id, group.member_id, group.member_epoch, require_stable=request.require_stable
         )
         error, positions = await _fetch(broker, command, topics, context.version)
-        response.groups.append(
-            OffsetFetchResponseGroup(
-                group_id=group.group_id,
-                error_code=error,
-                topics=[
-                    OffsetFetchResponseTopics(
-                        name=asked.name or "",
-                        topic_id=asked.topic_id,
-                        partitions=[_partition_of_group(each) for each in found],
-                    )
-                    for asked, found in positions
-                ],
-            )
-        )
+        answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
+        response.groups.append(answer)
+        for asked, found in positions:
+            of_topic = OffsetFetchResponseTopics(name=asked.name or "", topic_id=asked.topic_id)
+            answer.topics.append(of_topic)
+            async for some in broker.slices.over(found):
+                of_topic.partitions += [_partition_of_group(each) for each in some]
     return response
 
 
@@ -189,10 +183,7 @@ async def _fetch(
         if each.name is not None
         for partition in each.partitions
     )
-    try:
-        fetched: Fetched = await broker.ask(command.but(offsets=keys))
-    except StoreFull:
-        fetched = Fetched(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    fetched = await _fetch_all(broker, command, keys)
     if fetched.error is not ErrorCode.NONE:
         # Version 1 has no place for the group's error but its partitions.
         refused = [
@@ -205,12 +196,30 @@ async def _fetch(
     values = iter(zip(keys, fetched.offsets, strict=True))
     positions: _Positions = []
     for each in topics:
-        if each.name is None:
-            found = [_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in each.partitions]
-        else:
-            found = [_position(*next(values), fetched.unstable) for _ in each.partitions]
+        found: list[_Position] = []
+        async for some in broker.slices.over(each.partitions):
+            if each.name is None:
+                found += [_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in some]
+            else:
+                found += [_position(*next(values), fetched.unstable) for _ in some]
         positions.append((each, found))
     return ErrorCode.NONE, positions
+
+
+async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKey, ...]) -> Fetched:
+    """The positions of all keys, as they are after one commit. More than ``READ_AT_ONCE`` are read in parts."""
+    whole = Fetched(ErrorCode.NONE)
+    try:
+        for first in range(0, max(1, len(keys)), READ_AT_ONCE):
+            if first:
+                await broker.slices.turn()
+            part: Fetched = await broker.ask(command.but(offsets=keys[first : first + READ_AT_ONCE]))
+            if part.error is not ErrorCode.NONE:
+                return part
+            whole = whole.but(offsets=whole.offsets + part.offsets, unstable=whole.unstable | part.unstable)
+    except StoreFull:
+        return Fetched(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return whole
 
 
 def _position(key: OffsetKey, value: CommittedOffset | None, unstable: Collection[OffsetKey]) -> _Position:

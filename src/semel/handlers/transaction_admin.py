@@ -38,14 +38,15 @@ async def describe_transactions(
     """DescribeTransactions v0: what each transactional id is doing.
 
     Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that nobody used, or that was forgotten. The groups of a
-        transaction are shown as partitions of __consumer_offsets.
+        transaction are shown as partitions of __consumer_offsets. An id that is named twice is shown once.
     Versions:  v0.
     Differs:   PrepareCommit and PrepareAbort are never seen: a transaction ends in one step.
     """
     known = [each for each in dict.fromkeys(request.transactional_ids) if each]
-    found = dict(zip(known, await broker.ask_all([DescribeTransaction(each) for each in known]), strict=True))
+    asked = [DescribeTransaction(each) for each in known]
+    found = dict(zip(known, await broker.ask_each(asked), strict=True))
     response = wire.DescribeTransactionsResponse()
-    for transactional_id in request.transactional_ids:
+    for transactional_id in dict.fromkeys(request.transactional_ids):
         transaction = found.get(transactional_id)
         if transaction is None:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
@@ -230,7 +231,7 @@ async def write_txn_markers(
                     limits = broker.catalog.limits(topic)
                     commands.append((marker.producer_id, place, _command(marker, limits, index)))
     try:
-        answers: list[ErrorCode] = await broker.ask_all([command for _, _, command in commands])
+        answers: list[ErrorCode] = await broker.ask_each([command for _, _, command in commands])
     except StoreFull:
         answers = [ErrorCode.KAFKA_STORAGE_ERROR] * len(commands)
     for (producer_id, place, _), answer in zip(commands, answers, strict=True):

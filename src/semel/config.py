@@ -134,6 +134,12 @@ class Settings:
         268_435_456, "bytes of responses not yet sent, all clients"
     )
     max_connections: int = _setting(10_000, "clients at the same time; one more is closed at once")
+    max_connections_per_ip: int = _setting(
+        5_000, "clients of one address at the same time, so that one address cannot keep all others out"
+    )
+    max_connections_per_ip_overrides: str = _setting(
+        "", "other limits for single addresses: 10.0.0.7:100,10.0.0.8:20000"
+    )
     connections_max_idle_ms: int = _setting(600_000, "a silent client is closed after this")
     semel_write_timeout_ms: int = _setting(
         60_000, "a client that does not take its response is closed after this"
@@ -159,6 +165,7 @@ class Settings:
             if choices and getattr(self, each.name) not in choices:
                 name = each.name.replace("_", ".")
                 raise ValueError(f"{name} is {' or '.join(choices)}, not {getattr(self, each.name)!r}")
+        connections_by_host(self.max_connections_per_ip_overrides)
 
     @classmethod
     def names(cls) -> dict[str, str]:
@@ -182,6 +189,17 @@ class Settings:
     def dotted(self) -> dict[str, Any]:
         """Every setting by its dotted name."""
         return {name: getattr(self, attribute) for name, attribute in self.names().items()}
+
+
+def connections_by_host(overrides: str) -> dict[str, int]:
+    """The limits that ``max.connections.per.ip.overrides`` names. ValueError if it cannot be read."""
+    limits: dict[str, int] = {}
+    for each in filter(None, (part.strip() for part in overrides.split(","))):
+        host, _, limit = each.rpartition(":")
+        if not host or not limit.isdecimal():
+            raise ValueError(f"max.connections.per.ip.overrides takes ADDRESS:NUMBER,…, not {each!r}")
+        limits[host] = int(limit)
+    return limits
 
 
 def _coerce(name: str, value: Any, kind: type) -> Any:

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from support.raw import batch, produce_request
+from support.waiting import until
 
+from semel.config import Settings
 from semel.wire.errors import ErrorCode
 from semel.wire.frames import encode_request
 from semel.wire.messages import (
@@ -125,3 +127,31 @@ def test_large_fetches_cannot_take_all_the_room_for_waiting(serve_broker: Callab
             small.socket.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 small.receive_frame()
+
+
+def test_one_address_cannot_take_all_connections(serve_broker: Callable[..., Any]) -> None:
+    with serve_broker(max_connections_per_ip=3) as served, ExitStack() as stack:
+        let_in = [stack.enter_context(served.connect()) for _ in range(3)]
+        assert all(wire.ask(MetadataRequest(topics=None), 9).brokers for wire in let_in)
+        with served.connect() as refused:
+            assert refused.receive_frame() is None
+        let_in.pop().socket.close()
+
+        def comes_in() -> bool:
+            with served.connect() as wire:
+                wire.send(MetadataRequest(topics=None), 9)
+                return wire.receive_frame() is not None
+
+        until(comes_in, what="room for another connection")
+
+
+def test_an_address_may_have_a_limit_of_its_own(serve_broker: Callable[..., Any]) -> None:
+    with (
+        serve_broker(max_connections_per_ip=1, max_connections_per_ip_overrides="127.0.0.1:2") as served,
+        served.connect() as first,
+        served.connect() as second,
+    ):
+        assert first.ask(MetadataRequest(topics=None), 9).brokers
+        assert second.ask(MetadataRequest(topics=None), 9).brokers
+    with pytest.raises(ValueError, match="ADDRESS:NUMBER"):
+        Settings(max_connections_per_ip_overrides="127.0.0.1")

@@ -28,6 +28,7 @@ from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop, Done, Outcome
 from semel.broker.compaction_holds import Holds
+from semel.broker.fair_queue import ASKER
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
 from semel.broker.reads import Reads
@@ -236,6 +237,8 @@ class Broker:
         """A client left. If the settings say so, the transactions that it spoke for are aborted."""
         ids = self._loop.speakers.gone(connection_id)
         if ids:
+            # Behind what the client asked before it left.
+            ASKER.set(connection_id)
             self._loop.submit([AbortOpen(each, connection=connection_id) for each in ids], _ignore)
 
     def overdue_transactions(self) -> list[str]:

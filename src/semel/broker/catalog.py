@@ -39,6 +39,11 @@ class Catalog:
         self._by_id: dict[bytes, Topic] = {}
         self._published = 0
 
+    @property
+    def changes(self) -> int:
+        """How often a topic was made, changed or deleted."""
+        return self._published
+
     def cached(self, name: str) -> Topic | None:
         """The topic, if it is known without asking."""
         return self._by_name.get(name)

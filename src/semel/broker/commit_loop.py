@@ -1,10 +1,10 @@
 """The commit loop: the one task that decides and writes.
 
-How it works. Commands are put in a queue with ``submit``. The loop takes what has arrived, loads the
-entities that are not in memory, decides the commands one after another (each sees the facts of those before
-it), hands all bytes and facts to the store in one commit, and only then answers. While a commit is under
-way the next commands gather, so a busy broker commits many requests with one flush: group commit without a
-timer.
+How it works. Commands are put in a queue with ``submit``. The loop takes what has arrived, from all clients
+in turn (``fair_queue``), loads the entities that are not in memory, decides the commands one after another
+(each sees the facts of those before it), hands all bytes and facts to the store in one commit, and only then
+answers. While a commit is under way the next commands gather, so a busy broker commits many requests with one
+flush: group commit without a timer.
 
 A tick that holds nothing but work inside open transactions is *early*: the store takes it without a flush,
 and the next ordinary commit makes it durable together with its own work (``early``). So a transaction costs
@@ -27,12 +27,12 @@ What must stay true:
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from semel.broker.asked import Asked, Done, Outcome, without_room
 from semel.broker.clock import Clock
 from semel.broker.early import FLUSH_AFTER_SECONDS, Early
+from semel.broker.fair_queue import FairQueue
 from semel.broker.metrics import Metrics
 from semel.broker.speakers import Speakers
 from semel.broker.telling import Telling
@@ -88,7 +88,7 @@ class CommitLoop:
         self._is_awaited = is_awaited
         self._hears_speakers = settings.transaction_abort_on_disconnect
         self._answers_early = settings.semel_durability != "flush"
-        self._queue: deque[Asked] = deque()
+        self._queue = FairQueue(settings.semel_tick_bytes_max)
         self._telling = Telling()
         self._sleep: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class CommitLoop:
 
     def submit(self, commands: Sequence[Command], done: Done) -> None:
         """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
-        self._queue.append(Asked(commands, done))
+        self._queue.put(Asked(commands, done))
         self._wake()
 
     def soon(self, work: Callable[[], None]) -> None:
@@ -154,7 +154,7 @@ class CommitLoop:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep
                 while self._queue:
-                    asked, room_bytes = self._take()
+                    asked, room_bytes = self._queue.take()
                     if room_bytes and (full := await self._is_full_for(room_bytes)) is not None:
                         asked = without_room(asked, full)
                     if asked:
@@ -170,18 +170,6 @@ class CommitLoop:
         sleep, self._sleep = self._sleep, None
         if sleep is not None and not sleep.done():
             sleep.set_result(None)
-
-    def _take(self) -> tuple[list[Asked], int]:
-        """What has arrived, within the bytes of one commit (but always one), and the room it needs."""
-        taken = [self._queue.popleft()]
-        total = taken[0].room_bytes
-        while self._queue:
-            size = self._queue[0].room_bytes
-            if total + size > self._settings.semel_tick_bytes_max:
-                break
-            total += size
-            taken.append(self._queue.popleft())
-        return taken, total
 
     async def _is_full_for(self, room_bytes: int) -> StoreFull | None:
         try:
@@ -336,7 +324,7 @@ class CommitLoop:
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
     def _ask_flush(self, done: Done) -> None:
-        self._queue.append(Asked((), done, is_flush=True))
+        self._queue.put(Asked((), done, is_flush=True))
         self._wake()
 
     def _stop_timer(self) -> None:

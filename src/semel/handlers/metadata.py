@@ -1,5 +1,6 @@
-"""Who we are, what we can do, which topics there are: ApiVersions, Metadata, DescribeCluster,
-DescribeTopicPartitions, FindCoordinator.
+"""What we can do, and which topics there are: ApiVersions, Metadata, DescribeTopicPartitions.
+
+Which nodes there are, and who coordinates, is next door, in ``cluster``.
 
 There is one node. It leads every partition at epoch 0, is the only replica, the controller, and the
 coordinator of every group and transactional id. Clients are told the address that belongs to the listener
@@ -15,24 +16,21 @@ from semel.broker.broker import Broker
 from semel.broker.features import features, finalized_levels
 from semel.core.topics import CreateTopic, name_problem
 from semel.core.types import ErrorCode, Topic
+from semel.handlers import cluster
+from semel.handlers.cluster import CLUSTER_OPERATIONS
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.metadata_cache import cache_of
 from semel.handlers.topics import NO_TOPIC_ID, ask_topics
 from semel.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
-    Coordinator,
     Cursor,
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
     FinalizedFeatureKey,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -42,6 +40,7 @@ from semel.wire.messages.metadata import (
     SupportedFeatureKey,
     TopicRequest,
 )
+from semel.wire.schema import Encoded
 
 LEADER_EPOCH: Final = 0
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -51,13 +50,11 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state",
 # read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe and alter configs 10
 # and 11, idempotent write 12.
 _TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-_CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
-_ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
-_COORDINATOR_KINDS: Final = frozenset({0, 1})
-"""Groups and transactional ids. There are no share groups."""
+TOPICS_AT_ONCE: Final = 50
+"""Topics, each with its partitions, that are shown in one slice."""
 
 
 async def api_versions(
@@ -107,7 +104,9 @@ def _api_keys(broker: Broker) -> list[ApiVersion]:
     ]
 
 
-async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+async def metadata(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Encoded:
     """Metadata v0–v13: the nodes, and topics with their partitions.
 
     Behaviour: all topics (null, or none in v0), or those that are named. A topic that is not there is made
@@ -127,17 +126,37 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             ]
         )
     if request.topics is None or (context.version == 0 and not request.topics):
-        topics = [_described(broker, each) for each in await broker.catalog.all()]
-    else:
-        wanted = list({(each.topic_id, each.name): each for each in request.topics}.values())
-        topics = []
-        async for some in broker.slices.over(wanted):
-            by_name = await broker.catalog.topics(
-                {each.name for each in some if each.name and not name_problem(each.name)}
-            )
-            topics += [await _find(broker, each, by_name) for each in some]
-        if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
-            await _create_missing(broker, topics)
+        operations = (
+            request.include_topic_authorized_operations,
+            request.include_cluster_authorized_operations,
+        )
+        return await cache_of(broker).answer(
+            (context.version, context.listener, *operations),
+            context.version,
+            lambda: _all_topics(broker, request, context),
+        )
+    wanted = list({(each.topic_id, each.name): each for each in request.topics}.values())
+    topics: list[MetadataResponseTopic] = []
+    async for some in broker.slices.over(wanted):
+        by_name = await broker.catalog.topics(
+            {each.name for each in some if each.name and not name_problem(each.name)}
+        )
+        topics += [await _find(broker, each, by_name) for each in some]
+    if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
+        await _create_missing(broker, topics)
+    return _metadata(broker, request, context, topics)
+
+
+async def _all_topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    topics: list[MetadataResponseTopic] = []
+    async for some in broker.slices.over(await broker.catalog.all(), TOPICS_AT_ONCE):
+        topics += [_described(broker, each) for each in some]
+    return _metadata(broker, request, context, topics)
+
+
+def _metadata(
+    broker: Broker, request: MetadataRequest, context: RequestContext, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.name is not None:
@@ -150,7 +169,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = _CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
 
 
@@ -218,37 +237,6 @@ def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
             for index in range(topic.partitions)
         ],
     )
-
-
-async def describe_cluster(
-    broker: Broker, request: DescribeClusterRequest, context: RequestContext
-) -> DescribeClusterResponse:
-    """DescribeCluster v0–v2: the cluster's id and its nodes.
-
-    Behaviour: controllers are not endpoints of their own, so asking for them is MISMATCHED_ENDPOINT_TYPE.
-    Versions:  v1 endpoint types · v2 fenced brokers (there are none).
-    """
-    if request.endpoint_type == _ENDPOINT_CONTROLLERS:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="This is a broker; there are no separate controllers.",
-            endpoint_type=_ENDPOINT_BROKERS,
-        )
-    if request.endpoint_type != _ENDPOINT_BROKERS:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"Unsupported endpoint type {request.endpoint_type}.",
-            endpoint_type=_ENDPOINT_BROKERS,
-        )
-    host, port = broker.endpoints[context.listener]
-    response = DescribeClusterResponse(
-        cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=[DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port)],
-    )
-    if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = _CLUSTER_OPERATIONS
-    return response
 
 
 async def describe_topic_partitions(
@@ -334,52 +322,9 @@ def _paged(
     )
 
 
-async def find_coordinator(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
-    """FindCoordinator v0–v6: who coordinates a group or a transactional id.
-
-    Behaviour: always this node. There are no share groups, so their key type is INVALID_REQUEST.
-    Versions:  v1 transactional ids · v3 flexible · v4 several keys at once · v6 share groups.
-    Differs:   never COORDINATOR_NOT_AVAILABLE on first use: no internal topic has to be made first.
-    """
-    host, port = broker.endpoints[context.listener]
-    answer = Coordinator(node_id=broker.node_id, host=host, port=port, error_message=None)
-    if request.key_type not in _COORDINATOR_KINDS:
-        answer = Coordinator(
-            node_id=-1,
-            port=-1,
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"Unknown coordinator type {request.key_type}.",
-        )
-    if context.version >= 4:
-        response = FindCoordinatorResponse()
-        async for some in broker.slices.over(request.coordinator_keys):
-            response.coordinators += [
-                Coordinator(
-                    key=key,
-                    node_id=answer.node_id,
-                    host=answer.host,
-                    port=answer.port,
-                    error_code=answer.error_code,
-                    error_message=answer.error_message,
-                )
-                for key in some
-            ]
-        return response
-    return FindCoordinatorResponse(
-        error_code=answer.error_code,
-        error_message=answer.error_message,
-        node_id=answer.node_id,
-        host=answer.host,
-        port=answer.port,
-    )
-
-
 HANDLERS: dict[int, Handler] = {
     3: metadata,
-    10: find_coordinator,
     18: api_versions,
-    60: describe_cluster,
     75: describe_topic_partitions,
+    **cluster.HANDLERS,
 }

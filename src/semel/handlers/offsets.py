@@ -207,7 +207,7 @@ async def _fetch(
 
 
 async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKey, ...]) -> Fetched:
-    """The positions of all keys, as they are after one commit. More than ``READ_AT_ONCE`` are read in parts."""
+    """The positions of all keys, as they are after one commit. Very many are read in parts."""
     whole = Fetched(ErrorCode.NONE)
     try:
         for first in range(0, max(1, len(keys)), READ_AT_ONCE):

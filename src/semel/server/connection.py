@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from semel.broker.fair_queue import ASKER
 from semel.handlers.context import RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
 from semel.server.dispatch import PRODUCE, Opened
@@ -82,10 +83,10 @@ class Connection(asyncio.Protocol):
         # uvloop's transports have the methods of asyncio's, but are not of their class.
         transport = self._transport = cast(asyncio.Transport, transport)
         host = address_of(transport)
-        connection_id = self._edge.admit(self)
+        connection_id, refused = self._edge.admit(self, host)
         self._context = RequestContext(-1, None, host, self._listener, connection_id)
-        if connection_id < 0:
-            self._close("refused", "stopping" if self._edge.is_closing else "too many connections")
+        if refused:
+            self._close("refused", refused)
             return
         keep_alive(transport)
         self._outgoing = Outgoing(transport)
@@ -141,7 +142,7 @@ class Connection(asyncio.Protocol):
         """Gone, for whatever reason. What was submitted goes on and gives its bytes back when it is done."""
         self._is_lost = self._is_doomed = True
         edge = self._edge
-        edge.dismiss(self)
+        edge.dismiss(self, self._context.client_host)
         edge.responses.change(-self._unsent)
         self._unsent = 0
         if self._task is not None and self._under_way[0].api_key not in edge.dispatch.submits:
@@ -156,8 +157,6 @@ class Connection(asyncio.Protocol):
     def _is_held(self) -> bool:
         """Whether something else than Produce is under way: nothing is begun before it is answered."""
         return bool(self._under_way) and self._under_way[0].api_key != PRODUCE
-
-    # Beginning requests.
 
     def _advance(self) -> None:
         """Begin what may begin."""
@@ -194,6 +193,7 @@ class Connection(asyncio.Protocol):
             self, opened.api_key, opened.response_version, opened.correlation_id, len(frame) + FRAME_COST
         )
         self._under_way.append(under_way)
+        ASKER.set(context.connection_id)
         edge.requests.begin(self, is_produce=opened.api_key == PRODUCE)
         if message is None:
             self._task = self._loop.create_task(self._handle(opened, frame, context, under_way))
@@ -242,8 +242,6 @@ class Connection(asyncio.Protocol):
         finally:  # also when it is cancelled: the bytes must be given back
             self._task = None
             under_way.done(outcome)
-
-    # Answering.
 
     def answered(self) -> None:
         """A request was finished. It is answered when it is the oldest."""

@@ -6,6 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.broker import Broker
+from semel.config import connections_by_host
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.server import descriptors
 from semel.server.budget import RequestBudget, ResponseBudget, decoded_bytes
@@ -36,6 +37,9 @@ class Edge:
         self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
         self.connections: dict[Connection, int] = {}
         """Those that are there, with their numbers, which grow."""
+        self._by_host: dict[str, int] = {}
+        """How many connections each address has."""
+        self._overrides = connections_by_host(broker.settings.max_connections_per_ip_overrides)
         self.is_closing = False
         """Nobody is let in any more. One may still come that was accepted before the door was closed."""
         self.emptied = asyncio.Event()
@@ -48,23 +52,33 @@ class Edge:
         gauge("request_bytes", "Bytes of requests that are not answered.", lambda: self.requests.used)
         gauge("response_bytes", "Bytes of responses that clients did not take.", lambda: self.responses.used)
 
-    def admit(self, connection: "Connection") -> int:
-        """The number of a new connection, or -1 if there is no room for it."""
-        if self.is_closing or len(self.connections) >= self._connections_max():
-            return -1
+    def admit(self, connection: "Connection", host: str) -> tuple[int, str | None]:
+        """The number of a new connection; -1 and the reason if it is not let in."""
+        if self.is_closing:
+            return -1, "stopping"
+        if len(self.connections) >= self._connections_max():
+            return -1, "too many connections"
+        from_host = self._by_host.get(host, 0)
+        if from_host >= self._overrides.get(host, self.settings.max_connections_per_ip):
+            return -1, f"too many connections from {host} (max.connections.per.ip)"
+        self._by_host[host] = from_host + 1
         connection_id = self.connections[connection] = next(self._connection_ids)
         self.emptied.clear()
         self.metrics.connections = len(self.connections)
         self.metrics.connections_accepted += 1
-        return connection_id
+        return connection_id, None
 
     def _connections_max(self) -> int:
         wanted, possible = self.settings.max_connections, descriptors.for_connections()
         return wanted if possible is None else min(wanted, possible)
 
-    def dismiss(self, connection: "Connection") -> None:
+    def dismiss(self, connection: "Connection", host: str) -> None:
         """A connection is gone; the broker is told, unless we ended it to stop."""
         connection_id = self.connections.pop(connection, None)
+        if connection_id is not None:
+            self._by_host[host] -= 1
+            if not self._by_host[host]:
+                del self._by_host[host]
         if connection_id is not None and not self.is_closing:
             self.broker.connection_gone(connection_id)
         if not self.connections:

@@ -52,6 +52,8 @@ async def handle(
 
 def is_long(response: Any) -> bool:
     """Whether encoding this response at once would hold up the event loop."""
+    if type(response) is Encoded:
+        return False
     return isinstance(response, Response) and _elements(response, levels=2) > SLICE_ELEMENTS
 
 

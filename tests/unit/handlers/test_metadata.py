@@ -7,13 +7,8 @@ from support.in_memory import HOST, PORT, broker_in_memory, context, make_topic
 
 from semel.core.types import ErrorCode
 from semel.handlers import HANDLERS
-from semel.handlers.metadata import (
-    api_versions,
-    describe_cluster,
-    describe_topic_partitions,
-    find_coordinator,
-    metadata,
-)
+from semel.handlers.cluster import describe_cluster, find_coordinator
+from semel.handlers.metadata import api_versions, describe_topic_partitions, metadata
 from semel.store.interface import StoreFull
 from semel.wire.messages import APIS
 from semel.wire.messages.metadata import (

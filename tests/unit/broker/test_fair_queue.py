@@ -1,0 +1,53 @@
+"""Clients take turns in the queue of the commit loop; what one of them asks keeps its order."""
+
+from contextvars import copy_context
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.looping import append
+
+from semel.broker.asked import Asked
+from semel.broker.fair_queue import ASKER, COMMANDS_MAX, FairQueue
+
+
+def put(queue: FairQueue, asker: int, commands: int = 1) -> Asked:
+    asked = Asked([append() for _ in range(commands)], lambda outcome: None)
+
+    def as_client() -> None:
+        ASKER.set(asker)
+        queue.put(asked)
+
+    copy_context().run(as_client)
+    return asked
+
+
+def test_a_single_request_is_in_the_next_tick_however_many_another_client_has() -> None:
+    queue = FairQueue(bytes_max=1 << 20)
+    for _ in range(3 * COMMANDS_MAX):
+        put(queue, 1)
+    late = put(queue, 2)
+    taken, _ = queue.take()
+    assert taken.index(late) == 1
+    assert len(taken) == COMMANDS_MAX
+
+
+def test_a_tick_holds_as_many_bytes_as_it_may_and_one_request_at_least() -> None:
+    queue = FairQueue(bytes_max=1)
+    first, second = put(queue, 1), put(queue, 2)
+    assert queue.take() == ([first], first.room_bytes)
+    assert queue.take() == ([second], second.room_bytes)
+    assert not queue
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 300)), max_size=60))
+def test_all_are_taken_and_those_of_a_client_in_order(sizes: list[tuple[int, int]]) -> None:
+    queue = FairQueue(bytes_max=1 << 20)
+    asked: dict[int, list[Asked]] = {}
+    for asker, commands in sizes:
+        asked.setdefault(asker, []).append(put(queue, asker, commands))
+    taken: list[Asked] = []
+    while queue:
+        taken += queue.take()[0]
+    for mine in asked.values():
+        assert [each for each in taken if each in mine] == mine
+    assert len(taken) == len(sizes)

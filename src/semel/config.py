@@ -66,6 +66,12 @@ class Settings:
         3_000, "an empty classic group waits this long for more members"
     )
     group_max_size: int = _setting(10_000, "members of one group")
+    semel_group_member_bytes_max: int = _setting(
+        1_048_576, "what a member says of itself: metadata of its protocols, names of its topics"
+    )
+    semel_group_bytes_max: int = _setting(
+        16_777_216, "the same of all members of a group, which is written as a whole"
+    )
     group_consumer_session_timeout_ms: int = _setting(45_000, "KIP-848 groups")
     group_consumer_heartbeat_interval_ms: int = _setting(5_000, "KIP-848 groups")
     group_consumer_max_size: int = _setting(10_000, "members of one KIP-848 group")

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from semel.core.facts import DURABLE, GroupChanged
+from semel.core.facts import DURABLE, GroupChanged, GroupDeleted
 from semel.core.groups.commands import (
     ConsumerAnswer,
     ConsumerHeartbeat,
@@ -46,6 +46,8 @@ class GroupRules:
         self.answers: dict[int, Any] = {}
         self.writes = 0
         """Durable facts so far."""
+        self.ledger: dict[str, Group] = {}
+        """The groups as they were last written."""
         self.topics: dict[str, TopicShape] = {}
 
     # The commit loop.
@@ -68,6 +70,9 @@ class GroupRules:
             self.writes += type(fact) in DURABLE
             if isinstance(fact, GroupChanged):
                 assert unpack_group(fact.group.kind, fact.group.pack()) == fact.group
+                self.ledger[fact.group.group_id] = fact.group
+            elif isinstance(fact, GroupDeleted):
+                self.ledger.pop(fact.group_id, None)
         if decision.answer is PARKED:
             self.waiting.add(command.ticket)  # type: ignore[attr-defined]
         for ticket, answer in decision.replies:
@@ -76,10 +81,9 @@ class GroupRules:
 
     def restart(self) -> None:
         """Kill the broker: what is in the ledger comes back when it is touched, sessions and waits do not."""
-        groups = {key: group for key, group in self.state.groups.items() if group is not None}
         self.state = BrokerState()
-        for key, group in groups.items():
-            self.state.put(key, unpack_group(group.kind, group.pack()))
+        for group_id, group in self.ledger.items():
+            self.state.put(GroupKey(group_id), unpack_group(group.kind, group.pack()))
         self.waiting.clear()
 
     def tick(self, passed_ms: int = 0) -> None:

@@ -36,10 +36,10 @@ from semel.broker.fair_queue import FairQueue
 from semel.broker.metrics import Metrics
 from semel.broker.speakers import Speakers
 from semel.broker.telling import Telling
-from semel.broker.tick import Tick, newest_only
+from semel.broker.tick import Tick, newest_groups_only, newest_only
 from semel.broker.transaction_metrics import Watch
 from semel.config import Settings
-from semel.core.facts import DURABLE, BatchAppended
+from semel.core.facts import DURABLE, BatchAppended, GroupChanged
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import (
@@ -279,6 +279,8 @@ class CommitLoop:
         tick.durable = [fact for fact in facts if type(fact) in _DURABLE]
         if tick.watch is not None and len(tick.durable) > 2:
             tick.durable = newest_only(tick.durable)
+        if len(tick.durable) > 1 and type(tick.durable[-1]) is GroupChanged:
+            tick.durable = newest_groups_only(tick.durable)
         tick.is_early = is_early and bool(tick.durable)
         if self._hears_speakers and len(tick.durable) < len(facts):
             self.speakers.learn(facts)

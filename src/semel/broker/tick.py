@@ -3,7 +3,7 @@
 from typing import Any
 
 from semel.broker.transaction_metrics import Watch
-from semel.core.facts import TransactionChanged
+from semel.core.facts import GroupChanged, GroupDeleted, TransactionChanged
 from semel.core.types import Buffer, Fact, Ticket
 
 
@@ -20,6 +20,15 @@ class Tick:
         self.is_early = False
         """Whether there are durable facts, and all are of work inside open transactions."""
         self.watch: Watch | None = None
+
+
+def newest_groups_only(facts: list[Fact]) -> list[Fact]:
+    """Without what a group was in between: it is written as a whole, and many may join it in one tick."""
+    if any(type(fact) is GroupDeleted for fact in facts):
+        # What comes before a deletion is not what comes after it.
+        return facts
+    newest = {fact.group.group_id: fact for fact in facts if type(fact) is GroupChanged}
+    return [fact for fact in facts if type(fact) is not GroupChanged or newest[fact.group.group_id] is fact]
 
 
 def newest_only(facts: list[Fact]) -> list[Fact]:

@@ -193,6 +193,15 @@ class GroupChanged(_Fact):
     group: Any
 
 
+class GroupGathered(_Fact):
+    """Members came or left while a classic group prepares its next generation, of which nobody was told yet.
+
+    The generation is written when it begins. Lost at a restart, harmlessly: the members join again.
+    """
+
+    group: Any
+
+
 class GroupDeleted(_Fact):
     """A group is gone, with all its offsets, committed and pending."""
 

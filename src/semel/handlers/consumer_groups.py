@@ -54,9 +54,9 @@ async def consumer_group_heartbeat(
     Behaviour: a null assignment means "unchanged". A new topic or partition is noticed by the next
         heartbeat, one that only a regular expression matches some seconds later.
     Versions:  v1 regular expressions, and the client chooses its member id.
-    Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets and
-        regular expressions are computed at once, in Kafka a moment later. A static member that joins again
-        under its own member id is let in, in Kafka it is UNRELEASED_INSTANCE_ID.
+    Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets of up to
+        100 members and regular expressions are computed at once, in Kafka a moment later. A static member
+        that joins again under its own member id is let in, in Kafka it is UNRELEASED_INSTANCE_ID.
     """
     try:
         answer = await _heartbeat(broker, request, context)
@@ -118,6 +118,8 @@ async def _heartbeat(
             session_timeout_ms=settings.group_consumer_session_timeout_ms,
             heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
             members_max=settings.group_consumer_max_size,
+            member_bytes_max=settings.semel_group_member_bytes_max,
+            group_bytes_max=settings.semel_group_bytes_max,
             sessions_max=settings.semel_entities_max,
         )
     )

@@ -80,6 +80,8 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
         session_timeout_max_ms=settings.group_max_session_timeout_ms,
         initial_delay_ms=settings.group_initial_rebalance_delay_ms,
         members_max=settings.group_max_size,
+        member_bytes_max=settings.semel_group_member_bytes_max,
+        group_bytes_max=settings.semel_group_bytes_max,
         sessions_max=settings.semel_entities_max,
     )
     full = Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)

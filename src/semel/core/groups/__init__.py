@@ -5,14 +5,15 @@ may be asked. ``classic_join``, ``classic_members`` and ``classic_rebalance`` ar
 ``consumer``, ``reconcile`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle``
 is the rest.
 
-A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``GroupChanged``.
+A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``GroupChanged``. Neither
+does a join while a classic group prepares its next generation (``GroupGathered``): the generation is written.
 
 Housekeeping asks ``GroupTick()`` every ``GROUP_TICK_MS``; once after a start it asks
 ``GroupTick(group_ids)`` for the groups that the ledger lists with members. ``ExpireOffsets`` (decided in
 ``semel.core.offsets``) is asked for each group about as often as producers are expired.
 """
 
-from semel.core.facts import GroupChanged, GroupDeleted, SessionChanged
+from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged
 from semel.core.groups import classic_join, classic_members, commands, consumer, lifecycle
 from semel.core.groups.commands import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.groups.model import ClassicGroup, ConsumerGroup, Group, unpack_group
@@ -33,6 +34,7 @@ DECIDE: dict[type, Decide] = {
 
 APPLY: dict[type, Apply] = {
     GroupChanged: lifecycle.apply_changed,
+    GroupGathered: lifecycle.apply_changed,
     GroupDeleted: lifecycle.apply_deleted,
     SessionChanged: lifecycle.apply_session,
 }

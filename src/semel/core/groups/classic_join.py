@@ -19,10 +19,10 @@ from semel.core.groups.classic_rebalance import (
     ClassicTurn,
     as_classic,
     check_member,
-    common_protocols,
     select_protocol,
 )
 from semel.core.groups.commands import Joined, JoinGroup
+from semel.core.groups.layered import put
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
 from semel.core.groups.session import Session, has_room_for_session
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
@@ -51,7 +51,7 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
             turn.remove_members((command.member_id,))
             turn.complete_if_all_joined()
         return turn.decision(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-    if not _fits(group, command):
+    if not _fits(group, turn.session, command):
         return Decision(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
     if not command.member_id:
         return _join_without_id(turn, command)
@@ -63,12 +63,22 @@ def _check_request(command: JoinGroup) -> ErrorCode:
         return ErrorCode.INVALID_GROUP_ID
     if not command.session_timeout_min_ms <= command.session_timeout_ms <= command.session_timeout_max_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
+    if _metadata_bytes(command) > command.member_bytes_max:
+        return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
+
+
+def _metadata_bytes(command: JoinGroup) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in command.protocols)
 
 
 def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
     # Ids that were handed out are counted too, so that nobody can fill the memory with promises.
     if not command.member_id and len(session.promised) >= command.members_max:
+        return False
+    known = group.members.get(command.member_id)
+    others_bytes = session.metadata_bytes - (known.metadata_bytes if known else 0)
+    if others_bytes + _metadata_bytes(command) > command.group_bytes_max:
         return False
     if group.state is ClassicState.EMPTY:
         return True
@@ -77,15 +87,15 @@ def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool
     return command.member_id in group.members or len(group.members) < command.members_max
 
 
-def _fits(group: ClassicGroup, command: JoinGroup) -> bool:
+def _fits(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
     """Whether the member speaks a protocol that all others speak too."""
     if not command.protocol_type or not command.protocols:
         return False
     if group.state is ClassicState.EMPTY or not group.members:
         return True
-    common = common_protocols(group)
+    known_to = session.protocols
     return command.protocol_type == group.protocol_type and any(
-        name in common for name, _ in command.protocols
+        known_to.get(name) == len(group.members) for name, _ in command.protocols
     )
 
 
@@ -111,8 +121,11 @@ def _join_without_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
         return _add(turn, command, member_id)
     if not command.requires_member_id:
         return _add(turn, command, member_id)
-    promised = {**turn.session.promised, member_id: turn.now + command.session_timeout_ms}
-    turn.session = turn.session.but(promised=promised).settled()
+    deadline_ms = turn.now + command.session_timeout_ms
+    turn.session = turn.session.but(
+        promised=put(turn.session.promised, member_id, deadline_ms),
+        next_deadline_ms=min(turn.session.next_deadline_ms, deadline_ms),
+    )
     return turn.decision(Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
@@ -121,7 +134,7 @@ def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
         turn.group = turn.group.but(protocol_type=command.protocol_type)
     turn.put_member(_member(command, member_id))
     turn.session = turn.session.but(
-        newcomers=turn.session.newcomers | {member_id}, grew=turn.session.initial_remaining_ms >= 0
+        newcomers=put(turn.session.newcomers, member_id, True), grew=turn.session.initial_remaining_ms >= 0
     )
     turn.park_join(member_id, command.ticket)
     turn.rebalance(command.initial_delay_ms)

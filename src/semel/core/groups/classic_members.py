@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from semel.core.groups.classic_rebalance import ClassicTurn, check_member
 from semel.core.groups.commands import Heartbeat, LeaveGroup, LeavingMember, Left, Synced, SyncGroup
-from semel.core.groups.model import ClassicGroup, ClassicState
-from semel.core.groups.session import NEVER, drop
+from semel.core.groups.layered import drop, put
+from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState
+from semel.core.groups.session import NEVER
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
         return Decision(Synced(error))
     member_id = command.member_id
     if turn.group.state is ClassicState.STABLE:
-        turn.session = turn.session.but(unsynced=turn.session.unsynced - {member_id})
+        turn.session = turn.session.but(unsynced=drop(turn.session.unsynced, (member_id,)))
         if not turn.session.unsynced:
             turn.session = turn.session.but(sync_deadline_ms=NEVER)
         turn.heard(member_id)
@@ -45,10 +46,10 @@ def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
     if member_id in session.syncs:
         turn.replies.append((session.syncs[member_id], Synced(ErrorCode.REBALANCE_IN_PROGRESS)))
     turn.session = session.but(
-        syncs={**session.syncs, member_id: command.ticket},
-        unsynced=session.unsynced - {member_id},
+        syncs=put(session.syncs, member_id, command.ticket),
+        unsynced=drop(session.unsynced, (member_id,)),
         deadlines=drop(session.deadlines, (member_id,)),
-    ).settled()
+    )
     if member_id == turn.group.leader:
         _assign(turn, command)
     return turn.decision(PARKED, command.ticket)
@@ -161,7 +162,7 @@ def pass_time(turn: ClassicTurn) -> None:
     lost = [each for each, deadline in session.deadlines.items() if deadline <= turn.now]
     if session.sync_deadline_ms <= turn.now:
         lost = list(dict.fromkeys([*lost, *session.unsynced]))
-        turn.session = turn.session.but(sync_deadline_ms=NEVER, unsynced=frozenset())
+        turn.session = turn.session.but(sync_deadline_ms=NEVER, unsynced=NOTHING)
     if lost:
         turn.remove_members(lost)
         turn.rebalance()

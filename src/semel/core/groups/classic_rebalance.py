@@ -18,10 +18,18 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from semel.core.facts import GroupChanged, SessionChanged
+from semel.core.facts import GroupChanged, GroupGathered, SessionChanged
 from semel.core.groups.commands import Joined, JoinedMember, Synced
-from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup, Group
-from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin, drop
+from semel.core.groups.layered import drop, put
+from semel.core.groups.model import (
+    NOTHING,
+    ClassicGroup,
+    ClassicMember,
+    ClassicState,
+    ConsumerGroup,
+    Group,
+)
+from semel.core.groups.session import NEVER, NEW_MEMBER_TIMEOUT_MS, Session, begin
 from semel.core.types import PARKED, Decision, ErrorCode, Fact, Ticket
 
 
@@ -47,6 +55,7 @@ class ClassicTurn:
         self.session = begin(group, now, 0) if session is None else session
         self.now = now
         self.replies: list[tuple[Ticket, Any]] = []
+        self._has_replaced = False
 
     def decision(self, answer: Any, ticket: Ticket | None = None) -> Decision:
         """What follows. A request that parked and was answered in the same step did not have to wait."""
@@ -61,7 +70,7 @@ class ClassicTurn:
     def _facts(self) -> tuple[Fact, ...]:
         facts: list[Fact] = []
         if self.group is not self._group_before and self.group != self._group_before:
-            facts.append(GroupChanged(self.group))
+            facts.append(GroupGathered(self.group) if self._is_gathering() else GroupChanged(self.group))
         group_id = self.group.group_id
         if self.session.is_idle:
             if self._session_before is not None:
@@ -69,6 +78,14 @@ class ClassicTurn:
         elif self.session is not self._session_before:
             facts.append(SessionChanged(group_id, self.session))
         return tuple(facts)
+
+    def _is_gathering(self) -> bool:
+        """Whether members only come and go while the next generation is prepared. Nobody was told of it yet.
+
+        A static member that came back is told to others under its new id, so that is written.
+        """
+        preparing = ClassicState.PREPARING
+        return self._group_before.state is preparing is self.group.state and not self._has_replaced
 
     # Members.
 
@@ -81,8 +98,9 @@ class ClassicTurn:
     def put_member(self, member: ClassicMember) -> None:
         """Add a member, or replace the one with the same id."""
         group = self.group
+        self.session = self.session.counting(group.members.get(member.member_id), member)
         self.group = group.but(
-            members={**group.members, member.member_id: member}, leader=group.leader or member.member_id
+            members=put(group.members, member.member_id, member), leader=group.leader or member.member_id
         )
 
     def park_join(self, member_id: str, ticket: Ticket) -> None:
@@ -90,13 +108,13 @@ class ClassicTurn:
         session = self.session
         self._reply(session.joins.get(member_id), Joined(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         session = session.but(
-            joins={**session.joins, member_id: ticket}, promised=drop(session.promised, (member_id,))
+            joins=put(session.joins, member_id, ticket), promised=drop(session.promised, (member_id,))
         )
         if member_id in session.newcomers:
             session = session.heard(member_id, self.now + NEW_MEMBER_TIMEOUT_MS)
         else:
             session = session.but(deadlines=drop(session.deadlines, (member_id,)))
-        self.session = session.settled()
+        self.session = session
 
     def remove_members(self, member_ids: Collection[str]) -> None:
         """Members are gone; those that wait are answered with UNKNOWN_MEMBER_ID, and may come anew."""
@@ -104,7 +122,10 @@ class ClassicTurn:
         for member_id in member_ids:
             self._reply(session.joins.get(member_id), Joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             self._reply(session.syncs.get(member_id), Synced(ErrorCode.UNKNOWN_MEMBER_ID))
-        self.session = session.without(member_ids)
+        session = session.without(member_ids)
+        for member_id in member_ids:
+            session = session.counting(self.group.members.get(member_id), None)
+        self.session = session
         members = drop(self.group.members, member_ids)
         leader = self.group.leader
         if leader not in members:
@@ -116,8 +137,9 @@ class ClassicTurn:
         session = self.session
         self._reply(session.joins.get(old_id), Joined(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._reply(session.syncs.get(old_id), Synced(ErrorCode.FENCED_INSTANCE_ID))
-        self.session = session.without((old_id,))
         group = self.group
+        self.session = session.without((old_id,)).counting(group.members[old_id], member)
+        self._has_replaced = True
         members = {
             (member.member_id if each == old_id else each): (member if each == old_id else value)
             for each, value in group.members.items()
@@ -140,7 +162,7 @@ class ClassicTurn:
         if self.group.state is ClassicState.COMPLETING:
             self._call_back_syncs()
         self.group = self.group.but(state=ClassicState.PREPARING)
-        self.session = self.session.but(sync_deadline_ms=NEVER, unsynced=frozenset())
+        self.session = self.session.but(sync_deadline_ms=NEVER, unsynced=NOTHING)
         if not is_initial:
             self._await_joins()
             self.complete_if_all_joined()
@@ -240,8 +262,8 @@ class ClassicTurn:
         self.session = session.but(
             deadlines=deadlines,
             joins={},
-            newcomers=frozenset(),
-            unsynced=frozenset(group.members),
+            newcomers=NOTHING,
+            unsynced=dict.fromkeys(group.members, True),
             sync_deadline_ms=self.now + rebalance_timeout_ms(group),
         )
 

@@ -41,6 +41,8 @@ class JoinGroup(Data):
     session_timeout_max_ms: int = 1_800_000
     initial_delay_ms: int = 3_000
     members_max: int = 10_000
+    member_bytes_max: int = 1_048_576
+    group_bytes_max: int = 16_777_216
     sessions_max: int = 100_000
 
     def keys(self) -> Iterable[Key]:
@@ -156,6 +158,8 @@ class ConsumerHeartbeat(Data):
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     members_max: int = 10_000
+    member_bytes_max: int = 1_048_576
+    group_bytes_max: int = 16_777_216
     sessions_max: int = 100_000
 
     def keys(self) -> Iterable[Key]:

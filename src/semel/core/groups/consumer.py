@@ -16,12 +16,11 @@ member id may take it over with epoch 0. While the place is not released, that i
 An empty classic group becomes a consumer group when somebody joins it this way; there is no online migration.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from semel.core.facts import GroupChanged, SessionChanged
-from semel.core.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
+from semel.core.groups.assignors import ASSIGNORS
 from semel.core.groups.commands import (
     REGEX_REFRESH_MS,
     ConsumerAnswer,
@@ -29,6 +28,7 @@ from semel.core.groups.commands import (
     ReadSubscriptions,
     Subscriptions,
 )
+from semel.core.groups.layered import drop, put
 from semel.core.groups.model import (
     NO_ASSIGNMENT,
     NOTHING,
@@ -36,10 +36,10 @@ from semel.core.groups.model import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
-    TopicShape,
 )
 from semel.core.groups.reconcile import reconcile
-from semel.core.groups.session import Session, begin, drop, has_room_for_session
+from semel.core.groups.session import NEVER, Session, begin, has_room_for_session
+from semel.core.groups.targets import refresh, wanted_names, wanted_regexes
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ class ConsumerTurn:
             regex_matches=group.regex_matches if members else NOTHING,
             idle_since_ms=group.idle_since_ms if members else self.now,
         )
-        self.session = self.session.without(member_ids)
+        session = self.session.without(member_ids).but(subscribed=None)
+        for member_id in member_ids:
+            session = session.counting(group.members.get(member_id), None)
+        self.session = session
 
     def pass_time(self) -> None:
         """Lose members whose session is over, or that did not give partitions up in time."""
@@ -113,16 +116,13 @@ def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, 
         return Decision(Subscriptions())
     session = state.sessions.get(command.group_id)
     is_due = session is None or now >= session.regexes_checked_ms + REGEX_REFRESH_MS
-    names = _wanted_names(group).union(*group.regex_matches.values())
-    return Decision(Subscriptions(names, _wanted_regexes(group) if is_due else frozenset()))
-
-
-def _wanted_names(group: ConsumerGroup) -> frozenset[str]:
-    return frozenset().union(*{member.topic_names for member in group.members.values()})
-
-
-def _wanted_regexes(group: ConsumerGroup) -> frozenset[str]:
-    return frozenset(member.topic_regex for member in group.members.values() if member.topic_regex)
+    facts: tuple[Fact, ...] = ()
+    if session is not None and session.subscribed is None:
+        session = session.but(subscribed=wanted_names(group))
+        facts = (SessionChanged(command.group_id, session),)
+    named = wanted_names(group) if session is None or session.subscribed is None else session.subscribed
+    names = named.union(*group.regex_matches.values())
+    return Decision(Subscriptions(names, wanted_regexes(group) if is_due else frozenset()), facts)
 
 
 def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Decision:
@@ -191,7 +191,7 @@ def _leave(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
     member = turn.group.members[command.member_id]
     if command.epoch == LEAVE_FOR_A_MOMENT:
         away = member.but(epoch=LEAVE_FOR_A_MOMENT, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
-        turn.group = turn.group.but(members={**turn.group.members, away.member_id: away})
+        turn.group = turn.group.but(members=put(turn.group.members, away.member_id, away))
         turn.session = turn.session.but(revocations=drop(turn.session.revocations, (away.member_id,)))
     else:
         turn.remove_members((command.member_id,))
@@ -220,14 +220,19 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
         return _refuse(found, f"The member epoch or id is refused with {found.name}.")
     before = turn.group.members.get(command.member_id)
     updated = _updated(found, command)
+    refused = _too_large(turn, command, before, updated)
+    if refused is not None:
+        return refused
     is_changed = (
         before is None or updated.topic_names != found.topic_names or updated.topic_regex != found.topic_regex
     )
-    turn.group = turn.group.but(members={**turn.group.members, updated.member_id: updated})
-    _refresh(turn, command, is_changed=is_changed)
+    if updated != before:
+        turn.session = turn.session.counting(before, updated)
+        turn.group = turn.group.but(members=put(turn.group.members, updated.member_id, updated))
+    refresh(turn, command, before, updated, is_changed=is_changed)
     settled = reconcile(turn.group, updated, command.owned)
     if settled != turn.group.members[command.member_id]:
-        turn.group = turn.group.but(members={**turn.group.members, settled.member_id: settled})
+        turn.group = turn.group.but(members=put(turn.group.members, settled.member_id, settled))
     _keep_deadlines(turn, command, before, settled)
     is_full = command.epoch == JOIN or (
         command.rebalance_timeout_ms != -1
@@ -247,6 +252,23 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
     )
 
 
+def _too_large(
+    turn: ConsumerTurn, command: ConsumerHeartbeat, before: ConsumerMember | None, updated: ConsumerMember
+) -> Decision | None:
+    """Refuse a member that says more of itself than it may, or than the group has room for."""
+    size = updated.metadata_bytes
+    if size > command.member_bytes_max:
+        problem = f"A member may name {command.member_bytes_max} bytes of topics, not {size}."
+        return _refuse(ErrorCode.INVALID_REQUEST, problem)
+    if (
+        turn.session.metadata_bytes - (before.metadata_bytes if before else 0) + size
+        > command.group_bytes_max
+    ):
+        problem = f"The members of a group may name {command.group_bytes_max} bytes of topics."
+        return _refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, problem)
+    return None
+
+
 def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | ErrorCode:
     """A new member, a known one that starts again, or a static one that takes its place back."""
     group = turn.group
@@ -256,12 +278,12 @@ def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | Er
         if older.epoch != LEAVE_FOR_A_MOMENT:
             return ErrorCode.UNRELEASED_INSTANCE_ID
         member = older.but(member_id=command.member_id)
-        members = {**drop(group.members, (older.member_id,)), member.member_id: member}
+        members = put(drop(group.members, (older.member_id,)), member.member_id, member)
         target = dict(drop(group.target, (older.member_id,)))
         if older.member_id in group.target:
             target[member.member_id] = group.target[older.member_id]
         turn.group = group.but(members=members, target=target)
-        turn.session = turn.session.without((older.member_id,))
+        turn.session = turn.session.without((older.member_id,)).counting(older, member)
     return member.but(epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking=NO_ASSIGNMENT)
 
 
@@ -303,51 +325,6 @@ def _updated(member: ConsumerMember, command: ConsumerHeartbeat) -> ConsumerMemb
     )
 
 
-def _refresh(turn: ConsumerTurn, command: ConsumerHeartbeat, *, is_changed: bool) -> None:
-    """Move the group epoch if subscriptions or topics changed, and compute the target if it is behind."""
-    group = turn.group
-    if is_changed or not _agrees(group, command):
-        regex_matches = {
-            regex: command.regex_matches.get(regex, group.regex_matches.get(regex, ()))
-            for regex in sorted(_wanted_regexes(group))
-        }
-        names = _wanted_names(group).union(*regex_matches.values())
-        topics = _shapes(names, command.topics, group.topics)
-        if is_changed or topics != group.topics or regex_matches != group.regex_matches:
-            group = group.but(epoch=group.epoch + 1, topics=topics, regex_matches=regex_matches)
-    if group.epoch > group.target_epoch:
-        group = _with_target(group)
-    turn.group = group
-
-
-def _agrees(group: ConsumerGroup, command: ConsumerHeartbeat) -> bool:
-    """Whether the asker saw the topics as the group knows them: the usual case, and cheap to find out."""
-    return all(group.topics.get(name) == shape for name, shape in command.topics.items()) and all(
-        group.regex_matches.get(regex) == names for regex, names in command.regex_matches.items()
-    )
-
-
-def _shapes(
-    names: frozenset[str], seen: Mapping[str, TopicShape | None], known: Mapping[str, TopicShape]
-) -> dict[str, TopicShape]:
-    shapes: dict[str, TopicShape] = {}
-    for name in sorted(names):
-        shape = seen[name] if name in seen else known.get(name)
-        if shape is not None:
-            shapes[name] = shape
-    return shapes
-
-
-def _with_target(group: ConsumerGroup) -> ConsumerGroup:
-    votes = Counter(member.assignor for member in group.members.values() if member.assignor)
-    name = min(votes, key=lambda each: (-votes[each], each)) if votes else DEFAULT_ASSIGNOR
-    # Static members are served in the order of their instance ids, so that a restart changes nothing.
-    members = sorted(group.members.values(), key=lambda each: each.instance_id or each.member_id)
-    wanted = {member.member_id: group.subscription(member) for member in members}
-    target = ASSIGNORS[name](wanted, group.topics, group.target)
-    return group.but(target=target, target_epoch=group.epoch, assignor=name)
-
-
 def _keep_deadlines(
     turn: ConsumerTurn, command: ConsumerHeartbeat, before: ConsumerMember | None, member: ConsumerMember
 ) -> None:
@@ -361,9 +338,10 @@ def _keep_deadlines(
         or before.epoch != member.epoch
         or member.member_id not in revocations
     ):
-        revocations = {**revocations, member.member_id: turn.now + member.rebalance_timeout_ms}
+        revocations = put(revocations, member.member_id, turn.now + member.rebalance_timeout_ms)
     if command.regex_matches:
         session = session.but(regexes_checked_ms=turn.now)
     if revocations is not session.revocations:
-        session = session.but(revocations=revocations).settled()
+        earliest = min(session.next_deadline_ms, revocations.get(member.member_id, NEVER))
+        session = session.but(revocations=revocations, next_deadline_ms=earliest)
     turn.session = session

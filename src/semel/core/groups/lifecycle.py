@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import GroupChanged, GroupDeleted, SessionChanged
+from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged
 from semel.core.groups.classic_members import pass_time
 from semel.core.groups.classic_rebalance import ClassicTurn, as_classic
 from semel.core.groups.commands import DeleteGroup, DescribeGroup, GroupTick
@@ -53,7 +53,7 @@ def _tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int)
     return classic.decision(None)
 
 
-def apply_changed(state: "BrokerState", fact: GroupChanged) -> None:
+def apply_changed(state: "BrokerState", fact: GroupChanged | GroupGathered) -> None:
     """Keep the group."""
     state.groups[GroupKey(fact.group.group_id)] = fact.group
 

@@ -53,6 +53,11 @@ class ClassicMember(Data):
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
 
+    @property
+    def metadata_bytes(self) -> int:
+        """How much the member says of itself."""
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
     def metadata(self, protocol_name: str | None) -> bytes:
         """What the member said for this protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
@@ -127,6 +132,11 @@ class ConsumerMember(Data):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NO_ASSIGNMENT
     revoking: Assignment = NO_ASSIGNMENT
+
+    @property
+    def metadata_bytes(self) -> int:
+        """How much the member says of itself."""
+        return sum(map(len, self.topic_names)) + len(self.topic_regex or "")
 
 
 class TopicShape(Data):

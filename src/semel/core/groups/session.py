@@ -6,16 +6,28 @@ live go on as if nothing had happened, members that do not are lost one timeout 
 
 ``next_deadline_ms`` is never later than the earliest deadline. It may be earlier: a heartbeat moves one
 deadline and does not look for the new earliest, so that it stays cheap; the tick that comes for nothing does.
+What is counted of the members is here for the same reason: a join must not look at all of them.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Final, TypeVar
+from typing import Final, TypeAlias
 
 from semel.core.data import Data
-from semel.core.groups.model import NOTHING, ClassicGroup, ClassicState, ConsumerGroup, Group, MemberState
+from semel.core.groups.layered import drop, put
+from semel.core.groups.model import (
+    NOTHING,
+    ClassicGroup,
+    ClassicMember,
+    ClassicState,
+    ConsumerGroup,
+    ConsumerMember,
+    Group,
+    MemberState,
+)
 from semel.core.types import Ticket
 
-Held = TypeVar("Held")
+Member: TypeAlias = ClassicMember | ConsumerMember
 
 NEVER: Final = 2**63 - 1
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
@@ -36,7 +48,7 @@ class Session(Data):
     """SyncGroup requests that wait for the leader."""
     promised: Mapping[str, int] = NOTHING
     """Member ids that were handed out (KIP-394) and not yet used, with the moment they are forgotten."""
-    newcomers: frozenset[str] = frozenset()
+    newcomers: Mapping[str, bool] = NOTHING
     """Members that wait for their first answer."""
     rebalance_deadline_ms: int = NEVER
     initial_delay_ms: int = 0
@@ -45,19 +57,28 @@ class Session(Data):
     grew: bool = False
     """Whether another member joined since the initial delay began or was extended."""
     sync_deadline_ms: int = NEVER
-    unsynced: frozenset[str] = frozenset()
+    unsynced: Mapping[str, bool] = NOTHING
     """Members that have not sent SyncGroup in this generation."""
+    protocols: Mapping[str, int] = NOTHING
+    """How many members know each protocol."""
+
+    metadata_bytes: int = 0
+    """What the members of the group say of themselves, in bytes."""
 
     # Consumer groups.
     revocations: Mapping[str, int] = NOTHING
     """When a member that was told to give partitions up is lost unless it did (its rebalance timeout)."""
+    subscribed: frozenset[str] | None = None
+    """The topics that members name; None if it has to be found out."""
+    assigned_ms: int = -1
+    """When the target assignment was last computed."""
     regexes_checked_ms: int = -1
     """When the group's regular expressions were last held against all topics."""
 
     def heard(self, member_id: str, deadline_ms: int) -> "Session":
         """A member is alive; it has time until then."""
         return self.but(
-            deadlines={**self.deadlines, member_id: deadline_ms},
+            deadlines=put(self.deadlines, member_id, deadline_ms),
             next_deadline_ms=min(self.next_deadline_ms, deadline_ms),
         )
 
@@ -79,23 +100,24 @@ class Session(Data):
             joins=drop(self.joins, member_ids),
             syncs=drop(self.syncs, member_ids),
             promised=drop(self.promised, member_ids),
-            newcomers=self.newcomers.difference(member_ids),
-            unsynced=self.unsynced.difference(member_ids),
+            newcomers=drop(self.newcomers, member_ids),
+            unsynced=drop(self.unsynced, member_ids),
             revocations=drop(self.revocations, member_ids),
-        ).settled()
+        )
+
+    def counting(self, before: Member | None, after: Member | None) -> "Session":
+        """A member came, changed or left: count what it says of itself."""
+        protocols = self.protocols
+        for member, step in ((before, -1), (after, 1)):
+            for name in {name for name, _ in member.protocols} if isinstance(member, ClassicMember) else ():
+                protocols = put(protocols, name, protocols.get(name, 0) + step)
+        size = (after.metadata_bytes if after else 0) - (before.metadata_bytes if before else 0)
+        return self.but(protocols=protocols, metadata_bytes=self.metadata_bytes + size)
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to remember, so that the group may leave memory."""
         return not (self.deadlines or self.joins or self.syncs or self.promised)
-
-
-def drop(mapping: Mapping[str, Held], keys: Collection[str]) -> Mapping[str, Held]:
-    """The mapping without these keys."""
-    if not any(key in mapping for key in keys):
-        return mapping
-    gone = set(keys)
-    return {key: value for key, value in mapping.items() if key not in gone}
 
 
 def has_room_for_session(sessions: Mapping[str, Session], group_id: str, sessions_max: int) -> bool:
@@ -115,17 +137,24 @@ def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Se
                 for member in group.members.values()
                 if member.state is MemberState.UNREVOKED
             },
+            metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
         ).settled()
     return _begin_classic(group, now)
 
 
 def _begin_classic(group: ClassicGroup, now: int) -> Session:
     session = Session(
-        deadlines={member.member_id: now + member.session_timeout_ms for member in group.members.values()}
+        deadlines={member.member_id: now + member.session_timeout_ms for member in group.members.values()},
+        protocols=Counter(
+            name for member in group.members.values() for name in {name for name, _ in member.protocols}
+        ),
+        metadata_bytes=sum(member.metadata_bytes for member in group.members.values()),
     )
     rebalance_timeout_ms = max(member.rebalance_timeout_ms for member in group.members.values())
     if group.state is ClassicState.PREPARING:
         session = session.but(rebalance_deadline_ms=now + rebalance_timeout_ms)
     elif group.state is ClassicState.COMPLETING:
-        session = session.but(sync_deadline_ms=now + rebalance_timeout_ms, unsynced=frozenset(group.members))
+        session = session.but(
+            sync_deadline_ms=now + rebalance_timeout_ms, unsynced=dict.fromkeys(group.members, True)
+        )
     return session.settled()

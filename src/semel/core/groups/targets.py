@@ -1,0 +1,101 @@
+"""The target assignment of a consumer group: what it depends on, and when it is computed (KIP-848).
+
+The group epoch moves when subscriptions or topics change. The target is computed for an epoch by an assignor,
+which looks at all members; so a large group is not computed anew for each of its members that comes.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from semel.core.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR
+from semel.core.groups.commands import ConsumerHeartbeat
+from semel.core.groups.model import ConsumerGroup, ConsumerMember, TopicShape
+
+if TYPE_CHECKING:
+    from semel.core.groups.consumer import ConsumerTurn
+
+ASSIGNED_AT_ONCE: Final = 100
+"""Up to this many members the target is computed whenever the group has changed."""
+
+
+def wanted_names(group: ConsumerGroup) -> frozenset[str]:
+    """The topics that members name."""
+    return frozenset().union(*{member.topic_names for member in group.members.values()})
+
+
+def wanted_regexes(group: ConsumerGroup) -> frozenset[str]:
+    """The regular expressions of members."""
+    return frozenset(member.topic_regex for member in group.members.values() if member.topic_regex)
+
+
+def refresh(
+    turn: "ConsumerTurn",
+    command: ConsumerHeartbeat,
+    before: ConsumerMember | None,
+    updated: ConsumerMember,
+    *,
+    is_changed: bool,
+) -> None:
+    """Move the group epoch if subscriptions or topics changed, and compute the target if it is behind.
+
+    A large group is not computed anew for every member that joins: see ``_is_target_due``.
+    """
+    group = turn.group
+    if is_changed or not _agrees(group, command):
+        subscribed = turn.session.subscribed
+        if before is None and subscribed is not None and updated.topic_regex is None:
+            # One more member: it can only add names, and the others need not be asked for theirs.
+            subscribed, regexes = subscribed.union(updated.topic_names), frozenset(group.regex_matches)
+        else:
+            subscribed, regexes = wanted_names(group), wanted_regexes(group)
+        turn.session = turn.session.but(subscribed=subscribed)
+        regex_matches = {
+            regex: command.regex_matches.get(regex, group.regex_matches.get(regex, ()))
+            for regex in sorted(regexes)
+        }
+        topics = _shapes(subscribed.union(*regex_matches.values()), command.topics, group.topics)
+        if is_changed or topics != group.topics or regex_matches != group.regex_matches:
+            group = group.but(epoch=group.epoch + 1, topics=topics, regex_matches=regex_matches)
+    if group.epoch > group.target_epoch and _is_target_due(turn):
+        group = _with_target(group)
+        turn.session = turn.session.but(assigned_ms=turn.now)
+    turn.group = group
+
+
+def _is_target_due(turn: "ConsumerTurn") -> bool:
+    """Whether the target may be computed. That takes as long as the group is large, so a large one waits.
+
+    A group of a thousand members is assigned ten times a second at most. Who joins in between owns nothing
+    until one of its next heartbeats.
+    """
+    members = len(turn.group.members)
+    return members <= ASSIGNED_AT_ONCE or turn.now >= turn.session.assigned_ms + members // 10
+
+
+def _agrees(group: ConsumerGroup, command: ConsumerHeartbeat) -> bool:
+    """Whether the asker saw the topics as the group knows them: the usual case, and cheap to find out."""
+    return all(group.topics.get(name) == shape for name, shape in command.topics.items()) and all(
+        group.regex_matches.get(regex) == names for regex, names in command.regex_matches.items()
+    )
+
+
+def _shapes(
+    names: frozenset[str], seen: Mapping[str, TopicShape | None], known: Mapping[str, TopicShape]
+) -> dict[str, TopicShape]:
+    shapes: dict[str, TopicShape] = {}
+    for name in sorted(names):
+        shape = seen[name] if name in seen else known.get(name)
+        if shape is not None:
+            shapes[name] = shape
+    return shapes
+
+
+def _with_target(group: ConsumerGroup) -> ConsumerGroup:
+    votes = Counter(member.assignor for member in group.members.values() if member.assignor)
+    name = min(votes, key=lambda each: (-votes[each], each)) if votes else DEFAULT_ASSIGNOR
+    # Static members are served in the order of their instance ids, so that a restart changes nothing.
+    members = sorted(group.members.values(), key=lambda each: each.instance_id or each.member_id)
+    wanted = {member.member_id: group.subscription(member) for member in members}
+    target = ASSIGNORS[name](wanted, group.topics, group.target)
+    return group.but(target=target, target_epoch=group.epoch, assignor=name)

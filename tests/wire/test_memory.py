@@ -17,6 +17,7 @@ from support.process import BrokerProcess
 from support.raw import RawClient, batch, produce_request
 from support.waiting import until
 
+from semel.allocator import KEPT_BYTES
 from semel.wire.errors import ErrorCode
 from semel.wire.frames import encode_request
 from semel.wire.messages import FetchPartition, FetchRequest, FetchTopic
@@ -29,6 +30,8 @@ TAIL = 32 * MIB
 LEDGER_CACHES = 3 * 16 * MIB
 IDLE = 150 * MIB
 BOUND = IDLE + REQUESTS + RESPONSES + TICK + TAIL + LEDGER_CACHES
+AFTER_BURST = IDLE + 2 * KEPT_BYTES
+"""What an idle broker may have: itself, and the free memory up to which it does not look for more."""
 OPTIONS = (
     *("--set", f"queued.max.request.bytes={REQUESTS}"),
     *("--set", f"semel.queued.max.response.bytes={RESPONSES}"),
@@ -122,6 +125,30 @@ def test_memory_descriptors_and_threads_are_bounded(tmp_path: Path) -> None:
         assert process.num_threads() <= threads + DEFAULT_EXECUTOR_THREADS
         with RawClient(broker.bootstrap) as client:
             assert client.produce("t", batch()).error_code == ErrorCode.NONE
+
+
+def test_the_memory_of_a_burst_is_given_back(tmp_path: Path) -> None:
+    """Fifty consumers ask for all there is and take it slowly; when they are gone, so is the memory."""
+    with BrokerProcess(tmp_path / "data", "--set", "message.max.bytes=8388608") as broker:
+        process = psutil.Process(broker.pid)
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t", PARTITIONS)
+            for at in range(24):
+                record = batch(value=os.urandom(2 * MIB), timestamp=int(time.time() * 1000))
+                assert client.produce("t", record, partition=at % PARTITIONS).error_code == ErrorCode.NONE
+        peak = 0
+        with ExitStack() as stack:
+            consumers = [stack.enter_context(slow_consumer(broker.bootstrap)) for _ in range(50)]
+            deadline = time.monotonic() + SECONDS
+            while time.monotonic() < deadline:
+                for consumer in consumers:
+                    nibble(consumer)
+                peak = max(peak, process.memory_info().rss)
+                time.sleep(0.02)
+        assert peak > AFTER_BURST, "this was no burst"
+        until(
+            lambda: process.memory_info().rss < AFTER_BURST, seconds=30, what="memory that is given back"
+        )
 
 
 def nibble(consumer: socket.socket) -> None:

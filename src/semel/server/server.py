@@ -19,7 +19,7 @@ from semel.server.dispatch import Dispatch
 from semel.server.edge import Edge
 from semel.server.listener import Listener, ListenerConfig
 from semel.server.logs import event
-from semel.server.watch import check_connections, probe_loop
+from semel.server.watch import check_connections, probe_loop, release_memory
 
 log = logging.getLogger("semel.server")
 
@@ -55,6 +55,7 @@ class Server:
             self.broker.endpoints[listener.name] = listener.endpoint
         self._watch("check connections", check_connections(self._edge))
         self._watch("probe loop", probe_loop(self._edge))
+        self._watch("release memory", release_memory(self._edge))
         for listener in self._listeners:
             await listener.serve()
             event(

@@ -1,4 +1,4 @@
-"""Two tasks that look at the server from inside: are clients too slow, is the event loop?
+"""Three tasks that look at the server from inside: are clients too slow, is the event loop, is memory unused?
 
 One sweep over all connections a second is cheaper than a timer for each, and exact enough for timeouts of
 minutes. The probe sleeps a tenth of a second and measures how much longer it took: that is how long every
@@ -10,6 +10,7 @@ import logging
 import time
 from typing import Final, NoReturn
 
+from semel.allocator import give_back
 from semel.server.edge import Edge
 from semel.server.logs import RateLimit, event
 
@@ -17,6 +18,9 @@ log = logging.getLogger("semel.server")
 
 PROBE_SECONDS: Final = 0.1
 LAG_ALARM_SECONDS: Final = 0.25
+RELEASE_SECONDS: Final = 2.0
+QUIET_BYTES: Final = 4 * 1024 * 1024
+"""Fewer bytes than this between two looks, in and out: no large buffers are needed now."""
 SWEEP_SECONDS_MAX: Final = 1.0
 SWEEP_SECONDS_MIN: Final = 0.02
 
@@ -30,6 +34,16 @@ async def check_connections(edge: Edge) -> NoReturn:
         now = time.monotonic()
         for connection in tuple(edge.connections):
             connection.check(now)
+
+
+async def release_memory(edge: Edge) -> NoReturn:
+    """Give back what a burst left, when it is over."""
+    moved = 0
+    while True:
+        await asyncio.sleep(RELEASE_SECONDS)
+        before, moved = moved, edge.metrics.bytes_in + edge.metrics.bytes_out
+        if moved - before < QUIET_BYTES:
+            await asyncio.to_thread(give_back)
 
 
 async def probe_loop(edge: Edge) -> NoReturn:

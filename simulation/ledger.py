@@ -31,7 +31,7 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import GroupSummary, Place, StoredBatch
+from semel.store.interface import Counts, GroupSummary, Place, StoredBatch
 
 
 class SimulatedLedger:
@@ -279,6 +279,11 @@ class SimulatedLedger:
     def _of(self, kind: type, after: str) -> list[Any]:
         named = sorted((key.values()[0], value) for (each, key), value in self.values.items() if each is kind)
         return [value for name, value in named if name > after]
+
+    async def counts(self) -> Counts:
+        """How many there are of what clients can make."""
+        kinds = [kind for kind, _ in self.values]
+        return Counts(*(kinds.count(kind) for kind in (PartitionKey, GroupKey, TransactionKey)))
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Groups in the order of their ids, also those that only have offsets."""

@@ -49,14 +49,14 @@ def keep_memory(kept_bytes: int = KEPT_BYTES) -> bool:
 class _Sizes(ctypes.Structure):
     """What `mallinfo2` says, in bytes; `fordblks` is what is free."""
 
-    _fields_ = [(name, ctypes.c_size_t) for name in _SIZE_FIELDS]  # noqa: RUF012  as ctypes wants it
+    _fields_ = [(name, ctypes.c_size_t) for name in _SIZE_FIELDS]
 
 
 def give_back(kept_bytes: int = KEPT_BYTES) -> int:
     """Give free memory back to the kernel if much more than that is free; how much was free.
 
-    Takes some milliseconds for each hundred megabytes, in which nobody gets a large buffer: for quiet moments,
-    and on a thread. Nothing happens in a process that was not told to keep memory.
+    Takes some milliseconds for each hundred megabytes, in which nobody gets a large buffer: for quiet
+    moments, and on a thread. Nothing happens in a process that was not told to keep memory.
     """
     if not keep_memory.cache_info().currsize:
         return 0

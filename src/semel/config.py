@@ -33,6 +33,7 @@ class Settings:
     num_partitions: int = _setting(1, "partitions of a topic that is created without a number")
     delete_topic_enable: bool = _setting(True, "whether topics may be deleted at all")
     semel_partitions_per_topic_max: int = _setting(10_000, "partitions of a topic, and made by one request")
+    semel_partitions_max: int = _setting(200_000, "partitions of all topics; each has a row in the ledger")
 
     message_max_bytes: int = _setting(1_048_588, "largest batch; a topic's max.message.bytes overrides it")
     semel_validate_records: str = _setting(
@@ -65,6 +66,9 @@ class Settings:
     group_initial_rebalance_delay_ms: int = _setting(
         3_000, "an empty classic group waits this long for more members"
     )
+    semel_groups_max: int = _setting(
+        100_000, "groups, also those that only have offsets; counted every few seconds"
+    )
     group_max_size: int = _setting(10_000, "members of one group")
     semel_group_member_bytes_max: int = _setting(
         1_048_576, "what a member says of itself: metadata of its protocols, names of its topics"
@@ -80,6 +84,9 @@ class Settings:
     offsets_topic_num_partitions: int = _setting(50, "only names the coordinator partition of a group")
 
     transaction_max_timeout_ms: int = _setting(900_000, "longest transaction timeout a producer may ask for")
+    semel_transactional_ids_max: int = _setting(
+        1_000_000, "transactional ids; counted every few seconds; unused ones are forgotten in time"
+    )
     transactional_id_expiration_ms: int = _setting(
         604_800_000, "a transactional id that is not used this long is forgotten"
     )

@@ -146,9 +146,7 @@ def test_the_memory_of_a_burst_is_given_back(tmp_path: Path) -> None:
                 peak = max(peak, process.memory_info().rss)
                 time.sleep(0.02)
         assert peak > AFTER_BURST, "this was no burst"
-        until(
-            lambda: process.memory_info().rss < AFTER_BURST, seconds=30, what="memory that is given back"
-        )
+        until(lambda: process.memory_info().rss < AFTER_BURST, seconds=30, what="memory that is given back")
 
 
 def nibble(consumer: socket.socket) -> None:

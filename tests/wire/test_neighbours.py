@@ -27,6 +27,17 @@ from semel.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
+from semel.wire.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from semel.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from semel.wire.messages.transactions import InitProducerIdRequest
 from semel.wire.schema import Request
 
 MIB = 1 << 20
@@ -155,3 +166,57 @@ def test_an_address_may_have_a_limit_of_its_own(serve_broker: Callable[..., Any]
         assert second.ask(MetadataRequest(topics=None), 9).brokers
     with pytest.raises(ValueError, match="ADDRESS:NUMBER"):
         Settings(max_connections_per_ip_overrides="127.0.0.1")
+
+
+LONG = "x" * 30_000
+
+
+def test_ids_are_bounded(served: Any) -> None:
+    """Ids of 30 KB are refused wherever something would be made of them, each with its own error."""
+    with served.connect() as wire:
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        join = JoinGroupRequest(
+            group_id=LONG, session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols
+        )
+        assert wire.ask(join, 5).error_code == ErrorCode.INVALID_GROUP_ID
+        join.group_id, join.group_instance_id = "g", LONG
+        assert wire.ask(join, 5).error_code == ErrorCode.INVALID_REQUEST
+        beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id=LONG)
+        assert wire.ask(beat, 1).error_code == ErrorCode.INVALID_REQUEST
+        begin = InitProducerIdRequest(transactional_id=LONG, transaction_timeout_ms=1_000)
+        assert wire.ask(begin, 4).error_code == ErrorCode.INVALID_REQUEST
+        assert commit(wire, LONG) == ErrorCode.INVALID_GROUP_ID
+        assert commit(wire, "g") == ErrorCode.NONE
+
+
+def commit(wire: Any, group_id: str) -> int:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[partition])]
+    answer = wire.ask(OffsetCommitRequest(group_id=group_id, member_id="", topics=topics), 8)
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+def test_what_clients_can_make_is_bounded(serve_broker: Callable[..., Any]) -> None:
+    """Partitions at once; groups and transactional ids when they were counted."""
+    with (
+        serve_broker(semel_partitions_max=5, semel_groups_max=1, semel_transactional_ids_max=1) as served,
+        served.connect() as wire,
+    ):
+
+        def create(name: str, partitions: int) -> int:
+            topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+            error: int = wire.ask(CreateTopicsRequest(topics=[topic]), 5).topics[0].error_code
+            return error
+
+        def begin(transactional_id: str) -> int:
+            asked = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1_000)
+            error: int = wire.ask(asked, 4).error_code
+            return error
+
+        assert [create("t", 3), create("u", 3), create("v", 2)] == [0, ErrorCode.POLICY_VIOLATION, 0]
+        assert [begin("first"), commit(wire, "first")] == [0, 0]
+        until(lambda: served.server.broker.counts == (5, 1, 1), what="counting")
+        assert [begin("first"), commit(wire, "first")] == [0, 0]
+        assert begin("second") == ErrorCode.POLICY_VIOLATION
+        assert commit(wire, "second") == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -45,6 +45,7 @@ from semel.core.facts import (
     TopicCreated,
     TopicDeleted,
 )
+from semel.core.groups.commands import DescribeGroup
 from semel.core.partition import DeleteRecords, RecordsDeleted
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
@@ -60,7 +61,7 @@ from semel.core.types import (
     TransactionKey,
 )
 from semel.store.embedded import EmbeddedStore, open_store
-from semel.store.interface import StoreFull
+from semel.store.interface import Counts, StoreFull
 
 log = logging.getLogger("semel.broker")
 
@@ -96,6 +97,8 @@ class Broker:
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.cluster = Cluster()
         """Of its values only those of features are kept up to date."""
+        self.counts = Counts(0, 0, 0)
+        """What clients have made, as it was counted some seconds ago; partitions as of now."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
@@ -138,6 +141,7 @@ class Broker:
     async def _begin(self) -> None:
         (cluster,) = await self.store.ledger.load([ClusterKey()])
         self.cluster = cluster or Cluster()
+        await self.count()
         await self._loop.load_open_transactions()
         self.clock.not_before(max(self._started_ms(), default=0))
         await self._loop.abort_older_terms()
@@ -166,6 +170,16 @@ class Broker:
         """Answer those who wait for something to happen: it will happen elsewhere, or after a restart."""
         self.reads.end_waits()
         self._loop.end_waits()
+
+    async def count(self) -> None:
+        """Count what clients have made."""
+        self.counts = await self.store.ledger.counts()
+
+    async def has_room_for_group(self, group_id: str) -> bool:
+        """Whether there may be such a group: there is, or there are not too many."""
+        if self.counts.groups < self.settings.semel_groups_max:
+            return True
+        return await self.ask(DescribeGroup(group_id)) is not None
 
     def now(self) -> int:
         """Milliseconds, steady: for timeouts."""
@@ -320,9 +334,15 @@ class Broker:
                 self.cluster = self.cluster.but(
                     transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
                 )
+            elif type(fact) is TopicCreated:
+                self._add_partitions(fact.topic.partitions)
             elif type(fact) is TopicDeleted:
                 topic = fact.topic
+                self._add_partitions(-topic.partitions)
                 self.reads.forget(PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+
+    def _add_partitions(self, more: int) -> None:
+        self.counts = self.counts._replace(partitions=self.counts.partitions + more)
 
 
 def _ignore(outcome: Outcome) -> None:

@@ -29,6 +29,8 @@ log = logging.getLogger("semel.housekeeping")
 
 SWEEP_ROWS: Final = 5_000
 """Rows per sweep: a sweep holds the writer, and commits wait for it."""
+COUNT_MS: Final = 5_000
+"""How often it is counted what clients have made."""
 EXPIRE_AT_ONCE: Final = 500
 """Commands per tick that expiry may add."""
 
@@ -46,6 +48,7 @@ class Housekeeping:
         await self._unless_full(self.wake_groups)
         async with asyncio.TaskGroup() as rounds:
             rounds.create_task(self._every(GROUP_TICK_MS, self._groups), name="group deadlines")
+            rounds.create_task(self._every(COUNT_MS, self._broker.count), name="counts")
             rounds.create_task(
                 self._every(settings.log_retention_check_interval_ms, self.retain), name="retention"
             )

@@ -21,6 +21,7 @@ from semel.core.groups.classic_rebalance import ClassicTurn, check_member
 from semel.core.groups.commands import ExpireOffsets
 from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, ClassicState, ConsumerGroup, Group
 from semel.core.groups.subscriptions import subscribed_topics
+from semel.core.names import is_usable
 from semel.core.types import (
     Apply,
     CommittedOffset,
@@ -157,7 +158,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
         is_transactional=command.is_transactional,
         knows_consumer_groups=command.knows_consumer_groups,
     )
-    if not command.group_id:
+    if not is_usable(command.group_id):
         error = ErrorCode.INVALID_GROUP_ID
     if error is not ErrorCode.NONE:
         return Decision((error,) * len(command.offsets))

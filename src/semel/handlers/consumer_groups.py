@@ -59,7 +59,12 @@ async def consumer_group_heartbeat(
         that joins again under its own member id is let in, in Kafka it is UNRELEASED_INSTANCE_ID.
     """
     try:
-        answer = await _heartbeat(broker, request, context)
+        if request.member_epoch == 0 and not await broker.has_room_for_group(request.group_id):
+            answer = ConsumerAnswer(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many groups (semel.groups.max)."
+            )
+        else:
+            answer = await _heartbeat(broker, request, context)
     except StoreFull:
         answer = ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker's disk is full")
     except PatternError as problem:

@@ -85,7 +85,8 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
         sessions_max=settings.semel_entities_max,
     )
     full = Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
-    joined: Joined = await _ask(broker, command, full)
+    has_room = await broker.has_room_for_group(request.group_id)
+    joined: Joined = await _ask(broker, command, full) if has_room else full
     # Before version 7 an absent protocol is an empty name.
     protocol_name = joined.protocol_name
     if protocol_name is None and context.version < 7:

@@ -202,7 +202,10 @@ async def _find(
 async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -> None:
     """Make the topics that were not found, as many as one request may make, and show them instead."""
     settings = broker.settings
-    room = settings.semel_partitions_per_topic_max // max(1, settings.num_partitions)
+    partitions = min(
+        settings.semel_partitions_per_topic_max, settings.semel_partitions_max - broker.counts.partitions
+    )
+    room = max(0, partitions) // max(1, settings.num_partitions)
     missing = [
         (index, each.name)
         for index, each in enumerate(topics)

@@ -34,6 +34,9 @@ from semel.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 
+COMMITTED_AT_ONCE = 10_000
+"""Positions that one request may commit, because they are decided and written together. In Kafka they must
+fit into one message of its offsets topic, which are about as many."""
 READ_AT_ONCE = 5_000
 """Positions that are read after one commit: some milliseconds of the event loop's time."""
 TOPIC_IDS = 10
@@ -46,6 +49,7 @@ async def offset_commit(
     """OffsetCommit v2–v10: move a group's positions.
 
     Behaviour: from a member of the current generation or epoch, or from outside while the group is empty.
+        More than 10,000 partitions are INVALID_COMMIT_OFFSET_SIZE.
     Versions:  v6 leader epoch · v7 static members · v8 flexible · v9 KIP-848 members, GROUP_ID_NOT_FOUND
         and STALE_MEMBER_EPOCH · v10 topic ids.
     Differs:   the retention time of v2–v4 is not looked at: offsets.retention.minutes holds for all. An
@@ -81,7 +85,11 @@ async def offset_commit(
         knows_consumer_groups=context.version >= 9,
     )
     errors: Iterable[ErrorCode] = ()
-    if offsets:
+    if len(offsets) > COMMITTED_AT_ONCE:
+        errors = [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(offsets)
+    elif not await broker.has_room_for_group(request.group_id):
+        errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
+    elif offsets:
         try:
             errors = await broker.ask(command)
         except StoreFull:

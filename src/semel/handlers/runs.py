@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from semel.broker.broker import Broker
+from semel.core.names import ID_CHARS_MAX, is_usable
 from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
 from semel.core.transactions.runs import BeginAttempt, GroupCommit, GroupCommitted, Producer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
@@ -56,9 +57,10 @@ async def group_commit(
     """
     if problem := _problem(request):
         return GroupCommitResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
-    if request.topics and not request.group_id:
+    if request.topics and not is_usable(request.group_id or ""):
         return GroupCommitResponse(
-            error_code=ErrorCode.INVALID_GROUP_ID, error_message="The offsets are of no group."
+            error_code=ErrorCode.INVALID_GROUP_ID,
+            error_message=f"The offsets are of no group, or its id is longer than {ID_CHARS_MAX} characters.",
         )
     offsets, unknown = await _offsets(broker, request)
     if unknown:
@@ -92,8 +94,8 @@ async def group_commit(
 def _problem(request: GroupCommitRequest) -> str | None:
     """What is wrong with the request as such, in words; None if nothing is."""
     ids = [each.transactional_id for each in request.transactions]
-    if not request.transactional_id or not all(ids):
-        return "A transactional id is empty."
+    if not all(map(is_usable, (request.transactional_id, *ids))):
+        return f"A transactional id is empty, or longer than {ID_CHARS_MAX} characters."
     if len(ids) > TRANSACTIONS_MAX:
         return f"{len(ids)} transactions in one request; at most {TRANSACTIONS_MAX} are allowed."
     if len({request.transactional_id, *ids}) <= len(ids):
@@ -164,8 +166,8 @@ async def begin_attempt(
 
 def _attempt_problem(request: BeginAttemptRequest) -> str | None:
     ids: Iterable[str] = (request.transactional_id, request.driver_transactional_id)
-    if not all(ids):
-        return "A transactional id is empty."
+    if not all(map(is_usable, ids)):
+        return f"A transactional id is empty, or longer than {ID_CHARS_MAX} characters."
     if request.transactional_id == request.driver_transactional_id:
         return "An attempt has another transactional id than its driver."
     if request.transaction_version not in GENERATIONS:

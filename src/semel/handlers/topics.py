@@ -76,15 +76,26 @@ async def create_topics(
             answers[name] = await _rather(broker, name, command)
         else:
             commands[name] = command
-    limit = broker.settings.semel_partitions_per_topic_max
-    if sum(each.partitions for each in commands.values()) > limit:
-        refused = TopicAnswer(ErrorCode.POLICY_VIOLATION, f"More than {limit} partitions in one request.")
+    refused = too_many_partitions(broker, sum(each.partitions for each in commands.values()))
+    if refused:
         answers.update(dict.fromkeys(commands, refused))
     elif commands:
         answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))
     return CreateTopicsResponse(
         topics=[_created(broker, name, answers[name], context.version) for name in topics]
     )
+
+
+def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
+    """Why so many new partitions cannot be made by one request; None if they can."""
+    settings = broker.settings
+    if more > settings.semel_partitions_per_topic_max:
+        limit, what = settings.semel_partitions_per_topic_max, "new partitions in one request"
+    elif more > 0 and broker.counts.partitions + more > settings.semel_partitions_max:
+        limit, what = settings.semel_partitions_max, "partitions in all topics (semel.partitions.max)"
+    else:
+        return None
+    return TopicAnswer(ErrorCode.POLICY_VIOLATION, f"More than {limit} {what}.")
 
 
 async def _rather(broker: Broker, name: str, refused: TopicAnswer) -> TopicAnswer:
@@ -245,9 +256,8 @@ async def create_partitions(
         else:
             added = None if each.assignments is None else len(each.assignments)
             commands[name] = AddPartitions(name, each.count, request.validate_only, added)
-    limit = broker.settings.semel_partitions_per_topic_max
-    if await _increase(broker, commands.values()) > limit:
-        refused = TopicAnswer(ErrorCode.POLICY_VIOLATION, f"More than {limit} new partitions in one request.")
+    refused = too_many_partitions(broker, await _increase(broker, commands.values()))
+    if refused:
         answers.update(dict.fromkeys(commands, refused))
     elif commands:
         answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))

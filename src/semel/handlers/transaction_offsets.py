@@ -8,10 +8,12 @@ the one of the transactional id, and the member, if it is named, one of the grou
 from typing import Final, cast
 
 from semel.broker.broker import Broker
+from semel.core.names import is_usable
 from semel.core.offsets import Committer
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.transaction_errors import TXN_OFFSET_COMMIT, close_superseded, told
 from semel.store.interface import StoreFull
 from semel.wire.messages.transactions import (
@@ -75,8 +77,12 @@ async def _commit(
     context: RequestContext,
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...],
 ) -> tuple[ErrorCode, ...]:
-    if not request.group_id:
+    if not is_usable(request.group_id):
         return (ErrorCode.INVALID_GROUP_ID,) * len(offsets)
+    if len(offsets) > COMMITTED_AT_ONCE:
+        return (ErrorCode.INVALID_COMMIT_OFFSET_SIZE,) * len(offsets)
+    if not await broker.has_room_for_group(request.group_id):
+        return (ErrorCode.COORDINATOR_NOT_AVAILABLE,) * len(offsets)
     settings = broker.settings
     command = CommitPending(
         request.transactional_id,

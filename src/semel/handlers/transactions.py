@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
 from semel.broker.commit_loop import Outcome
+from semel.core.names import is_usable
 from semel.core.partition import AllocateProducerId
 from semel.core.transactions.commands import (
     NO_CONNECTION,
@@ -21,6 +22,7 @@ from semel.core.transactions.commands import (
     SUPERSEDED,
     AddOffsets,
     AddPartitions,
+    DescribeTransaction,
     EndTransaction,
     InitProducer,
     ProducerGiven,
@@ -69,7 +71,8 @@ async def init_producer_id(
 
     Behaviour: without a transactional id always a new producer id at epoch 0, whatever id and epoch the
         request carries. With one, the next epoch: the producer before is fenced, what it left open is
-        aborted. A full disk is COORDINATOR_NOT_AVAILABLE, which clients try again.
+        aborted. A full disk is COORDINATOR_NOT_AVAILABLE, which clients try again. A new id beyond
+        semel.transactional.ids.max is POLICY_VIOLATION.
     Versions:  v2 flexible · v3 id and epoch in the request (KIP-360) · v4 PRODUCER_FENCED, before that
         INVALID_PRODUCER_EPOCH · v6 two-phase commit, advertised with transaction.two.phase.commit.enable.
     Differs:   over an open transaction the first answer is success, where Kafka says CONCURRENT_TRANSACTIONS
@@ -82,7 +85,7 @@ async def init_producer_id(
         if request.transactional_id is None:
             given = ProducerGiven(ErrorCode.NONE, await broker.ask(AllocateProducerId()), 0)
         else:
-            given = await broker.ask(_init_command(broker, request, request.transactional_id, context))
+            given = await _begin(broker, request, request.transactional_id, context)
     except StoreFull:
         given = ProducerGiven(FULL)
     return InitProducerIdResponse(
@@ -97,7 +100,18 @@ async def init_producer_id(
 def _init_error(request: InitProducerIdRequest) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
-    return ErrorCode.INVALID_REQUEST if request.transactional_id == "" else ErrorCode.NONE
+    is_wrong = request.transactional_id is not None and not is_usable(request.transactional_id)
+    return ErrorCode.INVALID_REQUEST if is_wrong else ErrorCode.NONE
+
+
+async def _begin(
+    broker: Broker, request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+) -> ProducerGiven:
+    is_full = broker.counts.transactional_ids >= broker.settings.semel_transactional_ids_max
+    if is_full and await broker.ask(DescribeTransaction(transactional_id)) is None:
+        return ProducerGiven(ErrorCode.POLICY_VIOLATION)
+    given: ProducerGiven = await broker.ask(_init_command(broker, request, transactional_id, context))
+    return given
 
 
 def _init_command(
@@ -309,7 +323,7 @@ def _submit_offsets(
     if not request.transactional_id:
         done(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
-    if not request.group_id:
+    if not is_usable(request.group_id):
         done(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         return
     command = AddOffsets(

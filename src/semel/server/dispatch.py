@@ -10,6 +10,7 @@ version it was asked, because it is how a client finds out what may be asked (do
 from collections.abc import Generator, Iterable, Mapping
 from typing import Final, TypeAlias
 
+from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import CloseConnection, Handler
 from semel.handlers.submitting import Submit
 from semel.wire.errors import ProtocolError
@@ -75,7 +76,8 @@ class Opened:
         self.api_key = header.api_key
         self.version = header.api_version
         self.correlation_id = header.correlation_id
-        self.client_id = header.client_id
+        client_id = header.client_id
+        self.client_id = client_id if client_id is None else client_id[:CLIENT_ID_CHARS_MAX]
         self.response_version = response_version
         self._kind = kind
         """None for ApiVersions in a version that we do not know, which is not read."""

@@ -66,6 +66,14 @@ class StoredBatch(NamedTuple):
     place: Place
 
 
+class Counts(NamedTuple):
+    """How many there are of what clients can make, and only housekeeping takes away."""
+
+    partitions: int
+    groups: int
+    transactional_ids: int
+
+
 class GroupSummary(NamedTuple):
     """A row of the list of groups."""
 
@@ -142,6 +150,9 @@ class Ledger(Protocol):
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Topics in the order of their names."""
+
+    async def counts(self) -> Counts:
+        """How many there are of what clients can make."""
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Groups in the order of their ids, also those that only have offsets (kind "")."""

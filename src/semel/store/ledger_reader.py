@@ -32,7 +32,7 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import GroupSummary, StoredBatch
+from semel.store.interface import Counts, GroupSummary, StoredBatch
 from semel.store.queries import Statements
 from semel.store.rows import (
     batch_of,
@@ -177,6 +177,10 @@ class LedgerReader:
     def topics(self, after: str, limit: int) -> list[Topic]:
         """Topics in the order of their names."""
         return [topic_of(row) for row in self._sql.rows("topics_after", (after, limit))]
+
+    def counts(self) -> Counts:
+        """How many there are of what clients can make."""
+        return Counts(*self._sql.rows("counts")[0])
 
     def groups(self, after: str, limit: int) -> list[GroupSummary]:
         """Groups in the order of their ids, also those that only have offsets (kind "")."""

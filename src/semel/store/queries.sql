@@ -458,6 +458,11 @@ DELETE FROM groups WHERE group_id = ?;
 -- One group.
 SELECT kind, body FROM groups WHERE group_id = ?;
 
+-- name: counts
+-- How many partitions, groups and transactional ids there are.
+SELECT
+    (SELECT count(*) FROM partitions), (SELECT count(*) FROM groups), (SELECT count(*) FROM transactions);
+
 -- name: groups_after
 -- Groups in the order of their ids, also those that only have offsets. The ids in offsets are found by leaping
 -- from one to the next, not by reading every offset.

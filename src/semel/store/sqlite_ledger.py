@@ -27,7 +27,7 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import GroupSummary, Place, StoreBroken, StoredBatch
+from semel.store.interface import Counts, GroupSummary, Place, StoreBroken, StoredBatch
 from semel.store.ledger_reader import LedgerReader
 from semel.store.ledger_writer import Identity, LedgerWriter, open_reader
 from semel.store.worker import Fuse, Worker
@@ -159,6 +159,10 @@ class SqliteLedger:
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Topics in the order of their names."""
         return await self._read(LedgerReader.topics, after, limit)
+
+    async def counts(self) -> Counts:
+        """How many there are of what clients can make."""
+        return await self._read(LedgerReader.counts)
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Groups in the order of their ids, also those that only have offsets (kind "")."""

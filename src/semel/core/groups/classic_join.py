@@ -25,6 +25,7 @@ from semel.core.groups.commands import Joined, JoinGroup
 from semel.core.groups.layered import put
 from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState, ConsumerGroup
 from semel.core.groups.session import Session, has_room_for_session
+from semel.core.names import ID_CHARS_MAX, is_usable
 from semel.core.types import PARKED, Decision, ErrorCode, GroupKey
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
 
 
 def _check_request(command: JoinGroup) -> ErrorCode:
-    if not command.group_id:
+    if not is_usable(command.group_id):
         return ErrorCode.INVALID_GROUP_ID
+    if len(command.member_id) > ID_CHARS_MAX or len(command.instance_id or "") > ID_CHARS_MAX:
+        return ErrorCode.INVALID_REQUEST
     if not command.session_timeout_min_ms <= command.session_timeout_ms <= command.session_timeout_max_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if _metadata_bytes(command) > command.member_bytes_max:

@@ -40,6 +40,7 @@ from semel.core.groups.model import (
 from semel.core.groups.reconcile import reconcile
 from semel.core.groups.session import NEVER, Session, begin, has_room_for_session
 from semel.core.groups.targets import refresh, wanted_names, wanted_regexes
+from semel.core.names import ID_CHARS_MAX
 from semel.core.types import Decision, ErrorCode, Fact, GroupKey
 
 if TYPE_CHECKING:
@@ -169,6 +170,8 @@ def _problem(command: ConsumerHeartbeat) -> str | None:
     for name, value in empty.items():
         if value is not None and not value.strip():
             return f"{name} can't be empty."
+        if value is not None and len(value) > ID_CHARS_MAX:
+            return f"{name} is longer than {ID_CHARS_MAX} characters."
     if command.epoch < LEAVE_FOR_A_MOMENT:
         return "MemberEpoch is invalid."
     if command.epoch == LEAVE_FOR_A_MOMENT and command.instance_id is None:

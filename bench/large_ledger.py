@@ -35,7 +35,7 @@ def make_large_ledger(path: Path, batches: int) -> Topic:
         writer.connection.execute("COMMIT")
         writer.rest(quiet=True)
     writer.connection.execute(
-        "INSERT INTO chunks SELECT chunk_id, sum(length) FROM batches GROUP BY chunk_id"
+        "INSERT INTO chunks SELECT chunk_id, sum(length), 0, 0 FROM batches GROUP BY chunk_id"
     )
     writer.close(cleanly=True)
     return topic

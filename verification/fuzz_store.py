@@ -7,7 +7,6 @@ the workload of ``store_life``; then some of its files are damaged, cut, exchang
 import asyncio
 import json
 import random
-import struct
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -15,15 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from crc32c import crc32c
 from msgspec import msgpack
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import embedded
-from semel.store.fact_codec import FORMAT
 from semel.store.interface import StoreBroken, StoreFull
+from semel.store.journal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
 from verification.store_life import EVERYTHING, History, Life, Told
@@ -55,7 +53,6 @@ PLAIN: Final[tuple[Any, ...]] = (
     [],
     {},
 )
-_HEADER: Final = struct.Struct(">IQqIIB")
 
 
 def shared_memory() -> str | None:
@@ -182,17 +179,15 @@ def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes
     They are damaged as values, so that what is wrong is found by those who look at types and numbers, or as
     bytes, so that it is found by the one who reads MessagePack.
     """
-    _, row, number, facts, batches, has_batches = _HEADER.unpack_from(data)
-    begin = _HEADER.size + 4
+    _, _, owner, number, flushed, facts, batches, kind = HEADER.unpack_from(data)
+    begin = BODY_AT
     packed = data[begin : begin + facts] or msgpack.encode(([], []))
     if chance.random() < 0.2:
         changed = damaged(packed, chance, others)
     else:
         changed = msgpack.encode(_other(msgpack.decode(packed), chance))
     rest = data[begin + facts : begin + facts + batches]
-    header = _HEADER.pack(FORMAT, row, max(number, 1), len(changed), len(rest), has_batches)
-    checksum = crc32c(rest, crc32c(changed, crc32c(header)))
-    frame = header + struct.pack(">I", checksum) + changed + rest
+    frame = b"".join(pack_frame(owner, max(number, 1), flushed, kind, changed, [rest]))
     size = max(len(data) // 2, len(frame))
     return frame.ljust(size, b"\0") + bytes(size)
 

@@ -26,9 +26,9 @@ from semel.spark import decision, given
 from semel.spark.delta import group, position
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.vectors import parse_vector
-from semel.store.files import Files
 from semel.store.interface import StoreBroken
-from semel.store.journal import Journal
+from semel.store.journal import paths_in
+from semel.store.journal_reading import read_journal
 from semel.wire import _columns_py
 from semel.wire.batch import HEADER_BYTES, read_header, seal
 from semel.wire.compression import Codec, compress, decompress
@@ -374,7 +374,9 @@ def _read_journal(data: bytes) -> None:
         half = len(data) // 2
         (Path(directory) / "journal-0").write_bytes(data[:half])
         (Path(directory) / "journal-1").write_bytes(data[half:])
-        frames = Journal(Path(directory), Files()).read(0)
+        # Whoever wrote the first frame.
+        store_id = data[8:16].ljust(16, b"\0")
+        frames = read_journal(paths_in(Path(directory)), store_id, 0).frames
         if [frame.number for frame in frames] != list(
             range(frames[0].number, frames[-1].number + 1) if frames else []
         ):

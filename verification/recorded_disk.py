@@ -101,6 +101,10 @@ class _Files(Files):
         super().allocate(descriptor, position, length)
         self._recorder.note("size", self._name(descriptor), position + length)
 
+    def resize(self, descriptor: int, length: int) -> None:
+        super().resize(descriptor, length)
+        self._recorder.note("cut", self._name(descriptor), length)
+
     def write(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
         taken = super().write(descriptor, buffers, position)
         self._recorder.note("write", self._name(descriptor), position, b"".join(buffers)[:taken])

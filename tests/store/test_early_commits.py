@@ -190,8 +190,8 @@ async def test_what_a_kill_left_is_flushed_before_the_ledger_points_at_it(
     failing_files.failures.clear()
     failing_files.calls.clear()
     async with opened(killed, files=failing_files) as store:
-        # The log of the ledger as it was found, then what the journal brought into the chunk.
-        assert failing_files.calls.count("flush") == 2
+        # The log of the ledger as it was found, what the journal brought into the chunk, and the lock.
+        assert failing_files.calls.count("flush") == 3
         assert len(await log_of(store, key)) == 2
 
 

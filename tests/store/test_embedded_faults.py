@@ -14,6 +14,7 @@ from support.stored import LARGE, SETTINGS, Book, append, assert_dense, log_of, 
 from semel.config import Settings
 from semel.core.facts import BatchAppended, BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
 from semel.core.types import PartitionKey
+from semel.store.chunk_header import HEADER_BYTES
 from semel.store.embedded import open_store
 from semel.store.interface import StoreBroken, StoreFull
 
@@ -146,7 +147,7 @@ async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_dis
         created = scribe.created()
         key = PartitionKey(created.topic.topic_id, 0)
         await store.commit([created], [])
-        free = 50_000
+        free = 50_000 + HEADER_BYTES
         taken: list[int] = []
 
         def allocate(descriptor: int, position: int, length: int) -> None:
@@ -161,7 +162,7 @@ async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_dis
             with pytest.raises(StoreFull):
                 await store.make_room(1)
             await store.commit([marker], [bytes(1_000)])
-        assert taken == [1_000] * 50
+        assert taken == [HEADER_BYTES + 1_000] + [1_000] * 49
         with pytest.raises(StoreFull):
             await store.commit([marker.but(base_offset=50, last_offset=50)], [b"x"])
         assert len(await log_of(store, key)) == 50

@@ -11,12 +11,15 @@ from support.stored import SETTINGS, Book, make_small, opened
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
-from semel.store import embedded, journal
+from semel.store import embedded, files, journal, journal_reading
 from semel.store.embedded import open_store
 from semel.store.files import Files
-from semel.store.interface import Place, StoreBroken
-from semel.store.journal import Frame, Journal
+from semel.store.interface import Place, StoreBroken, StoreDamaged
+from semel.store.journal import Journal, paths_in
+from semel.store.journal_frame import END_BYTES
+from semel.store.journal_reading import Frame, Readout, read_journal
 
+STORE_ID = os.urandom(16)
 PLACE = Place(1, 2, 3)
 
 
@@ -28,18 +31,22 @@ def _killed(directory: Path) -> Path:
 
 def _started(directory: Path, files: Files | None = None) -> Journal:
     directory.mkdir(exist_ok=True)
-    started = Journal(directory, files or Files())
+    started = Journal(directory, files or Files(), STORE_ID)
     started.start()
     return started
 
 
-def _append(written: Journal, number: int, batch: bytes = b"abc") -> None:
+def _append(written: Journal, number: int, batch: bytes = b"abc", flushed: int = 0) -> None:
     packed = written.pack([ProducerIdAllocated(number)], [Place(1, 2, len(batch))])
-    written.append(number, packed, [batch], has_batches=True)
+    written.append(number, packed, [batch], has_batches=True, flushed=flushed)
+
+
+def _read(directory: Path, after: int = 0, *, has_survived: bool = False) -> Readout:
+    return read_journal(paths_in(directory), STORE_ID, after, has_survived=has_survived)
 
 
 def _numbers(directory: Path, after: int = 0) -> list[int]:
-    return [frame.number for frame in Journal(directory, Files()).read(after)]
+    return [frame.number for frame in _read(directory, after).frames]
 
 
 @pytest.fixture
@@ -54,44 +61,73 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
     written = _started(tmp_path)
     facts = [ProducerIdAllocated(5), ProducerIdAllocated(6)]
-    written.append(7, written.pack(facts, [PLACE, PLACE]), [b"abc", b"def"], has_batches=True)
-    written.append(8, written.pack(facts, [PLACE]), [], has_batches=False)
-    written.append(9, written.pack([], []), [], has_batches=True)
+    written.append(7, written.pack(facts, [PLACE, PLACE]), [b"abc", b"def"], has_batches=True, flushed=6)
+    written.append(8, written.pack(facts, [PLACE]), [], has_batches=False, flushed=7)
+    written.note_flushed(8)
+    written.append(9, written.pack([], []), [], has_batches=True, flushed=8)
     written.close()
     written.close()
-    assert Journal(tmp_path, Files()).read(0) == [
-        Frame(7, facts, [PLACE, PLACE], [b"abc", b"def"]),
-        Frame(8, facts, [PLACE], None),
-        Frame(9, [], [], []),
-    ]
+    for has_survived in (True, False):
+        assert _read(tmp_path, 6, has_survived=has_survived) == Readout(
+            [
+                Frame(7, facts, [PLACE, PLACE], [b"abc", b"def"]),
+                Frame(8, facts, [PLACE], None),
+                Frame(9, [], [], []),
+            ],
+            flushed=8,
+            last_seen=9,
+            problems=[],
+        )
     assert _numbers(tmp_path, 7) == [8, 9]
     assert _numbers(tmp_path, 9) == []
 
 
 @pytest.mark.usefixtures("small")
-def test_a_frame_that_lacks_any_byte_is_not_read_and_ends_the_row(tmp_path: Path) -> None:
-    """Whichever part it is: format, row, number, lengths, flag, checksum, facts, batches."""
+def test_a_flipped_bit_anywhere_in_a_frame_is_found_if_nothing_may_be_missing(tmp_path: Path) -> None:
+    """In the middle and in the last frame, whichever part it is. In the mark alone it does no harm."""
     written = _started(tmp_path)
-    begin = 0
+    ends = [0]
     for number in range(1, 4):
-        _append(written, number)
-        end = written._writing.position
-        begin = begin or end
+        _append(written, number, flushed=number - 1)
+        ends.append(written._writing.position)
     written.close()
     path = tmp_path / "journal-0"
     whole = path.read_bytes()
-    assert _numbers(tmp_path) == [1, 2, 3]
-    second = range(begin, 2 * begin)
-    for at in second:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
-        assert _numbers(tmp_path) == [1], at
-        # The rest of the frame is zeros, and so is everything behind it.
+    for nth in (2, 3):
+        for at in range(ends[nth - 1], ends[nth]):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+            readout = _read(tmp_path, has_survived=True)
+            if at >= ends[nth] - END_BYTES:
+                assert [frame.number for frame in readout.frames] == [1, 2, 3], at
+                assert not readout.problems, at
+            else:
+                assert [frame.number for frame in readout.frames] == list(range(1, nth)), at
+                assert readout.problems, at
+
+
+@pytest.mark.usefixtures("small")
+def test_a_torn_end_is_no_damage(tmp_path: Path) -> None:
+    """A process that is killed leaves the beginning of a frame; the end of the power any part of it."""
+    written = _started(tmp_path)
+    ends = [0]
+    for number in range(1, 4):
+        _append(written, number, flushed=min(number - 1, 1))
+        ends.append(written._writing.position)
+    written.close()
+    path = tmp_path / "journal-0"
+    whole = path.read_bytes()
+    for at in range(ends[2], ends[3] - END_BYTES):
         path.write_bytes(whole[:at].ljust(len(whole), b"\0"))
-        assert _numbers(tmp_path) == [1], at
-        path.write_bytes(whole[:at])
-        assert _numbers(tmp_path) == [1], at
-    path.write_bytes(whole[: 2 * begin])
-    assert _numbers(tmp_path) == [1, 2]
+        readout = _read(tmp_path, has_survived=True)
+        assert ([frame.number for frame in readout.frames], readout.problems) == ([1, 2], []), at
+    # Commit 2 was never flushed, so the power may have taken it and left the one behind it; not so commit 1.
+    for nth, problems in ((2, 0), (1, 1)):
+        at = (ends[nth - 1] + ends[nth]) // 2
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        readout = _read(tmp_path)
+        assert [frame.number for frame in readout.frames] == list(range(1, nth))
+        assert len(readout.problems) == problems
+        assert readout.last_seen == 3
 
 
 @pytest.mark.usefixtures("small")
@@ -124,12 +160,12 @@ def test_short_writes_of_a_frame_go_on_and_none_at_all_is_an_error(
 
 @pytest.mark.usefixtures("small")
 def test_more_batches_than_one_call_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "IOV_MAX", 4)
+    monkeypatch.setattr(files, "IOV_MAX", 4)
     written = _started(tmp_path)
     batches = [os.urandom(5) for _ in range(20)]
     written.append(1, written.pack([], [Place(1, 0, 5)] * 20), batches, has_batches=True)
     written.close()
-    ((_, _, _, found),) = Journal(tmp_path, Files()).read(0)
+    ((_, _, _, found),) = _read(tmp_path).frames
     assert found == batches
 
 
@@ -137,10 +173,8 @@ def test_more_batches_than_one_call_takes(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("small")
-def test_a_shorter_row_does_not_bring_back_what_lies_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Frames are all of one size, so that an old one begins right behind a new one, with the next number."""
+def test_what_lies_around_from_before_is_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are all of one size, so that an old one begins right behind a new one."""
     monkeypatch.setattr(journal, "ZEROED_BYTES", 0)
     written = _started(tmp_path)
     for number in range(1, 6):
@@ -150,20 +184,14 @@ def test_a_shorter_row_does_not_bring_back_what_lies_behind_it(
         _append(written, number)
     assert _numbers(tmp_path) == list(range(1, 9))
     written.switch()
-    assert _numbers(tmp_path) == list(range(1, 9))
-    _append(written, 9)
-    assert _numbers(tmp_path) == [6, 7, 8, 9]
+    _append(written, 9, flushed=8)
     written.close()
-    # A start begins a row of its own, even if it would give a number again.
-    written = _started(tmp_path)
-    _append(written, 1)
-    written.close()
-    path = tmp_path / "journal-0"
-    (tmp_path / "journal-1").write_bytes(b"")
-    assert _numbers(tmp_path) == [1]
-    # Without its beginning a row is nothing.
-    path.write_bytes(bytes(1) + path.read_bytes()[1:])
-    assert _numbers(tmp_path) == []
+    for after in (5, 6, 8):
+        readout = _read(tmp_path, after, has_survived=True)
+        assert [frame.number for frame in readout.frames] == list(range(after + 1, 10))
+        assert not readout.problems
+    # Who needs what was written over is told that it is gone.
+    assert "lacks commit 1;" in _read(tmp_path, 0).problems[0]
 
 
 @pytest.mark.usefixtures("small")
@@ -223,7 +251,7 @@ async def test_a_journal_of_another_version_is_refused_unless_it_is_not_needed(
         await store.synchronise()
         synchronised = _killed(tmp_path / "data")
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "FORMAT", journal.FORMAT ^ 1)
+        patch.setattr(journal_reading, "FORMAT", journal_reading.FORMAT ^ 1)
         for _ in range(2):
             with pytest.raises(StoreBroken, match="another version"):
                 await open_store(killed, SETTINGS)
@@ -255,7 +283,7 @@ async def test_a_journal_with_a_gap_is_refused(tmp_path: Path, monkeypatch: pyte
     for path in early.glob("ledger.db*"):
         shutil.copy(path, killed)
     (killed / "journal-0").unlink()
-    with pytest.raises(StoreBroken, match="goes on with commit"):
+    with pytest.raises(StoreDamaged, match=r"journal-0 is missing.*journal lacks commit"):
         await open_store(killed, SETTINGS)
 
 

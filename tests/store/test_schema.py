@@ -31,6 +31,7 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
+from semel.store import ledger_opening, page_checksums
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.queries import SCHEMA
@@ -284,13 +285,13 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
         raise StoreFull("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LedgerWriter, "_write_meta", crash)
+        patch.setattr(ledger_opening, "write_something", crash)
         with pytest.raises(StoreFull):
             LedgerWriter(path)
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "3"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "4"}]
 
 
 def test_an_older_ledger_that_was_not_stopped_cleanly_is_left_to_its_own_version(path: Path) -> None:
@@ -312,12 +313,19 @@ async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
     key = PartitionKey(created.topic.topic_id, 0)
     await scribe.fill(ledger, key, [{"records": 2}])
     await ledger.close()
-    connection = apsw.Connection(str(path))
-    for column in ("cleaned_offset", "compactions"):
-        connection.execute(f"ALTER TABLE partitions DROP COLUMN {column}")
+    connection = apsw.Connection(str(path), vfs=page_checksums.available())
+    later = {
+        "partitions": ("cleaned_offset", "compactions"),
+        "cluster": ("checkpoints",),
+        "chunks": ("end_position", "synchronised_end"),
+    }
+    for table, columns in later.items():
+        for column in columns:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
+    connection.execute("DELETE FROM meta WHERE name IN ('store_id', 'journal_bytes')")
     connection.close()
     ledger = await SqliteLedger.open(path)
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.close()
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "3"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "4"}]

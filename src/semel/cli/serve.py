@@ -105,8 +105,9 @@ def serve(
 
     Try:  semel serve --data ./log --set auto.create.topics.enable=true
 
-    Exit codes: 0 stopped, 2 wrong usage, 69 an address is taken, 70 the store or the broker failed (start it
-    again), 75 another process owns the data directory.
+    Exit codes: 0 stopped, 2 wrong usage, 65 the data directory is incomplete or damaged (see 'semel repair'),
+    69 an address is taken, 70 the store or the broker failed (start it again), 75 another process owns the
+    data directory.
     """
     given: dict[str, Any] = {
         "data": data,
@@ -167,7 +168,9 @@ def _serve(
 SWITCH_SECONDS: Final = 0.0005
 _ADVICE: Mapping[int, str] = {
     69: " Choose another --listen or --metrics address, or stop what listens there.",
-    70: " See the log above; nothing that was acknowledged is lost.",
+    65: " Nothing was changed. Put the missing files back if you have them, or see what can be done without"
+    " them: semel repair DIR.",
+    70: " See the log above, and start it again.",
     75: " Stop the other broker, or choose another --data directory.",
 }
 

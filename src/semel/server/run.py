@@ -25,13 +25,15 @@ from semel.server.listener import ListenerConfig
 from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.server import Server
-from semel.store.interface import StoreBroken, StoreLocked
+from semel.store.interface import StoreBroken, StoreDamaged, StoreLocked
 
 log = logging.getLogger("semel.server")
 
 EXIT_OK: Final = 0
 EXIT_BROKEN: Final = 70
 """The store or the broker failed; a restart recovers. From sysexits: an internal error."""
+EXIT_DAMAGED: Final = 65
+"""The data directory is incomplete or damaged, and another start finds the same. From sysexits: data."""
 EXIT_LOCKED: Final = 75
 """Another process owns the data directory. From sysexits: try again later."""
 EXIT_CANNOT_LISTEN: Final = 69
@@ -64,6 +66,8 @@ async def serve(
         broker = await Broker.open(settings, data)
     except StoreLocked as error:
         return _cannot_start(EXIT_LOCKED, "the data directory is in use", error, failed)
+    except StoreDamaged as error:
+        return _cannot_start(EXIT_DAMAGED, "the broker refuses to start", error, failed)
     except (StoreBroken, OSError) as error:
         return _cannot_start(EXIT_BROKEN, "the data directory cannot be opened", error, failed)
     server = Server(broker, listeners)

@@ -1,7 +1,7 @@
 """The embedded store: a journal, a SQLite ledger and chunk files in one directory. Or all in memory.
 
 In the directory are ``journal-0`` and ``journal-1``, ``ledger.db`` (with SQLite's ``-wal`` and ``-shm``
-beside it), ``chunks/`` and ``lock``.
+beside it), ``chunks/`` and ``lock``. A start first makes sure that they belong together (``examination``).
 
 A commit is one frame in the journal and one flush (``journal``). Then it is durable, and whoever asked is
 answered. The ledger and the chunks follow on the writer's thread, several commits at a time and without a
@@ -33,11 +33,13 @@ from typing import Final
 
 from semel.config import Settings
 from semel.core.types import Buffer, Fact
-from semel.store.directory_lock import DirectoryLock
+from semel.store.directory_lock import DirectoryLock, Witness
+from semel.store.examination import CHUNKS, JOURNAL_BYTES, LEDGER, examine
 from semel.store.files import Files
 from semel.store.following import Commit, Following
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.journal import FRAME_BYTES_MAX, Journal
+from semel.store.ledger_opening import log_of
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.recovery import recover, write_log_again
@@ -64,6 +66,7 @@ class EmbeddedStore:
         lock: DirectoryLock | None = None,
         journal: Journal | None = None,
         directory: Path | None = None,
+        files: Files | None = None,
     ) -> None:
         self.ledger = ledger
         self.chunks = chunks
@@ -78,6 +81,7 @@ class EmbeddedStore:
         self._lock = lock
         self._journal = journal
         self._directory = directory
+        self._files = files or Files()
         self._following = Following(ledger, chunks, worker, fuse)
         self._number = self._durable = ledger.commit_number
         self._closed = False
@@ -136,17 +140,21 @@ class EmbeddedStore:
         await self._following.synchronise()
 
     async def sweep_orphans(self) -> list[int]:
-        """Delete the sealed chunks that no row points to; which those were."""
+        """Delete the sealed chunks that no row points to; which those were.
+
+        A chunk that is not this store's for certain stays, whatever the ledger knows of it.
+        """
         # Chunks before this one are sealed: nobody reserves places in them any more.
         writing_id = self.chunks.writing_id
         awaited = self._following.chunk_ids()
         listed = await self.chunks.list_chunks()
         references = await self.ledger.chunk_references()
-        orphans = [
+        unknown = [
             chunk_id
             for chunk_id, _ in listed
             if chunk_id < writing_id and chunk_id not in references and chunk_id not in awaited
         ]
+        orphans = [chunk_id for chunk_id in unknown if self.chunks.is_proven(chunk_id)]
         if orphans:
             # A start must not look for what was in them.
             await self.synchronise()
@@ -172,6 +180,10 @@ class EmbeddedStore:
         await self._following.stop()
         try:
             await self.ledger.close()
+            if self._lock is not None and not self._fuse.blown:
+                # Without it the next start knows less, and nothing wrong.
+                with contextlib.suppress(OSError):
+                    self._lock.testify(Witness(self.ledger.identity.store_id, self._number), self._files)
         finally:
             if self._flusher is not None:
                 self._flusher.stop()
@@ -201,7 +213,13 @@ class EmbeddedStore:
             if not journal.has_room(length):
                 await self._switch(journal)
             try:
-                journal.append(commit.number, packed, batches, has_batches=commit.is_journaled)
+                journal.append(
+                    commit.number,
+                    packed,
+                    batches,
+                    has_batches=commit.is_journaled,
+                    flushed=self._durable,
+                )
             except OSError as error:
                 raise self._broken(f"writing the journal failed: {error}") from error
         self._number = commit.number
@@ -222,6 +240,15 @@ class EmbeddedStore:
             # Otherwise somebody who began later was faster.
             self._durable = target
             self._following.follow(target)
+            if large is not None and self._journal is not None:
+                self._note_flushed(self._journal)
+
+    def _note_flushed(self, journal: Journal) -> None:
+        """Say that large batches are in their chunk, so that damaged ones are not taken for torn ones."""
+        try:
+            journal.note_flushed(self._durable)
+        except OSError as error:
+            raise self._broken(f"writing the journal failed: {error}") from error
 
     async def _flush_journal(self, journal: Journal, *, may_wait_here: bool) -> None:
         try:
@@ -292,28 +319,36 @@ async def _open_in(
 ) -> EmbeddedStore:
     lost = directory / LOST
     try:
-        write_log_again(directory / "ledger.db-wal", files)
+        examined = examine(directory, lock.witness, boot_id=_boot_id(), unflushed_is_lost=lost.exists())
+        examined.refuse(directory)
+        write_log_again(log_of(directory / LEDGER), files)
     except OSError as error:
         worker.stop()
         raise StoreBroken(f"the log of the ledger cannot be written: {error}") from error
+    except BaseException:
+        worker.stop()
+        raise
     ledger = await SqliteLedger.open(
-        directory / "ledger.db",
+        directory / LEDGER,
         worker=worker,
         fuse=fuse,
         cluster_id=settings.cluster_id,
         boot_id=_boot_id(),
         unflushed_is_lost=lost.exists(),
     )
-    journal = Journal(directory, files)
+    store_id = ledger.identity.store_id
+    journal = Journal(directory, files, store_id)
     try:
         files.flush_directory(directory)
         chunks = LocalChunks(
-            directory / "chunks",
+            directory / CHUNKS,
             settings.semel_chunk_bytes_max,
             settings.semel_disk_reserve_bytes,
             files=files,
             writer=worker,
             fuse=fuse,
+            store_id=store_id,
+            old=examined.old_chunks(),
         )
     except BaseException as error:
         # The journal was not looked at: this is no clean stop.
@@ -321,9 +356,12 @@ async def _open_in(
         await ledger.close()
         raise
     try:
-        await worker.run(lambda: fuse.guard(recover, ledger, chunks, journal))
+        await worker.run(lambda: fuse.guard(recover, ledger, chunks, examined))
         journal.start()
         files.flush_directory(directory)
+        notes = {**examined.notes(), JOURNAL_BYTES: str(journal.file_bytes)}
+        await worker.run(lambda: fuse.guard(ledger.note_now, notes))
+        lock.testify(Witness(store_id, ledger.commit_number), files)
         lost.unlink(missing_ok=True)
     except BaseException as error:
         # What could not be taken over stays in the journal: this is no clean stop.
@@ -332,7 +370,7 @@ async def _open_in(
         await ledger.close()
         await chunks.close()
         raise
-    return EmbeddedStore(ledger, chunks, worker, fuse, lock, journal, directory)
+    return EmbeddedStore(ledger, chunks, worker, fuse, lock, journal, directory, files)
 
 
 def _boot_id() -> str:

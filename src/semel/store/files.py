@@ -17,6 +17,9 @@ from typing import Any, Final
 from semel.core.types import Buffer
 
 IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""What is in a data directory is for the user who runs the broker, and nobody else."""
 _KEEP_SIZE: Final = 0x01
 _PUNCH_HOLE: Final = 0x02
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -27,7 +30,7 @@ class Files:
 
     def create(self, path: Path) -> int:
         """A new file, open for writing. It must not exist."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
     def allocate(self, descriptor: int, position: int, length: int) -> None:
         """Give a file room, so that writing there cannot fill the disk and flushing it is cheap."""
@@ -37,6 +40,10 @@ class Files:
             # Without it the file grows as it is written: slower to flush, and no less safe.
             if error.errno not in _UNSUPPORTED:
                 raise
+
+    def resize(self, descriptor: int, length: int) -> None:
+        """Give a file this length."""
+        os.ftruncate(descriptor, length)
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write buffers one after another; how many bytes were taken."""
@@ -57,7 +64,7 @@ class Files:
     def make_directory(self, path: Path) -> None:
         """Make a directory durably, if it is not there."""
         if not path.is_dir():
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, mode=DIRECTORY_MODE)
             self.flush_directory(path.parent)
 
     def remove(self, path: Path) -> None:
@@ -77,6 +84,21 @@ class Files:
             code = ctypes.get_errno()
             if code not in _UNSUPPORTED:
                 raise OSError(code, os.strerror(code))
+
+
+def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+    """Write buffers one after another, all of them. OSError."""
+    size = sum(map(len, buffers))
+    if len(buffers) > IOV_MAX:
+        buffers = [b"".join(buffers)]
+    written = files.write(descriptor, buffers, position)
+    while written < size:
+        # A short write is legal for large ones; the rest follows from where it stopped.
+        rest = memoryview(b"".join(buffers))[written:]
+        more = files.write(descriptor, [rest], position + written)
+        if more <= 0:
+            raise OSError(errno.EIO, "the disk took no bytes")
+        written += more
 
 
 def end_of_data(descriptor: int) -> int:

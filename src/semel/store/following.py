@@ -198,7 +198,7 @@ class Following:
     def _write_now(self, commits: Sequence[Commit]) -> None:
         for commit in commits:
             self._chunks.write_now(commit.places, commit.batches)
-        self._chunks.flush_now()
+        self._chunks.flush_now(self._ledger.commit_number)
 
     def _apply_now(self, commits: Sequence[Commit]) -> None:
         facts: list[Fact] = []
@@ -216,7 +216,7 @@ class Following:
         self._ledger.apply_now(facts, places, commits[-1].number)
 
     def _synchronise_now(self) -> None:
-        self._chunks.flush_now()
+        self._chunks.flush_now(self._ledger.commit_number)
         self._ledger.synchronise_now()
 
     def _commit_now(self, commit: Commit) -> None:

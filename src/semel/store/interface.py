@@ -41,6 +41,13 @@ class StoreBroken(Exception):
     """The store failed in a way that leaves the outcome unknown. Stop; restart recovers."""
 
 
+class StoreDamaged(StoreBroken):
+    """What is on the disk is not what was written there: parts are missing, old, foreign or damaged.
+
+    A start does not help; somebody has to decide (``semel repair``).
+    """
+
+
 class StoreFull(Exception):
     """There is no room to write. Nothing was written; reads go on."""
 

@@ -6,26 +6,21 @@ flush puts all frames on the disk. The ledger and the chunks follow behind, with
 
 There are two files of a fixed size, which are written in turn and never grow, so that a flush costs no more
 than the bytes and a full disk does not reach them. A file is used again, from its beginning, when the ledger
-and the chunks have everything in it on disk (``EmbeddedStore.synchronise``). Nothing is cut off or erased: a
-frame counts only if it carries the same random *row* as the first of its file, the next number, and the right
-checksum. So what a shorter row leaves behind it, and what a crash tore, is not read.
+and the chunks have everything in it on disk (``EmbeddedStore.synchronise``). Nothing is cut off or erased:
+what lies around from before has numbers that the ledger is past (``journal_reading``).
 """
 
-import errno
 import os
-import secrets
-import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from crc32c import crc32c
+from typing import Final
 
 from semel.core.types import Buffer, Fact
-from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
-from semel.store.files import IOV_MAX, Files
-from semel.store.interface import Place, StoreBroken
+from semel.store.fact_codec import pack_facts
+from semel.store.files import FILE_MODE, Files, write_all
+from semel.store.interface import Place
+from semel.store.journal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 """Of each file. A commit takes some kilobytes, so that synchronising is rare; a start reads at most both."""
@@ -38,32 +33,16 @@ QUICK_SECONDS: Final = 0.0005
 RECENT: Final = 8
 """Flushes that say how long the next will take, about: a single slow one is more often a busy processor."""
 
-_HEADER: Final = struct.Struct(">IQqIIB")
-"""Format, row, number, length of the facts, length of the batches, whether the batches are here."""
-_CHECKSUM: Final = struct.Struct(">I")
-_OVERHEAD: Final = _HEADER.size + _CHECKSUM.size
-
-
-class Frame(NamedTuple):
-    """One commit as it was read back."""
-
-    number: int
-    facts: list[Fact]
-    places: list[Place]
-    batches: list[Buffer] | None
-    """None if they were too large for the journal, and are in the chunks alone."""
-
 
 class _File:
     """One of the two."""
 
-    __slots__ = ("descriptor", "last_number", "path", "position", "row", "zeroed_end")
+    __slots__ = ("descriptor", "last_number", "path", "position", "zeroed_end")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.descriptor = -1
         self.position = 0
-        self.row = 0
         self.zeroed_end = 0
         self.last_number = 0
         """Of the newest commit in it."""
@@ -72,28 +51,32 @@ class _File:
 class Journal:
     """Two files in a directory. Frames are written by the event loop, flushed by it or by one thread."""
 
-    def __init__(self, directory: Path, files: Files) -> None:
+    def __init__(self, directory: Path, files: Files, store_id: bytes) -> None:
         self._files = files
-        self._all = [_File(directory / f"journal-{number}") for number in range(2)]
+        self._store_id = store_id
+        self._all = [_File(path) for path in paths_in(directory)]
         self._writing = self._all[0]
         self._usual_seconds = 1.0
 
-    def read(self, after: int) -> list[Frame]:
-        """The commits behind this one, oldest first, without a gap. StoreBroken if they cannot be read."""
-        rows = sorted((list(_frames(file.path, after)) for file in self._all), key=_first_number)
-        older, newer = rows
-        if older and newer and newer[0].number != older[-1].number + 1:
-            # One of them is history: it was left before the other was used for the second time.
-            return newer
-        return older + newer
-
     def start(self) -> None:
-        """Begin anew: everything that was here is in the ledger and the chunks."""
+        """Begin anew: everything that was here is in the ledger and the chunks. OSError.
+
+        When it returns, both files are on the disk at their full size, so that a start after a crash can rely
+        on finding them.
+        """
         for file in self._all:
-            file.descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._files.allocate(file.descriptor, 0, FILE_BYTES)
+            file.descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            if os.fstat(file.descriptor).st_size != FILE_BYTES:
+                self._files.allocate(file.descriptor, 0, FILE_BYTES)
+                self._files.resize(file.descriptor, FILE_BYTES)
+                self._files.flush(file.descriptor)
             file.last_number = 0
         self._use(self._all[0])
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of each file."""
+        return FILE_BYTES
 
     def pack(self, facts: Sequence[Fact], places: Sequence[Place]) -> bytes:
         """What ``append`` wants: packed before, so that its length is known."""
@@ -101,7 +84,7 @@ class Journal:
 
     def has_room(self, length: int) -> bool:
         """Whether a frame with so many bytes of facts and batches fits into the file that is written."""
-        return self._writing.position + _OVERHEAD + length <= FILE_BYTES
+        return self._writing.position + OVERHEAD + length <= FILE_BYTES
 
     def may_switch(self, synced_number: int) -> bool:
         """Whether the other file may be used: ledger and chunks have all up to this commit on disk."""
@@ -111,17 +94,23 @@ class Journal:
         """Go on in the other file. What is in this one must be flushed."""
         self._use(self._other)
 
-    def append(self, number: int, packed: bytes, batches: Sequence[Buffer], *, has_batches: bool) -> None:
-        """Write a frame. There must be room. OSError."""
+    def append(
+        self, number: int, packed: bytes, batches: Sequence[Buffer], *, has_batches: bool, flushed: int = 0
+    ) -> None:
+        """Write a frame. There must be room. Commits up to ``flushed`` are on the disk. OSError."""
+        kind = WITH_BATCHES if has_batches else WITHOUT_BATCHES
+        self._append(number, pack_frame(self._store_id, number, flushed, kind, packed, batches))
+
+    def note_flushed(self, number: int) -> None:
+        """Write that everything up to this commit is on the disk, if there is room for that. OSError."""
+        if self.has_room(0):
+            self._append(number, pack_frame(self._store_id, number, number, NOTE, b"", ()))
+
+    def _append(self, number: int, parts: Sequence[Buffer]) -> None:
         file = self._writing
-        batch_bytes = sum(map(len, batches))
-        header = _HEADER.pack(FORMAT, file.row, number, len(packed), batch_bytes, has_batches)
-        checksum = crc32c(packed, crc32c(header))
-        for batch in batches:
-            checksum = crc32c(batch, checksum)
-        end = file.position + _OVERHEAD + len(packed) + batch_bytes
+        end = file.position + sum(map(len, parts))
         self._fill_ahead(file, end)
-        self._write(file, [header, _CHECKSUM.pack(checksum), packed, *batches], end)
+        write_all(self._files, file.descriptor, parts, file.position)
         file.position = end
         file.last_number = number
 
@@ -150,7 +139,6 @@ class Journal:
     def _use(self, file: _File) -> None:
         self._writing = file
         file.position = 0
-        file.row = secrets.randbits(64)
 
     def _fill_ahead(self, file: _File, end: int) -> None:
         if end <= file.zeroed_end:
@@ -159,57 +147,7 @@ class Journal:
         file.zeroed_end = min(end + ZEROED_BYTES, FILE_BYTES)
         self._files.write(file.descriptor, [bytes(file.zeroed_end - start)], start)
 
-    def _write(self, file: _File, parts: Sequence[Buffer], end: int) -> None:
-        if len(parts) > IOV_MAX:
-            parts = [b"".join(parts)]
-        written = self._files.write(file.descriptor, parts, file.position)
-        while file.position + written < end:
-            rest = memoryview(b"".join(parts))[written:]
-            more = self._files.write(file.descriptor, [rest], file.position + written)
-            if more <= 0:
-                raise OSError(errno.EIO, "the disk took no bytes")
-            written += more
 
-
-def _first_number(frames: list[Frame]) -> int:
-    return frames[0].number if frames else -1
-
-
-def _frames(path: Path, after: int) -> Iterator[Frame]:
-    """The frames of a file that count, behind this commit. Those before may be of any version of Semel."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
-    position, row, expected = 0, -1, -1
-    while position + _OVERHEAD <= len(data):
-        header = data[position : position + _HEADER.size]
-        form, its_row, number, facts_length, batch_bytes, has_batches = _HEADER.unpack(header)
-        begin = position + _OVERHEAD
-        end = begin + facts_length + batch_bytes
-        if row >= 0 and (its_row != row or number != expected):
-            return
-        (checksum,) = _CHECKSUM.unpack_from(data, position + _HEADER.size)
-        if end > len(data) or checksum != crc32c(memoryview(data)[begin:end], crc32c(header)):
-            return
-        if number > after:
-            if form != FORMAT:
-                raise StoreBroken(
-                    f"{path} is of another version of Semel, which did not stop cleanly: start that once"
-                )
-            try:
-                facts, places = unpack_facts(data[begin : begin + facts_length])
-            except ValueError as error:
-                raise StoreBroken(f"commit {number} in {path} cannot be read: {error}") from error
-            batches = _cut(memoryview(data)[begin + facts_length : end], places) if has_batches else None
-            yield Frame(number, facts, places, batches)
-        position, row, expected = end, its_row, number + 1
-
-
-def _cut(data: memoryview, places: Sequence[Place]) -> list[Buffer]:
-    batches: list[Buffer] = []
-    at = 0
-    for place in places:
-        batches.append(data[at : at + place.length])
-        at += place.length
-    return batches
+def paths_in(directory: Path) -> list[Path]:
+    """The files of the journal in a data directory."""
+    return [directory / f"journal-{number}" for number in range(2)]

@@ -14,27 +14,19 @@ be. That is ``StoreFull``. Any other error leaves the outcome unknown, and the c
 
 import contextlib
 import json
-import os
-import secrets
-import uuid
-from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import apsw
 
 from semel.core.types import Fact
 from semel.store.fold import Counters, Fold
 from semel.store.interface import Place, StoreBroken, StoreFull
-from semel.store.queries import FROM_1, FROM_2, SCHEMA, Statements
+from semel.store.ledger_opening import connect, log_of, start, take_space, write_something
+from semel.store.queries import Statements
 
-SCHEMA_VERSION: Final = "3"
-_OLDER: Final = {"1": (FROM_1, FROM_2), "2": (FROM_2,)}
-"""What brings the tables of older versions up to this one."""
-MEMORY: Final = ":memory:"
-STATEMENTS_KEPT: Final = 256
 GONE: Final = 2**63 - 1
 """A leftover below this offset is a partition that does not exist any more."""
 
@@ -53,18 +45,6 @@ LOOK_EVERY: Final = 512
 """Facts between two looks at the size of the log. A commit counts for eight, whatever is in it."""
 
 
-class Identity(NamedTuple):
-    """What a ledger says of itself at a start."""
-
-    cluster_id: str
-    term: int
-    """Grows when writes that were handed to the operating system but not flushed may be lost."""
-    stopped_cleanly: bool
-    """Whether the last process that wrote here closed the store."""
-    synchronised: int
-    """Of the commits up to this one everything is on the disk: ledger and chunks."""
-
-
 class LedgerWriter:
     """Writes. Made, used and closed on the writer's thread."""
 
@@ -78,18 +58,16 @@ class LedgerWriter:
         vfs: str = "",
     ) -> None:
         self._path = path
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        name = MEMORY if path is None else str(path)
-        self.connection = apsw.Connection(
-            name, flags=flags, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT
-        )
+        is_log_empty = path is None or not log_of(path).exists() or log_of(path).stat().st_size == 0
+        self.connection = connect(path, vfs=vfs)
         self._sql = Statements(self.connection)
         self.is_tight = False
         """Whether the log holds much that the database has no room for, so that it may soon be full."""
         self._looks_away = 0
         self._flushes = True
+        self._checkpoints = 0
+        self._has_counted = True
         try:
-            _set_up(self.connection)
             if path is not None:
                 mode = self._sql.value("use_wal")
                 if mode != "wal":
@@ -97,10 +75,20 @@ class LedgerWriter:
             self.connection.wal_autocheckpoint(0)
             # A store that broke must not write once more while it is closed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            self.identity = self._start(cluster_id, boot_id, unflushed_is_lost=unflushed_is_lost)
+            self.identity = start(
+                self._sql,
+                cluster_id,
+                boot_id,
+                unflushed_is_lost=unflushed_is_lost,
+                is_log_empty=is_log_empty,
+            )
+            self._checkpoints = self._sql.rows("read_checkpoints")[0][0]
             if path is not None:
-                _take_space(Path(f"{path}-wal"), LOG_FRAMES_MAX * _FRAME_BYTES)
+                take_space(log_of(path), LOG_FRAMES_MAX * _FRAME_BYTES)
             self._fold = Fold(self._sql, self._read_counters())
+            if path is not None and self._checkpoints == 0:
+                # From the start there is a database that can be read without its log.
+                self.move_log()
         except BaseException:
             self.connection.close(True)
             raise
@@ -117,27 +105,32 @@ class LedgerWriter:
         *,
         number: int | None = None,
         is_flushed: bool = True,
+        is_synchronised: bool = False,
     ) -> int:
         """Write the facts together, and durably if wanted; the number of the commit. StoreFull.
 
-        ``number`` is that of the last of several commits that are written as one.
+        ``number`` is that of the last of several commits that are written as one. ``is_synchronised`` says
+        that the chunks are flushed, so that nothing up to this commit is looked for in the journal again.
         """
         self._flush_or_not(is_flushed)
         self._looks_away += 8 + len(facts)
         fold = self._fold
         try:
-            self._sql.run("begin")
+            self._begin()
             fold.write(facts, places)
             if places:
+                ends = _end_by_chunk(places)
                 for chunk_id, length in _bytes_by_chunk(places).items():
-                    self._sql.run("add_to_chunks", (chunk_id, length))
+                    self._sql.run("add_to_chunks", (chunk_id, length, ends[chunk_id]))
             counters = fold.counters
             counters.commit_number = counters.commit_number + 1 if number is None else number
             self._sql.run(
                 "write_counters",
                 (counters.commit_number, counters.next_producer_id, counters.next_partition_id),
             )
-            self._sql.run("end")
+            if is_synchronised:
+                self._call_synchronised()
+            self._end()
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
@@ -150,9 +143,9 @@ class LedgerWriter:
         """
         self._flush_or_not(True)
         try:
-            self._sql.run("begin")
-            self._write_meta("synchronised", str(self.commit_number))
-            self._sql.run("end")
+            self._begin()
+            self._call_synchronised()
+            self._end()
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
@@ -174,7 +167,9 @@ class LedgerWriter:
         try:
             if not self._has_leftovers():
                 return [], False
-            self._sql.run("begin")
+            # Chunks are deleted because of this: it must not be taken back.
+            self._flush_or_not(True)
+            self._begin()
             while limit > 0:
                 leftovers = self._sql.rows("next_leftover")
                 if not leftovers:
@@ -190,7 +185,7 @@ class LedgerWriter:
             for chunk_id, length in _bytes_by_chunk(places).items():
                 self._sql.run("take_from_chunk", (length, chunk_id))
                 self._sql.run("drop_empty_chunk", (chunk_id,))
-            self._sql.run("end")
+            self._end()
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
@@ -209,7 +204,7 @@ class LedgerWriter:
         if frames - moved >= (LOG_FRAMES_QUIET if quiet else LOG_FRAMES_BUSY):
             # If there is no room, the log keeps everything until there is; nothing is lost by waiting.
             with contextlib.suppress(apsw.FullError):
-                frames, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                frames, moved = self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         self.is_tight = frames - moved >= LOG_FRAMES_BUSY
 
     def move_log(self) -> None:
@@ -222,10 +217,10 @@ class LedgerWriter:
             return
         self._flush_or_not(True)
         try:
-            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-            self._sql.run("begin")
-            self._write_something()
-            self._sql.run("end")
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+            self._begin()
+            write_something(self._sql)
+            self._end()
         except apsw.FullError:
             # The log keeps everything until there is room.
             self._undo()
@@ -235,16 +230,64 @@ class LedgerWriter:
         if cleanly and self._path is not None:
             try:
                 self._flush_or_not(True)
-                self._sql.run("begin")
+                self._begin()
                 self._write_meta("clean_stop", "1")
-                self._sql.run("end")
-                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._end()
+                self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
             except (apsw.FullError, apsw.BusyError):
                 # A stop that is not marked as clean is as safe as a crash.
                 pass
         self.connection.close(True)
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def note(self, notes: Mapping[str, str]) -> None:
+        """Say something of the ledger, durably. StoreFull."""
+        self._flush_or_not(True)
+        try:
+            self._begin()
+            for name, value in notes.items():
+                self._write_meta(name, value)
+            self._end()
+        except apsw.FullError as error:
+            self._undo()
+            raise StoreFull(f"there is no room for the ledger: {error}") from error
+
+    def _begin(self) -> None:
+        """Begin a transaction.
+
+        The first one behind a checkpoint says that it is complete. So a log that was begun anew always tells
+        which database it belongs to (``ledger_opening.look_at``).
+        """
+        self._sql.run("begin")
+        if not self._has_counted:
+            self._sql.run("write_checkpoints", (self._checkpoints,))
+
+    def _end(self) -> None:
+        self._sql.run("end")
+        self._has_counted = True
+
+    def _checkpoint(self, mode: int) -> tuple[int, int]:
+        """Move the log into the database; how many pages it has, and how many are moved."""
+        if self._checkpoints % 2 == 0:
+            self._checkpoints += 1
+            try:
+                self._sql.run("begin")
+                self._sql.run("write_checkpoints", (self._checkpoints,))
+                self._end()
+            except apsw.FullError:
+                self._checkpoints -= 1
+                self._undo()
+                raise
+        frames, moved = self.connection.wal_checkpoint(mode=mode)
+        if frames == moved:
+            self._checkpoints += 1
+            self._has_counted = False
+        return frames, moved
+
+    def _call_synchronised(self) -> None:
+        self._sql.run("synchronise_chunks")
+        self._write_meta("synchronised", str(self.commit_number))
 
     def _flush_or_not(self, is_flushed: bool) -> None:
         if is_flushed is not self._flushes:
@@ -261,10 +304,6 @@ class LedgerWriter:
 
     def _write_meta(self, name: str, value: str) -> None:
         self._sql.run("write_meta", (name, value))
-
-    def _write_something(self) -> None:
-        """What was never there before: SQLite does not write what is there already."""
-        self._write_meta("start", secrets.token_hex(8))
 
     def _has_leftovers(self) -> bool:
         return bool(self._sql.rows("next_leftover")) or bool(self._sql.value("has_dropped"))
@@ -285,82 +324,6 @@ class LedgerWriter:
             self._sql.run("forget_leftover", (partition_id,))
         return [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
 
-    def _start(self, cluster_id: str, boot_id: str, *, unflushed_is_lost: bool) -> Identity:
-        """Make the tables that are not there, and write durably that this process has begun.
-
-        The write is on purpose: if the last process ended in the middle of one, this shows that the disk
-        works before anything is answered.
-        """
-        self._sql.run("begin")
-        if not self._sql.value("has_schema"):
-            self.connection.execute(SCHEMA)
-            self._sql.run("first_counters")
-            self._write_meta("schema_version", SCHEMA_VERSION)
-            self._write_meta("cluster_id", cluster_id or _new_cluster_id())
-            self._write_meta("term", "1")
-            self._write_meta("boot_id", boot_id)
-            self._write_meta("clean_stop", "1")
-        meta = dict(self._sql.rows("read_meta"))
-        if older := _OLDER.get(meta["schema_version"]):
-            if meta["clean_stop"] != "1":
-                # The journal may hold commits that only that version can read, and it cannot read new tables.
-                raise StoreBroken(
-                    f"the ledger has schema {meta['schema_version']} and was not stopped cleanly:"
-                    " start and stop the version of Semel that wrote it once"
-                )
-            for step in older:
-                self.connection.execute(step)
-            self.connection.execute(SCHEMA)
-            self._write_meta("schema_version", SCHEMA_VERSION)
-            meta["schema_version"] = SCHEMA_VERSION
-        if meta["schema_version"] != SCHEMA_VERSION:
-            raise StoreBroken(
-                f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
-            )
-        if cluster_id and meta["cluster_id"] != cluster_id:
-            raise ValueError(f"the data belongs to cluster {meta['cluster_id']}, not to {cluster_id}")
-        stopped_cleanly = meta["clean_stop"] == "1"
-        # What was written and not flushed survives the end of a process, not that of the operating system.
-        has_survived = bool(boot_id) and meta["boot_id"] == boot_id and not unflushed_is_lost
-        term = int(meta["term"]) + (0 if stopped_cleanly or has_survived else 1)
-        self._write_meta("term", str(term))
-        self._write_meta("boot_id", boot_id)
-        self._write_meta("clean_stop", "0")
-        self._write_something()
-        self._sql.run("end")
-        return Identity(meta["cluster_id"], term, stopped_cleanly, int(meta.get("synchronised", "0")))
-
-
-def _set_up(connection: apsw.Connection) -> None:
-    """What every connection needs, asserted where durability depends on it."""
-    connection.set_busy_timeout(5_000)
-    statements = Statements(connection)
-    statements.rows("settings")
-    synchronous = statements.value("read_synchronous")
-    if synchronous != 2:
-        raise StoreBroken(f"commits would not be flushed: synchronous is {synchronous}, not FULL")
-
-
-def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
-    """A connection that cannot write."""
-    connection = apsw.Connection(
-        str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT
-    )
-    _set_up(connection)
-    return connection
-
-
-def _take_space(path: Path, length: int) -> None:
-    """Give the write-ahead log its space now. SQLite ignores what has no valid checksum."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.posix_fallocate(descriptor, 0, length)
-    except OSError:
-        # No room, or a file system that cannot: the log then grows as it is written.
-        return
-    finally:
-        os.close(descriptor)
-
 
 def _bytes_by_chunk(places: Sequence[Place]) -> Counter[int]:
     total: Counter[int] = Counter()
@@ -369,7 +332,9 @@ def _bytes_by_chunk(places: Sequence[Place]) -> Counter[int]:
     return total
 
 
-def _new_cluster_id() -> str:
-    """Sixteen random bytes as Kafka writes them: 22 characters that are safe in a URL."""
-    random = uuid.UUID(bytes=secrets.token_bytes(16), version=4)
-    return urlsafe_b64encode(random.bytes).rstrip(b"=").decode("ascii")
+def _end_by_chunk(places: Sequence[Place]) -> dict[int, int]:
+    ends: dict[int, int] = {}
+    for chunk_id, position, length in places:
+        # Tests have places that no disk has.
+        ends[chunk_id] = max(ends.get(chunk_id, 0), min(position + length, GONE))
+    return ends

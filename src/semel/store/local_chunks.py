@@ -30,8 +30,19 @@ from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer
-from semel.store.chunk_ranges import merged, rest_of, runs
-from semel.store.files import Files, OpenFiles, end_of_data
+from semel.store.chunk_header import (
+    HEADER_BYTES,
+    SUFFIX,
+    ChunkHeader,
+    OldChunks,
+    is_proven,
+    look_at_chunk,
+    next_slot,
+    path_of,
+)
+from semel.store.chunk_ranges import merged, runs
+from semel.store.chunk_reading import ChunkReading
+from semel.store.files import Files, end_of_data, write_all
 from semel.store.interface import Place, StoreBroken, StoreFull
 from semel.store.released import Released
 from semel.store.worker import Fuse, Worker
@@ -43,18 +54,20 @@ INLINE_BYTES_MAX: Final = 1024 * 1024
 cheaper than going to a thread."""
 INLINE_PLACES_MAX: Final = 16
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+NO_STORE: Final = bytes(16)
+"""The id of a chunk store that belongs to no ledger."""
 
 
 class _Writing:
     """The chunk that grows now."""
 
-    __slots__ = ("chunk_id", "descriptor", "position", "room_end")
+    __slots__ = ("chunk_id", "descriptor", "has_header", "position", "room_end")
 
     def __init__(self, chunk_id: int, descriptor: int) -> None:
         self.chunk_id = chunk_id
         self.descriptor = descriptor
-        self.position = 0
+        self.has_header = False
+        self.position = HEADER_BYTES
         """Behind what was reserved. Written is perhaps less."""
         self.room_end = 0
 
@@ -71,8 +84,12 @@ class LocalChunks:
         files: Files | None = None,
         writer: Worker | None = None,
         fuse: Fuse | None = None,
+        store_id: bytes = NO_STORE,
+        old: OldChunks = OldChunks(),  # noqa: B008 - it is immutable
     ) -> None:
         self.directory = directory
+        self._store_id = store_id
+        self._old = old
         self._chunk_bytes_max = chunk_bytes_max
         self._reserve_bytes = reserve_bytes
         self._files = files or Files()
@@ -80,10 +97,11 @@ class LocalChunks:
         self._next_id = max(self._ids(), default=0) + 1
         self._give_back_room(self._next_id - 1)
         self._fuse = fuse or Fuse()
-        self._open_files = OpenFiles()
+        self._reading = ChunkReading(self._path)
         self._released = Released()
         self._writing: _Writing | None = None
-        self._unflushed: set[int] = set()
+        self._unflushed: dict[int, int] = {}
+        """Chunks that were written to since their last flush, and the end of what was written."""
         # Threads last: nobody would stop them if something before them went wrong.
         self._own_writer = writer is None
         self._writer = writer or Worker("chunk-writer")
@@ -115,9 +133,9 @@ class LocalChunks:
     async def _read_into(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
         self._fuse.check()
         is_little = len(places) <= INLINE_PLACES_MAX and sum(map(len, buffers)) <= INLINE_BYTES_MAX
-        if _NOWAIT and is_little and self._read_cached(places, buffers):
+        if is_little and self._reading.read_cached(places, buffers):
             return
-        await self._readers.run(self._read_into_now, places, buffers)
+        await self._readers.run(self._reading.read, places, buffers)
 
     async def release(self, places: Sequence[Place]) -> None:
         """Nobody points at these ranges any more: give their space back."""
@@ -164,29 +182,38 @@ class LocalChunks:
     def write_now(self, places: Sequence[Place], batches: Sequence[Buffer]) -> None:
         """Put bytes where they were told to lie. Durable with the next ``flush_now``. StoreBroken."""
         for chunk_id, position, run in runs(places, batches):
-            self._unflushed.add(chunk_id)
+            end = position + sum(map(len, run))
+            self._unflushed[chunk_id] = max(end, self._unflushed.get(chunk_id, 0))
             try:
                 with self._to_write(chunk_id) as descriptor:
-                    self._write_all(descriptor, run, position)
+                    write_all(self._files, descriptor, run, position)
             except OSError as error:
                 raise StoreBroken(f"writing {self._path(chunk_id)} failed: {error}") from error
 
-    def flush_now(self) -> None:
-        """Everything that was written is durable when this returns. StoreBroken."""
-        for chunk_id in list(self._unflushed):
+    def flush_now(self, number: int = 0) -> None:
+        """Everything that was written is durable when this returns, up to this commit. StoreBroken."""
+        for chunk_id, end in list(self._unflushed.items()):
             try:
                 with self._to_write(chunk_id) as descriptor:
+                    self._write_header(descriptor, chunk_id, number, end)
                     self._files.flush(descriptor)
             except FileNotFoundError:
                 # It was deleted: nothing in it is wanted any more.
                 pass
             except OSError as error:
                 raise StoreBroken(f"flushing {self._path(chunk_id)} failed: {error}") from error
-            self._unflushed.discard(chunk_id)
+            self._unflushed.pop(chunk_id, None)
 
     def has_chunk(self, chunk_id: int) -> bool:
         """Whether the file is there. It is not if everything in it was released."""
         return self._path(chunk_id).exists()
+
+    def is_proven(self, chunk_id: int) -> bool:
+        """Whether the chunk is this store's for certain, or nothing was ever written to it."""
+        try:
+            return is_proven(look_at_chunk(self._path(chunk_id)), self._store_id, self._old)
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def _to_write(self, chunk_id: int) -> Iterator[int]:
@@ -203,7 +230,7 @@ class LocalChunks:
     def has_room(self, length: int) -> bool:
         """Whether so many bytes can be appended without asking the disk for more. False is no refusal."""
         writing = self._writing
-        if writing is None or (writing.position and writing.position + length > self._chunk_bytes_max):
+        if writing is None or self._is_too_full(writing, length):
             return False
         return writing.position + length <= writing.room_end
 
@@ -220,7 +247,7 @@ class LocalChunks:
     def close_now(self) -> None:
         """Close every file. The threads must have ended."""
         self._seal()
-        self._open_files.close()
+        self._reading.close()
 
     def _append_durably(self, batches: Sequence[Buffer]) -> list[Place]:
         self.make_room_now(sum(map(len, batches)))
@@ -232,12 +259,12 @@ class LocalChunks:
     def _make_room(self, length: int, *, may_use_reserve: bool) -> _Writing:
         """The chunk to append to, with room for this many bytes. StoreFull, and then nothing was written."""
         writing = self._writing
-        if writing is not None and writing.position and writing.position + length > self._chunk_bytes_max:
+        if writing is not None and self._is_too_full(writing, length):
             writing = None
         if writing is not None and writing.position + length <= writing.room_end:
             return writing
-        missing = length if writing is None else writing.position + length - writing.room_end
-        step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max))
+        missing = (HEADER_BYTES if writing is None else writing.position - writing.room_end) + length
+        step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max + HEADER_BYTES))
         free = self._files.free_bytes(self.directory)
         if may_use_reserve and free - step < self._reserve_bytes:
             # No more than is needed: the reserve must be enough for many of these.
@@ -256,7 +283,16 @@ class LocalChunks:
                 raise StoreFull(f"there is no room in {self.directory}: {error}") from error
             raise
         writing.room_end += step
+        if not writing.has_header:
+            # It is on the disk before any batch is.
+            self._write_header(writing.descriptor, writing.chunk_id, 0, HEADER_BYTES)
+            self._files.flush(writing.descriptor)
+            writing.has_header = True
         return writing
+
+    def _is_too_full(self, writing: _Writing, length: int) -> bool:
+        batch_bytes = writing.position - HEADER_BYTES
+        return batch_bytes > 0 and batch_bytes + length > self._chunk_bytes_max
 
     def _begin(self) -> _Writing:
         chunk_id = self._next_id
@@ -272,16 +308,11 @@ class LocalChunks:
         self._next_id += 1
         return writing
 
-    def _write_all(self, descriptor: int, batches: Sequence[Buffer], position: int) -> None:
-        size = sum(map(len, batches))
-        written = self._files.write(descriptor, batches, position)
-        while written < size:
-            # A short write is legal for large ones; the rest follows from where it stopped.
-            rest = memoryview(b"".join(batches))[written:]
-            more = self._files.write(descriptor, [rest], position + written)
-            if more <= 0:
-                raise OSError(errno.EIO, "the disk took no bytes")
-            written += more
+    def _write_header(self, descriptor: int, chunk_id: int, number: int, end: int) -> None:
+        """Say how far the chunk is."""
+        header = ChunkHeader(self._store_id, chunk_id, number, end)
+        if (slot := next_slot(descriptor, header)) is not None:
+            write_all(self._files, descriptor, [slot.data], slot.position)
 
     def _seal(self) -> None:
         writing, self._writing = self._writing, None
@@ -302,48 +333,8 @@ class LocalChunks:
     def read_now(self, places: Sequence[Place]) -> list[bytearray]:
         """Read on the calling thread."""
         buffers = [bytearray(place.length) for place in places]
-        self._read_into_now(places, buffers)
+        self._reading.read(places, buffers)
         return buffers
-
-    def _read_into_now(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
-        for chunk_id, position, run in runs(places, buffers):
-            try:
-                file = self._open_files.take(self._path(chunk_id))
-            except FileNotFoundError:
-                raise LookupError(f"chunk {chunk_id} is gone") from None
-            assert file is not None
-            try:
-                self._read_run(file.descriptor, chunk_id, position, run)
-            finally:
-                self._open_files.give_back(file)
-
-    def _read_run(self, descriptor: int, chunk_id: int, position: int, run: Sequence[Buffer]) -> None:
-        wanted = sum(map(len, run))
-        views = run
-        while wanted:
-            taken = os.preadv(descriptor, views, position)
-            if taken == 0:
-                raise LookupError(f"chunk {chunk_id} ends at {position}, {wanted} bytes too early")
-            wanted -= taken
-            position += taken
-            if wanted:
-                views = rest_of(views, taken)
-
-    def _read_cached(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> bool:
-        """Whether all of them were in memory, and are read; a disk is not waited for."""
-        for chunk_id, position, run in runs(places, buffers):
-            file = self._open_files.take(self._path(chunk_id), if_open=True)
-            if file is None:
-                return False
-            try:
-                if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
-                    return False
-            except OSError:
-                # Not in memory, or a file system that cannot tell: the thread finds out what it is.
-                return False
-            finally:
-                self._open_files.give_back(file)
-        return True
 
     def _release_now(self, places: Sequence[Place]) -> None:
         for chunk_id, start, end in merged(places):
@@ -378,7 +369,7 @@ class LocalChunks:
     def _unlink(self, chunk_id: int) -> None:
         path = self._path(chunk_id)
         self._files.remove(path)
-        self._open_files.forget(path)
+        self._reading.forget(path)
         self._released.forget(chunk_id)
 
     def _list_now(self) -> list[tuple[int, int]]:
@@ -389,9 +380,9 @@ class LocalChunks:
         return chunks
 
     def _ids(self) -> Iterator[int]:
-        for path in self.directory.glob("*.chunk"):
+        for path in self.directory.glob(f"*{SUFFIX}"):
             if path.stem.isdecimal():
                 yield int(path.stem)
 
     def _path(self, chunk_id: int) -> Path:
-        return self.directory / f"{chunk_id:016d}.chunk"
+        return path_of(self.directory, chunk_id)

@@ -37,6 +37,8 @@ FROM_1: Final = (_HERE / "from_1.sql").read_text(encoding="utf-8")
 """Gives the tables of version 1 the columns of version 2."""
 FROM_2: Final = (_HERE / "from_2.sql").read_text(encoding="utf-8")
 """Gives the tables of version 2 the columns of version 3."""
+FROM_3: Final = (_HERE / "from_3.sql").read_text(encoding="utf-8")
+"""Gives the tables of version 3 the columns of version 4."""
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
 
 

@@ -66,6 +66,14 @@ SELECT next_producer_id, transaction_version, features_epoch FROM cluster;
 -- The feature as it has become.
 UPDATE cluster SET transaction_version = ?, features_epoch = ? WHERE only_one = 1;
 
+-- name: read_checkpoints
+-- How often the log was moved into the database, and the number of the last commit.
+SELECT checkpoints, commit_number FROM cluster;
+
+-- name: write_checkpoints
+-- How often the log was moved into the database.
+UPDATE cluster SET checkpoints = ? WHERE only_one = 1;
+
 -- name: write_counters
 -- The counters as they have become; a part of every commit.
 UPDATE cluster SET commit_number = ?, next_producer_id = ?, next_partition_id = ? WHERE only_one = 1;
@@ -233,8 +241,21 @@ FROM (
 
 -- name: add_to_chunks
 -- Counts bytes that rows now point at.
-INSERT INTO chunks (chunk_id, live_bytes) VALUES (?, ?)
-ON CONFLICT (chunk_id) DO UPDATE SET live_bytes = live_bytes + excluded.live_bytes;
+INSERT INTO chunks (chunk_id, live_bytes, end_position) VALUES (?, ?, ?)
+ON CONFLICT (chunk_id) DO UPDATE SET
+    live_bytes = live_bytes + excluded.live_bytes, end_position = max(end_position, excluded.end_position);
+
+-- name: synchronise_chunks
+-- Everything that rows point at is on the disk.
+UPDATE chunks SET synchronised_end = end_position WHERE synchronised_end < end_position;
+
+-- name: known_chunks
+-- The chunks that rows point at, and how far each is on the disk.
+SELECT chunk_id, synchronised_end FROM chunks;
+
+-- name: known_chunks_before_4
+-- The same in a ledger of an older version, which does not know how far.
+SELECT chunk_id, 0 FROM chunks;
 
 -- name: take_from_chunk
 -- Counts bytes that no row points at any more.

@@ -9,8 +9,8 @@ flushed, and perhaps more, so the journal is the one to go by:
 - the ledger's own log is written once more before it is read (``write_log_again``): if its last flush failed,
   it can be read from memory though the disk does not have it, and says of commits that they are on the disk;
 - commits that the ledger does not have are committed, in their order, up to the first whose large batches
-  are not in their chunk. That one was never answered, and neither was any behind it, but for early answers,
-  and for those the term is over. Their numbers are not given again: the journal may still hold them.
+  are not in their chunk. That one was never answered, unless the journal says that it was flushed: then they
+  are damaged. No number that the journal holds is given again.
 """
 
 import errno
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from semel.core.types import Buffer, Fact
+from semel.store.examination import Examined
 from semel.store.files import Files, end_of_data
-from semel.store.interface import Place, StoreBroken
-from semel.store.journal import Frame, Journal
+from semel.store.interface import Place, StoreDamaged
+from semel.store.journal_reading import Frame
 from semel.store.local_chunks import LocalChunks
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.wire.batch import has_valid_crc, read_header
@@ -55,35 +56,37 @@ def write_log_again(path: Path, files: Files) -> None:
         os.close(descriptor)
 
 
-def recover(ledger: SqliteLedger, chunks: LocalChunks, journal: Journal) -> None:
-    """Bring ledger and chunks up to the journal, durably. On the writer's thread."""
-    identity = ledger.identity
-    if identity.stopped_cleanly:
+def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> None:
+    """Bring ledger and chunks up to the journal, durably. On the writer's thread. StoreDamaged."""
+    if ledger.identity.stopped_cleanly:
         return
-    frames = journal.read(identity.synchronised)
-    for frame in frames:
+    for frame in examined.frames:
         _write_again(chunks, frame)
     facts: list[Fact] = []
     places: list[Place] = []
-    number = ledger.commit_number
-    for frame in frames:
-        if frame.number <= number:
-            continue
-        if frame.number != number + 1:
-            raise StoreBroken(
-                f"the journal goes on with commit {frame.number}, the ledger ends with {number}"
-            )
+    for frame in examined.frames:
         if frame.batches is None and not _write_large_again(chunks, frame.places):
-            number = frames[-1].number
+            if frame.number <= max(ledger.commit_number, examined.flushed):
+                raise StoreDamaged(_lost_batches(frame))
             break
-        facts += frame.facts
-        places += frame.places
-        number = frame.number
-    chunks.flush_now()
+        if frame.number > ledger.commit_number:
+            facts += frame.facts
+            places += frame.places
+    # Whatever else the journal holds is history from now on: nothing gets one of its numbers again.
+    number = max(examined.last_seen, ledger.commit_number)
+    # Of the later number only the ledger may know, before the chunks do.
+    chunks.flush_now(examined.known)
     if number > ledger.commit_number:
         ledger.commit_now(facts, places, number)
     ledger.move_log_now()
     ledger.synchronise_now()
+
+
+def _lost_batches(frame: Frame) -> str:
+    chunk_ids = ", ".join(str(each) for each in sorted({place.chunk_id for place in frame.places}))
+    return (
+        f"commit {frame.number} was acknowledged, and its batches in chunk {chunk_ids} are damaged or missing"
+    )
 
 
 def _write_again(chunks: LocalChunks, frame: Frame) -> None:

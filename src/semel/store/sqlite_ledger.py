@@ -9,7 +9,7 @@ A ledger that failed while writing is broken: every later call raises ``StoreBro
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,9 +27,11 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import Counts, GroupSummary, Place, StoreBroken, StoredBatch
+from semel.store.interface import Counts, GroupSummary, Place, StoreBroken, StoreDamaged, StoredBatch
+from semel.store.ledger_opening import Identity, open_reader
 from semel.store.ledger_reader import LedgerReader
-from semel.store.ledger_writer import Identity, LedgerWriter, open_reader
+from semel.store.ledger_writer import LedgerWriter
+from semel.store.page_checksums import is_damage
 from semel.store.worker import Fuse, Worker
 
 T = TypeVar("T")
@@ -89,7 +91,8 @@ class SqliteLedger:
         except BaseException as error:
             worker.stop()
             if isinstance(error, apsw.Error):
-                raise StoreBroken(f"{path} cannot be opened: {error}") from error
+                kind = StoreDamaged if is_damage(error) else StoreBroken
+                raise kind(f"{path} cannot be opened: {error}") from error
             raise
         ledger = cls(path, writer, worker, fuse, vfs)
         worker.rest = ledger._rest
@@ -123,12 +126,16 @@ class SqliteLedger:
         self._writer.commit(facts, places, number=number, is_flushed=False)
 
     def commit_now(self, facts: Sequence[Fact], places: Sequence[Place], number: int) -> None:
-        """The same durably, without the journal."""
-        self._writer.commit(facts, places, number=number)
+        """The same durably, without the journal. The chunks must be flushed."""
+        self._writer.commit(facts, places, number=number, is_synchronised=True)
 
     def synchronise_now(self) -> None:
         """Everything that was committed is on the disk when this returns."""
         self._writer.synchronise()
+
+    def note_now(self, notes: Mapping[str, str]) -> None:
+        """Keep what the ledger says of itself, durably."""
+        self._writer.note(notes)
 
     def move_log_now(self) -> None:
         """Whatever became of the last flush of the process before, this one's do not depend on it."""
@@ -253,8 +260,9 @@ class SqliteLedger:
             return question(self._reader(), *args)
         except apsw.Error as error:
             # The truth cannot be read: there is nothing that this process could still say.
-            self._fuse.blow(f"reading the ledger failed: {error}")
-            raise StoreBroken(f"reading the ledger failed: {error}") from error
+            what = "is damaged" if is_damage(error) else "cannot be read"
+            self._fuse.blow(f"{self._path} {what}: {error}")
+            raise StoreBroken(f"{self._path} {what}: {error}") from error
 
     def _reader(self) -> LedgerReader:
         """The reader of this thread."""

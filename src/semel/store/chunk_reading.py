@@ -1,0 +1,73 @@
+"""Reading from chunk files: on a thread, or on the event loop when the bytes are in the page cache."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from semel.core.types import Buffer
+from semel.store.chunk_ranges import rest_of, runs
+from semel.store.files import OpenFiles
+from semel.store.interface import Place
+
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
+
+class ChunkReading:
+    """Reads places, from any thread. Files stay open for a while."""
+
+    def __init__(self, path_of: Callable[[int], Path]) -> None:
+        self._path_of = path_of
+        self._open_files = OpenFiles()
+
+    def read(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
+        """Fill the buffers with the bytes at these places. LookupError if some are gone, OSError."""
+        for chunk_id, position, run in runs(places, buffers):
+            try:
+                file = self._open_files.take(self._path_of(chunk_id))
+            except FileNotFoundError:
+                raise LookupError(f"chunk {chunk_id} is gone") from None
+            assert file is not None
+            try:
+                _read_run(file.descriptor, chunk_id, position, run)
+            finally:
+                self._open_files.give_back(file)
+
+    def read_cached(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> bool:
+        """Whether all of them were in memory, and are read; a disk is not waited for."""
+        if not _NOWAIT:
+            return False
+        for chunk_id, position, run in runs(places, buffers):
+            file = self._open_files.take(self._path_of(chunk_id), if_open=True)
+            if file is None:
+                return False
+            try:
+                if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
+                    return False
+            except OSError:
+                # Not in memory, or a file system that cannot tell: the thread finds out what it is.
+                return False
+            finally:
+                self._open_files.give_back(file)
+        return True
+
+    def forget(self, path: Path) -> None:
+        """The file was removed."""
+        self._open_files.forget(path)
+
+    def close(self) -> None:
+        """Close every file."""
+        self._open_files.close()
+
+
+def _read_run(descriptor: int, chunk_id: int, position: int, run: Sequence[Buffer]) -> None:
+    wanted = sum(map(len, run))
+    views = run
+    while wanted:
+        taken = os.preadv(descriptor, views, position)
+        if taken == 0:
+            raise LookupError(f"chunk {chunk_id} ends at {position}, {wanted} bytes too early")
+        wanted -= taken
+        position += taken
+        if wanted:
+            views = rest_of(views, taken)

@@ -1,0 +1,239 @@
+"""Do the parts of a data directory belong together? Asked before a start changes anything.
+
+Ledger, journal, chunks and lock carry one store id, and each knows something of how far the others must be:
+
+- the ledger knows up to which commit it has followed the journal, and how far each chunk is on the disk;
+- the journal's frames are numbered, and say which commits were flushed when they were written;
+- the header of a chunk names the last commit at its last flush;
+- the lock names the last commit at the last start or stop.
+
+So a part that is missing, foreign, older than the rest, or damaged is found, and the start refuses and says
+what was found and what to do. Nothing is written here.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
+from semel.store.directory_lock import Witness
+from semel.store.interface import StoreBroken, StoreDamaged
+from semel.store.journal import paths_in
+from semel.store.journal_frame import short_id
+from semel.store.journal_reading import Frame, first_frame, read_journal
+from semel.store.ledger_opening import LedgerLook, log_of, look_at
+from semel.store.page_checksums import is_damage
+
+LEDGER = "ledger.db"
+CHUNKS = "chunks"
+JOURNAL_BYTES = "journal_bytes"
+OLD_BELOW = "chunks_without_header_below"
+UNPROVEN = "unproven_chunks"
+
+
+class Problem(NamedTuple):
+    """Something that does not belong together, or is damaged."""
+
+    text: str
+    """What was found."""
+    kind: str = ""
+    """``ledger``, ``journal``, or what is wrong with a chunk: ``missing``, ``old``, ``foreign``."""
+    chunk_id: int = 0
+
+
+class Examined(NamedTuple):
+    """What a data directory holds."""
+
+    ledger: LedgerLook | None
+    """None if the directory is new, or the ledger cannot be read."""
+    frames: list[Frame]
+    """What the ledger may not have, oldest first."""
+    flushed: int
+    """Commits up to this one were on the disk, as the journal says."""
+    last_seen: int
+    """The largest commit number that is found anywhere. A new commit needs a larger one."""
+    chunks: list[ChunkOnDisk]
+    problems: list[Problem]
+
+    @property
+    def known(self) -> int:
+        """The last commit that ledger and journal have."""
+        number = 0 if self.ledger is None else self.ledger.commit_number
+        return max(number, self.frames[-1].number) if self.frames else number
+
+    def old_chunks(self) -> OldChunks:
+        """Which chunks have no header because of their age."""
+        if self.ledger is None:
+            return OldChunks()
+        if not self.ledger.store_id:
+            unknown = frozenset(each.chunk_id for each in self.chunks) - self.ledger.chunks.keys()
+            return OldChunks(max((each.chunk_id for each in self.chunks), default=0) + 1, unknown)
+        meta = self.ledger.meta
+        return OldChunks(int(meta.get(OLD_BELOW, "0")), frozenset(json.loads(meta.get(UNPROVEN, "[]"))))
+
+    def notes(self) -> dict[str, str]:
+        """What a ledger should keep of this."""
+        old = self.old_chunks()
+        return {OLD_BELOW: str(old.below), UNPROVEN: json.dumps(sorted(old.unproven))}
+
+    def refuse(self, directory: Path) -> None:
+        """StoreDamaged if there is a problem."""
+        if self.problems:
+            found = "; ".join(problem.text for problem in self.problems[:5])
+            more = f"; and {len(self.problems) - 5} more" if len(self.problems) > 5 else ""
+            raise StoreDamaged(f"the files in {directory} do not belong together: {found}{more}")
+
+
+def examine(
+    directory: Path,
+    witness: Witness | None,
+    *,
+    boot_id: str = "",
+    unflushed_is_lost: bool = False,
+    vfs: str = "",
+) -> Examined:
+    """Look at everything in a data directory. StoreBroken if it is of another version of Semel."""
+    chunks = list(chunks_in(directory / CHUNKS))
+    path = directory / LEDGER
+    try:
+        ledger = look_at(path, vfs=vfs)
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise StoreBroken(f"{path} cannot be read: {error}") from error
+        found = f"{path} is damaged: {error}"
+        return Examined(None, [], 0, 0, chunks, [Problem(found, "ledger")])
+    if ledger is None:
+        return _without_ledger(directory, witness, chunks)
+    problems = [Problem(text, "ledger") for text in ledger.problems]
+    if not ledger.store_id:
+        # Of an older version, which kept no ids: only what must be there can be looked for.
+        problems += _missing(ledger, chunks)
+        return Examined(ledger, [], ledger.synchronised, ledger.commit_number, chunks, problems)
+    problems += _foreign_journal(directory, ledger.store_id)
+    frames, flushed, last_seen = [], ledger.synchronised, ledger.commit_number
+    if ledger.stopped_cleanly:
+        problems += _newer_journal(directory, ledger)
+    else:
+        survived = ledger.has_survived(boot_id, unflushed_is_lost=unflushed_is_lost)
+        read = read_journal(paths_in(directory), ledger.store_id, ledger.synchronised, has_survived=survived)
+        frames, flushed = read.frames, read.flushed
+        last_seen = max(last_seen, read.last_seen)
+        problems += [Problem(text, "journal") for text in _incomplete(directory, ledger)]
+        problems += [Problem(text, "journal") for text in read.problems]
+        problems += _behind(ledger, frames)
+    known = max(ledger.commit_number, frames[-1].number if frames else 0)
+    problems += _older_ledger(ledger, known, witness, chunks)
+    problems += _missing(ledger, chunks)
+    last_seen = max(
+        last_seen,
+        *(chunk.header.number for chunk in chunks if chunk.header is not None),
+        witness.number if witness is not None else 0,
+        0,
+    )
+    return Examined(ledger, frames, flushed, last_seen, chunks, problems)
+
+
+def _without_ledger(directory: Path, witness: Witness | None, chunks: list[ChunkOnDisk]) -> Examined:
+    """A directory without a ledger is new only if nothing in it was ever written by one."""
+    signs = [f"{len(chunks)} chunks with records"] if chunks else []
+    signs += [path.name for path in paths_in(directory) if path.exists()]
+    if witness is not None:
+        signs.append(f"a lock that knows of commit {witness.number}")
+    problems = []
+    if signs:
+        state = "is empty" if (directory / LEDGER).exists() else "is missing"
+        if log_of(directory / LEDGER).exists():
+            signs.append(log_of(directory / LEDGER).name)
+        problems.append(Problem(f"{directory / LEDGER} {state}, and there are {', '.join(signs)}", "ledger"))
+    return Examined(None, [], 0, 0, chunks, problems)
+
+
+def _foreign_journal(directory: Path, store_id: bytes) -> Iterator[Problem]:
+    for path in paths_in(directory):
+        first = first_frame(path)
+        if first is not None and first.owner != short_id(store_id):
+            yield Problem(f"{path} belongs to another store than {LEDGER}", "journal")
+
+
+def _newer_journal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
+    """A ledger that was stopped cleanly has everything. A frame that is newer was written after it."""
+    for path in paths_in(directory):
+        first = first_frame(path)
+        if (
+            first is not None
+            and first.owner == short_id(ledger.store_id)
+            and first.number > ledger.commit_number
+        ):
+            yield Problem(
+                f"{LEDGER} ends with commit {ledger.commit_number}, and {path.name} has commit"
+                f" {first.number}: the ledger is an older copy",
+                "ledger",
+            )
+
+
+def _incomplete(directory: Path, ledger: LedgerLook) -> Iterator[str]:
+    """Files of the journal that the ledger knows to have been there, at their full size."""
+    wanted = int(ledger.meta.get(JOURNAL_BYTES, "0"))
+    for path in paths_in(directory) if wanted else ():
+        if not path.exists():
+            yield f"{path} is missing, and the last process did not stop cleanly"
+        elif path.stat().st_size < wanted:
+            yield f"{path} has {path.stat().st_size} bytes instead of {wanted}"
+
+
+def _behind(ledger: LedgerLook, frames: list[Frame]) -> Iterator[Problem]:
+    """The ledger follows the journal and is never ahead of it."""
+    end = frames[-1].number if frames else ledger.synchronised
+    if end < ledger.commit_number:
+        yield Problem(
+            f"{LEDGER} has followed the journal up to commit {ledger.commit_number}, and the journal ends"
+            f" with commit {end}: it is an older copy, or damaged",
+            "journal",
+        )
+
+
+def _older_ledger(
+    ledger: LedgerLook, known: int, witness: Witness | None, chunks: list[ChunkOnDisk]
+) -> Iterator[Problem]:
+    """What is known elsewhere of commits that neither ledger nor journal has."""
+    if witness is not None and witness.store_id != ledger.store_id:
+        yield Problem(f"{LEDGER} belongs to another store than the lock", "ledger")
+    elif witness is not None and witness.number > known:
+        yield Problem(
+            f"the lock knows of commit {witness.number}, {LEDGER} and journal end with commit {known}:"
+            " they are older copies",
+            "ledger",
+        )
+    for chunk in chunks:
+        header = chunk.header
+        if header is None:
+            continue
+        if header.store_id != ledger.store_id or header.chunk_id != chunk.chunk_id:
+            yield Problem(f"{chunk.path} belongs to another store", "foreign", chunk.chunk_id)
+        elif header.number > known:
+            yield Problem(
+                f"{chunk.path} knows of commit {header.number}, {LEDGER} and journal end with commit {known}:"
+                " they are older copies",
+                "ledger",
+            )
+
+
+def _missing(ledger: LedgerLook, chunks: list[ChunkOnDisk]) -> Iterator[Problem]:
+    """Chunks that rows of the ledger point at, and that are not there, or not as far as they were."""
+    there = {chunk.chunk_id: chunk for chunk in chunks}
+    for chunk_id, end in sorted(ledger.chunks.items()):
+        chunk = there.get(chunk_id)
+        if chunk is None:
+            yield Problem(f"chunk {chunk_id} is missing", "missing", chunk_id)
+            continue
+        reached = 0 if chunk.header is None else min(chunk.header.end, chunk.size)
+        if reached < end:
+            yield Problem(
+                f"{chunk.path} is known to end at byte {reached}, and held {end} bytes: it is cut off,"
+                " an older copy, or its header is damaged",
+                "old",
+                chunk_id,
+            )

@@ -123,6 +123,9 @@ class Settings:
     semel_fetch_waiting_partitions_max: int = _setting(
         250_000, "partitions in Fetch requests that wait, all clients, about 1 KB each; beyond it none waits"
     )
+    semel_fetch_check_crcs: bool = _setting(
+        True, "compare checksums of what is read from disk before it is served; not every client does"
+    )
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "fetch sessions that are remembered")
 
     ssl_certificate_location: str = _setting(
@@ -167,6 +170,9 @@ class Settings:
     semel_chunk_bytes_max: int = _setting(268_435_456, "a chunk is sealed at this size")
     semel_disk_reserve_bytes: int = _setting(
         67_108_864, "produce is refused below this much free disk; reads go on"
+    )
+    semel_scrub_bytes_per_second: int = _setting(
+        2_097_152, "how fast everything at rest is read to compare its checksums, round after round; 0 is off"
     )
     semel_entities_max: int = _setting(100_000, "partitions, producers, groups, offsets kept in memory, each")
     semel_tick_bytes_max: int = _setting(67_108_864, "bytes of batches in one commit")

@@ -86,6 +86,9 @@ class Shelf:
         await self._called("aborted")
         return sorted(found, key=lambda each: each[1])
 
+    async def topic_by_id(self, topic_id: bytes) -> None:
+        return None
+
     async def read(self, places: Sequence[Place]) -> list[bytearray]:
         self.places_read = list(places)
         if self.error is not None:

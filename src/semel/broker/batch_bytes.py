@@ -14,9 +14,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+from crc32c import crc32c
+
 from semel.broker.tail import LEADER_EPOCH
 from semel.store.interface import ChunkStore, Place, StoredBatch
-from semel.wire.records import stamp
+from semel.wire.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, stamp
 
 Piece: TypeAlias = bytearray | memoryview
 """Bytes of one or more batches: a buffer of their own, or a part of one that others share."""
@@ -28,9 +30,10 @@ SPAN_BYTES_MAX: Final = 1024 * 1024
 WASTE_BYTES_MAX: Final = 16 * 1024 * 1024
 """What one fetch may read in gaps; it is let go when the runs are copied out."""
 
-_LENGTH: Final = struct.Struct(">i")
-_LENGTH_AT: Final = 8
-_LENGTH_EXCLUDES: Final = 12
+_CHECKED: Final = struct.Struct(">i4xbI")
+"""Length, leader epoch, magic and checksum of a batch, which lie behind its base offset."""
+_CHECKED_AT: Final = 8
+_COVERED_AT: Final = 21
 
 
 def runs_of(batches: Sequence[StoredBatch]) -> list[Place]:
@@ -99,21 +102,37 @@ def _piece(run: Place, span: Place, buffer: bytearray) -> Piece:
     return memoryview(buffer)[at : at + run.length]
 
 
-def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
-    """Stamp batches in their pieces; False if the bytes are not those batches any more."""
+def count_whole(batches: Sequence[StoredBatch], pieces: Sequence[Piece], *, checks_crc: bool = True) -> int:
+    """How many batches, from the first on, are in their pieces as they were produced.
+
+    Checksums are compared, unless told otherwise: bytes may have changed on the disk, and not every client
+    looks. Otherwise only that these are batches, and of the right length.
+    """
     index, at = 0, 0
-    for batch in batches:
+    for count, batch in enumerate(batches):
         if index < len(pieces) and at == len(pieces[index]):
             index, at = index + 1, 0
         length = batch.place.length
-        if index == len(pieces) or at + length > len(pieces[index]):
-            return False
+        if index == len(pieces) or at + length > len(pieces[index]) or length < HEADER_BYTES:
+            return count
         piece = pieces[index]
-        if _LENGTH.unpack_from(piece, at + _LENGTH_AT)[0] + _LENGTH_EXCLUDES != length:
-            return False
-        stamp(piece, at, batch.base_offset, LEADER_EPOCH)
+        told, magic, checksum = _CHECKED.unpack_from(piece, at + _CHECKED_AT)
+        if told + PREFIX_BYTES != length or magic != MAGIC:
+            return count
+        if checks_crc and crc32c(memoryview(piece)[at + _COVERED_AT : at + length]) != checksum:
+            return count
         at += length
-    return True
+    return len(batches)
+
+
+def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> None:
+    """Stamp batches in their pieces. All of them must be there."""
+    index, at = 0, 0
+    for batch in batches:
+        if at == len(pieces[index]):
+            index, at = index + 1, 0
+        stamp(pieces[index], at, batch.base_offset, LEADER_EPOCH)
+        at += batch.place.length
 
 
 def together(pieces: Sequence[Piece]) -> bytes | bytearray:

@@ -28,10 +28,12 @@ from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop, Done, Outcome
 from semel.broker.compaction_holds import Holds
+from semel.broker.damage import Damage
 from semel.broker.fair_queue import ASKER
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
 from semel.broker.reads import Reads
+from semel.broker.scrub import Scrub
 from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.core.facts import (
@@ -89,11 +91,13 @@ class Broker:
         self.settings = settings
         self.store = store
         self.directory = str(directory) if directory else "memory"
+        self._is_on_disk = directory is not None
         self.metrics = Metrics()
         self.clock = clock or Clock()
         self.slices = Slices()
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
-        self.reads = Reads(store, settings, self.metrics)
+        self.damage = Damage(store, self.metrics)
+        self.reads = Reads(store, settings, self.metrics, self.damage)
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.cluster = Cluster()
         """Of its values only those of features are kept up to date."""
@@ -137,6 +141,8 @@ class Broker:
         await self._begin()
         self._start("commit loop", self._loop.run())
         self._start("housekeeping", self._housekeeping.run())
+        if self.settings.semel_scrub_bytes_per_second > 0 and self._is_on_disk:
+            self._start("scrub", Scrub(self).run())
 
     async def _begin(self) -> None:
         (cluster,) = await self.store.ledger.load([ClusterKey()])

@@ -51,6 +51,8 @@ class Metrics:
         self.batch_bytes = 0
         self.compactions = 0
         self.compacted_bytes = 0
+        self.damaged_batches = 0
+        self.scrubbed_bytes = 0
         self.commands_per_tick = Histogram(COMMANDS)
         self.decide_seconds = Histogram(SECONDS)
         self.commit_seconds = Histogram(SECONDS)

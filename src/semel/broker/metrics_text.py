@@ -43,6 +43,12 @@ def _families(metrics: Metrics) -> Iterable[Metric]:
         ("semel_batch_bytes", "Bytes of batches written to chunks.", metrics.batch_bytes),
         ("semel_compactions", "Steps of compaction that replaced batches.", metrics.compactions),
         ("semel_compacted_bytes", "Bytes that compaction took out of logs.", metrics.compacted_bytes),
+        (
+            "semel_damaged_batches",
+            "How often a batch was met that is damaged on the disk.",
+            metrics.damaged_batches,
+        ),
+        ("semel_scrubbed_bytes", "Bytes of batches that the scrub has read.", metrics.scrubbed_bytes),
     ):
         yield CounterMetricFamily(name, documentation, value=total)
     closed = CounterMetricFamily(

@@ -26,7 +26,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from semel.broker.batch_bytes import Piece, read_batches, stamp_all, together
+from semel.broker.batch_bytes import Piece, count_whole, read_batches, stamp_all, together
+from semel.broker.damage import Damage
 from semel.broker.looks import FetchRange, Look, Looks
 from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
@@ -36,7 +37,7 @@ from semel.broker.waiting import Waiting, gained
 from semel.config import Settings
 from semel.core.facts import BatchAppended, StagedCommitted
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
-from semel.store.interface import Store
+from semel.store.interface import Store, StoredBatch
 
 log = logging.getLogger("semel.reads")
 
@@ -61,7 +62,9 @@ class FetchResult(NamedTuple):
 class Reads:
     """Everything that readers ask for. Lives on the event loop's thread."""
 
-    def __init__(self, store: Store, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, metrics: Metrics, damage: Damage | None = None
+    ) -> None:
         self._store = store
         self._settings = settings
         self._metrics = metrics
@@ -69,6 +72,7 @@ class Reads:
         self._tail = Tail()
         self._looks = Looks(store.ledger, self._views, self._tail)
         self._waiting = Waiting(settings.semel_fetch_waiting_partitions_max)
+        self._damage = damage or Damage(store, metrics)
         self._is_ending = False
         self._search = OffsetSearch(store, self._views)
         self._unflushed: Collection[PartitionKey] = ()
@@ -268,7 +272,6 @@ class Reads:
     async def _settle(self, look: Look, pieces: Sequence[Piece] | None) -> FetchResult:
         """The result of a look that was read, or of another look if this one was overtaken."""
         wanted = look.wanted
-        reason: Exception | str = "rows and bytes disagree"
         looks_left = LOOKS_MAX
         while looks_left:
             newest = await self.partition(wanted.partition)
@@ -279,9 +282,9 @@ class Reads:
             if look.error:
                 return FetchResult(look.error)
             is_overtaken = not _is_as_it_was(look.partition, newest)
-            if pieces is not None and not (is_overtaken or look.is_gone) and stamp_all(look.batches, pieces):
-                look.buffers = [together(pieces)]
-                result = await self._result(look)
+            is_whole = pieces is not None and self._is_whole(look.batches, pieces)
+            if pieces is not None and is_whole and not (is_overtaken or look.is_gone):
+                result = await self._served(look, pieces)
                 if result is not None:
                     return result
                 is_overtaken = True
@@ -291,10 +294,37 @@ class Reads:
             look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
             try:
                 (pieces,) = await read_batches(self._store.chunks, [look.batches])
-            except (LookupError, OSError) as error:
-                pieces, reason = None, error
-        log.error("the bytes at offset %d of %s cannot be read: %s", wanted.offset, wanted.partition, reason)
-        return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
+            except (LookupError, OSError):
+                pieces = None
+        return await self._good_part(look)
+
+    async def _good_part(self, look: Look) -> FetchResult:
+        """What can be served of a look with a damaged batch: all before it; an error if it is the first."""
+        readable = await self._damage.readable(look.batches)
+        wanted = look.wanted
+        if len(readable.batches) < len(look.batches):
+            bad = look.batches[len(readable.batches)]
+            await self._damage.found(wanted.partition, bad, readable.reason)
+        if readable.batches:
+            look.batches = readable.batches
+            look.end_offset = readable.batches[-1].last_offset + 1
+            newest = await self.partition(wanted.partition)
+            if newest is not None and _is_as_it_was(look.partition, newest):
+                result = await self._served(look, readable.pieces)
+                if result is not None:
+                    return result
+        elif not look.batches:
+            log.error("there are no batches at offset %d of %s", wanted.offset, wanted.partition)
+        return FetchResult(readable.error if look.batches else ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _is_whole(self, batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
+        return count_whole(batches, pieces, checks_crc=self._settings.semel_fetch_check_crcs) == len(batches)
+
+    async def _served(self, look: Look, pieces: Sequence[Piece]) -> FetchResult | None:
+        """Batches that are whole, ready to be sent; None if they were overtaken by compaction."""
+        stamp_all(look.batches, pieces)
+        look.buffers = [together(pieces)]
+        return await self._result(look)
 
     async def _result(self, look: Look) -> FetchResult | None:
         """What is told of a look; None if it was overtaken by compaction."""

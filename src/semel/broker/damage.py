@@ -1,0 +1,97 @@
+"""Batches that are in the log and cannot be served: which part can be, and who is told.
+
+A batch whose checksum is wrong, whose bytes are gone, or that the disk cannot read must not hide the good
+ones before it. ``readable`` finds how many of a look's batches can be had from its beginning. What is damaged
+is counted each time it is met, and logged by topic, partition and offset, at a bounded rate: clients ask for
+the same batch again and again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from semel.broker.batch_bytes import Piece, count_whole, read_batches
+from semel.broker.metrics import Metrics
+from semel.core.types import ErrorCode, PartitionKey
+from semel.store.interface import Store, StoredBatch
+
+log = logging.getLogger("semel.damage")
+
+AGAIN_SECONDS: Final = 60.0
+"""How long nothing more is logged of a batch."""
+LOGGED_MAX: Final = 100
+"""Batches of which something is logged within that time."""
+
+
+class Readable(NamedTuple):
+    """The good beginning of some batches."""
+
+    batches: Sequence[StoredBatch]
+    pieces: Sequence[Piece]
+    error: ErrorCode
+    """Why there is not more of it."""
+    reason: str
+
+
+class Damage:
+    """What is damaged, of one broker."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._logged: dict[tuple[PartitionKey, int], float] = {}
+
+    async def readable(self, batches: Sequence[StoredBatch]) -> Readable:
+        """Read as many as can be had, from the first on."""
+        try:
+            (pieces,) = await read_batches(self._store.chunks, [batches])
+        except (LookupError, OSError) as error:
+            if len(batches) <= 1:
+                return Readable((), (), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            # One of them it is: halving finds it in few reads.
+            half = len(batches) // 2
+            first = await self.readable(batches[:half])
+            if len(first.batches) < half:
+                return first
+            second = await self.readable(batches[half:])
+            return second._replace(
+                batches=[*first.batches, *second.batches], pieces=[*first.pieces, *second.pieces]
+            )
+        whole = count_whole(batches, pieces)
+        if whole < len(batches):
+            pieces = _cut(pieces, sum(batch.place.length for batch in batches[:whole]))
+        return Readable(batches[:whole], pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
+
+    async def found(self, key: PartitionKey, batch: StoredBatch, reason: str) -> None:
+        """A batch cannot be served, or should not be."""
+        self._metrics.damaged_batches += 1
+        now = asyncio.get_running_loop().time()
+        logged = self._logged
+        for each in [each for each, at in logged.items() if at + AGAIN_SECONDS <= now]:
+            del logged[each]
+        if (key, batch.base_offset) in logged or len(logged) >= LOGGED_MAX:
+            return
+        logged[key, batch.base_offset] = now
+        topic = await self._store.ledger.topic_by_id(key.topic_id)
+        log.error(
+            "the batch at offsets %d to %d of topic %s partition %d is damaged: %s (chunk %d, byte %d)",
+            batch.base_offset,
+            batch.last_offset,
+            topic.name if topic is not None else key.topic_id.hex(),
+            key.index,
+            reason,
+            batch.place.chunk_id,
+            batch.place.position,
+        )
+
+
+def _cut(pieces: Sequence[Piece], length: int) -> list[Piece]:
+    """The first bytes of some pieces."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        if length <= 0:
+            break
+        kept.append(memoryview(piece)[:length] if len(piece) > length else piece)
+        length -= len(piece)
+    return kept

@@ -88,7 +88,7 @@ def test_every_query_is_described_and_used_and_every_used_one_exists() -> None:
                 # One of two may be chosen by a condition.
                 chosen = node.args[0]
                 named = [chosen.body, chosen.orelse] if isinstance(chosen, ast.IfExp) else [chosen]
-                if name in ("run", "rows", "value", "ManyRows"):
+                if name in ("run", "rows", "each", "value", "ManyRows"):
                     used.update(each.value for each in named if isinstance(each, ast.Constant))
     assert used == set(QUERIES)
 
@@ -116,8 +116,11 @@ def test_many_rows_writes_each_row_once(count: int) -> None:
     writer.close(cleanly=False)
 
 
-NOT_WHILE_CLIENTS_WAIT = ("chunk_references", "synchronise_chunks", "known_chunks", "known_chunks_before_4")
-"""A row for each chunk, and a chunk holds 256 MiB."""
+NOT_WHILE_CLIENTS_WAIT = (
+    *("chunk_references", "synchronise_chunks", "known_chunks", "known_chunks_before_4"),
+    "batches_at_rest",
+)
+"""A row for each chunk, and a chunk holds 256 MiB; and what is asked when no broker runs."""
 
 
 def test_searches_use_keys_and_never_scan() -> None:

@@ -20,6 +20,7 @@ from semel.cli import (
     offsets,
     pipeline,
     produce,
+    repair,
     serve,
     spark_submit,
     topics,
@@ -52,6 +53,8 @@ app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
+app.command("check-storage")(repair.check_storage)
+app.command("repair")(repair.repair)
 app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)
 
 
@@ -108,5 +111,8 @@ def _end_wrong_usage(error: Any) -> NoReturn:
 
 def _is_expected(error: Exception) -> bool:
     from semel.client.errors import ClientError, KafkaError, ProtocolError
+    from semel.store.interface import StoreBroken, StoreFull, StoreLocked
 
-    return isinstance(error, KafkaError | ClientError | ProtocolError | OSError)
+    return isinstance(
+        error, KafkaError | ClientError | ProtocolError | OSError | StoreBroken | StoreLocked | StoreFull
+    )

@@ -62,6 +62,11 @@ class DirectoryLock:
         files.flush(self._descriptor)
         self.witness = witness
 
+    def forget(self) -> None:
+        """Keep no witness any more: the ledger is another one from now on."""
+        os.ftruncate(self._descriptor, _OWNER_BYTES)
+        self.witness = None
+
     def release(self) -> None:
         """Let another process have the directory."""
         if self._descriptor >= 0:

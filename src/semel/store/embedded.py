@@ -26,6 +26,7 @@ Closing is a clean stop, and equal to kill -9 in what is there afterwards.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,8 +35,9 @@ from typing import Final
 from semel.config import Settings
 from semel.core.types import Buffer, Fact
 from semel.store.directory_lock import DirectoryLock, Witness
-from semel.store.examination import CHUNKS, JOURNAL_BYTES, LEDGER, examine
-from semel.store.files import Files
+from semel.store.examination import CHUNKS, JOURNAL_BYTES, LEDGER, LOST, examine
+from semel.store.files import Files, tighten
+from semel.store.files import boot_id as _boot_id
 from semel.store.following import Commit, Following
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.journal import FRAME_BYTES_MAX, Journal
@@ -46,12 +48,10 @@ from semel.store.recovery import recover, write_log_again
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.worker import Fuse, Worker
 
+log = logging.getLogger("semel.store")
+
 JOURNALED_BYTES_MAX: Final = 256 * 1024
 """Batches of one commit that are written to the journal. More would be written twice for little gain."""
-LOST: Final = "journal.lost"
-"""A file that says: a flush failed, so that what was answered early may be lost though the system lives."""
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class EmbeddedStore:
@@ -289,11 +289,12 @@ class EmbeddedStore:
 
 
 async def open_store(
-    directory: Path | None, settings: Settings, *, files: Files | None = None
+    directory: Path | None, settings: Settings, *, files: Files | None = None, accepts: bool = False
 ) -> EmbeddedStore:
     """Open the store in a directory, which is made if it is not there, or a new one in memory (None).
 
-    StoreLocked if another process has the directory. ``files`` is the way to the disk, for tests.
+    StoreLocked if another process has the directory. StoreDamaged if its parts do not belong together, or
+    one is damaged; ``accepts`` goes on with what there is (``repair``). ``files`` is the way to the disk.
     """
     files = files or Files()
     fuse = Fuse()
@@ -304,22 +305,32 @@ async def open_store(
     try:
         files.make_directory(directory)
         lock = DirectoryLock(directory)
+        if left := tighten(directory):
+            log.warning("others may read %s, and its mode cannot be changed", left[0])
     except BaseException:
         worker.stop()
         raise
     try:
-        return await _open_in(directory, settings, files, worker, fuse, lock)
+        return await _open_in(directory, settings, files, worker, fuse, lock, accepts)
     except BaseException:
         lock.release()
         raise
 
 
 async def _open_in(
-    directory: Path, settings: Settings, files: Files, worker: Worker, fuse: Fuse, lock: DirectoryLock
+    directory: Path,
+    settings: Settings,
+    files: Files,
+    worker: Worker,
+    fuse: Fuse,
+    lock: DirectoryLock,
+    accepts: bool,
 ) -> EmbeddedStore:
     lost = directory / LOST
     try:
-        examined = examine(directory, lock.witness, boot_id=_boot_id(), unflushed_is_lost=lost.exists())
+        examined = examine(directory, lock.witness, boot_id=_boot_id())
+        if accepts:
+            examined = examined.accepted()
         examined.refuse(directory)
         write_log_again(log_of(directory / LEDGER), files)
     except OSError as error:
@@ -371,11 +382,3 @@ async def _open_in(
         await chunks.close()
         raise
     return EmbeddedStore(ledger, chunks, worker, fuse, lock, journal, directory, files)
-
-
-def _boot_id() -> str:
-    """What names this start of the operating system; empty where it does not say."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -20,6 +20,7 @@ import apsw
 
 from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
 from semel.store.directory_lock import Witness
+from semel.store.files import boot_id as this_boot
 from semel.store.interface import StoreBroken, StoreDamaged
 from semel.store.journal import paths_in
 from semel.store.journal_frame import short_id
@@ -29,6 +30,8 @@ from semel.store.page_checksums import is_damage
 
 LEDGER = "ledger.db"
 CHUNKS = "chunks"
+LOST = "journal.lost"
+"""A file that says: a flush failed, so that what was answered early may be lost though the system lives."""
 JOURNAL_BYTES = "journal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
@@ -57,6 +60,12 @@ class Examined(NamedTuple):
     """The largest commit number that is found anywhere. A new commit needs a larger one."""
     chunks: list[ChunkOnDisk]
     problems: list[Problem]
+    is_accepted: bool = False
+    """Whether somebody decided to go on, whatever the problems were."""
+
+    def accepted(self) -> "Examined":
+        """The same for whoever goes on with what there is."""
+        return self._replace(problems=[], is_accepted=True)
 
     @property
     def known(self) -> int:
@@ -72,7 +81,10 @@ class Examined(NamedTuple):
             unknown = frozenset(each.chunk_id for each in self.chunks) - self.ledger.chunks.keys()
             return OldChunks(max((each.chunk_id for each in self.chunks), default=0) + 1, unknown)
         meta = self.ledger.meta
-        return OldChunks(int(meta.get(OLD_BELOW, "0")), frozenset(json.loads(meta.get(UNPROVEN, "[]"))))
+        unproven = frozenset(json.loads(meta.get(UNPROVEN, "[]")))
+        if self.is_accepted:
+            unproven |= frozenset(each.chunk_id for each in self.chunks) - self.ledger.chunks.keys()
+        return OldChunks(int(meta.get(OLD_BELOW, "0")), unproven)
 
     def notes(self) -> dict[str, str]:
         """What a ledger should keep of this."""
@@ -91,8 +103,7 @@ def examine(
     directory: Path,
     witness: Witness | None,
     *,
-    boot_id: str = "",
-    unflushed_is_lost: bool = False,
+    boot_id: str | None = None,
     vfs: str = "",
 ) -> Examined:
     """Look at everything in a data directory. StoreBroken if it is of another version of Semel."""
@@ -117,7 +128,9 @@ def examine(
     if ledger.stopped_cleanly:
         problems += _newer_journal(directory, ledger)
     else:
-        survived = ledger.has_survived(boot_id, unflushed_is_lost=unflushed_is_lost)
+        survived = ledger.has_survived(
+            this_boot() if boot_id is None else boot_id, unflushed_is_lost=(directory / LOST).exists()
+        )
         read = read_journal(paths_in(directory), ledger.store_id, ledger.synchronised, has_survived=survived)
         frames, flushed = read.frames, read.flushed
         last_seen = max(last_seen, read.last_seen)

@@ -20,6 +20,7 @@ IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names el
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 """What is in a data directory is for the user who runs the broker, and nobody else."""
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _KEEP_SIZE: Final = 0x01
 _PUNCH_HOLE: Final = 0x02
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -185,3 +186,29 @@ class OpenFiles:
         file.forgotten = True
         if not file.readers:
             os.close(file.descriptor)
+
+
+def boot_id() -> str:
+    """What names this start of the operating system; empty where it does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def tighten(directory: Path) -> list[Path]:
+    """Take the rights of others from a data directory and the store's files; what could not be changed.
+
+    Nothing else in the directory is touched. What belongs to another user cannot be changed.
+    """
+    left: list[Path] = []
+    patterns = ("lock", "ledger.db*", "journal*", "chunks", "chunks/*.chunk")
+    for path in [directory, *(path for pattern in patterns for path in directory.glob(pattern))]:
+        wanted = DIRECTORY_MODE if path.is_dir() else FILE_MODE
+        try:
+            if path.is_symlink() or not path.stat().st_mode & 0o077:
+                continue
+            path.chmod(wanted)
+        except OSError:
+            left.append(path)
+    return left

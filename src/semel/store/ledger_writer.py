@@ -253,6 +253,20 @@ class LedgerWriter:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
 
+    def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
+        """Expect nothing of chunks that are gone, nor of how far others are on the disk. StoreFull."""
+        self._flush_or_not(True)
+        try:
+            self._begin()
+            for chunk_id in gone:
+                self._sql.run("forget_chunk", (chunk_id,))
+            for chunk_id in unsure:
+                self._sql.run("forget_end", (chunk_id,))
+            self._end()
+        except apsw.FullError as error:
+            self._undo()
+            raise StoreFull(f"there is no room for the ledger: {error}") from error
+
     def _begin(self) -> None:
         """Begin a transaction.
 

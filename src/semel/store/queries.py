@@ -8,7 +8,7 @@ out.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +55,10 @@ class Statements:
     def rows(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Everything that a query returns."""
         return self.connection.execute(QUERIES[name], bindings).fetchall()
+
+    def each(self, name: str) -> Iterator[Any]:
+        """What a query returns, row by row: for more of them than memory should hold."""
+        yield from self.connection.execute(QUERIES[name])
 
     def value(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
         """The one value that a query returns."""

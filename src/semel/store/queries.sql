@@ -257,6 +257,33 @@ SELECT chunk_id, synchronised_end FROM chunks;
 -- The same in a ledger of an older version, which does not know how far.
 SELECT chunk_id, 0 FROM chunks;
 
+-- name: forget_chunk
+-- A chunk whose file is not there or not this store's. What rows point at in it cannot be read any more.
+DELETE FROM chunks WHERE chunk_id = ?;
+
+-- name: forget_end
+-- Nothing is known any more of how far a chunk is on the disk.
+UPDATE chunks SET synchronised_end = 0, end_position = 0 WHERE chunk_id = ?;
+
+-- name: check_pages
+-- Reads every page and says what is wrong with the tables; ok if nothing is.
+PRAGMA integrity_check(100);
+
+-- name: batches_at_rest
+-- All batches that can still be read, also staged ones, in the order in which they lie in the chunks.
+SELECT topics.name, partitions.partition_index, batches.base_offset, batches.last_offset,
+    batches.chunk_id, batches.position, batches.length
+FROM batches
+JOIN partitions ON partitions.partition_id = batches.partition_id
+JOIN topics ON topics.topic_id = partitions.topic_id
+WHERE batches.last_offset >= partitions.log_start_offset
+UNION ALL
+SELECT topics.name, partitions.partition_index, -1, -1, staged.chunk_id, staged.position, staged.length
+FROM staged
+JOIN partitions ON partitions.partition_id = staged.partition_id
+JOIN topics ON topics.topic_id = partitions.topic_id
+ORDER BY 5, 6;
+
 -- name: take_from_chunk
 -- Counts bytes that no row points at any more.
 UPDATE chunks SET live_bytes = live_bytes - ? WHERE chunk_id = ?;

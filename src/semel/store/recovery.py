@@ -58,7 +58,7 @@ def write_log_again(path: Path, files: Files) -> None:
 
 def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> None:
     """Bring ledger and chunks up to the journal, durably. On the writer's thread. StoreDamaged."""
-    if ledger.identity.stopped_cleanly:
+    if ledger.identity.stopped_cleanly and examined.last_seen <= ledger.commit_number:
         return
     for frame in examined.frames:
         _write_again(chunks, frame)
@@ -66,7 +66,7 @@ def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> No
     places: list[Place] = []
     for frame in examined.frames:
         if frame.batches is None and not _write_large_again(chunks, frame.places):
-            if frame.number <= max(ledger.commit_number, examined.flushed):
+            if frame.number <= max(ledger.commit_number, examined.flushed) and not examined.is_accepted:
                 raise StoreDamaged(_lost_batches(frame))
             break
         if frame.number > ledger.commit_number:

@@ -232,6 +232,10 @@ class SqliteLedger:
         await self._caught_up()
         return await self._worker.run(lambda: self._fuse.guard(self._writer.chunk_references))
 
+    async def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
+        """Expect nothing any more of chunks that are gone, or of how far others are on the disk."""
+        await self._worker.run(lambda: self._fuse.guard(self._writer.forget_chunks, gone, unsure))
+
     async def close(self) -> None:
         """Let go of files and threads. A stop, if nothing broke, is marked as clean."""
         if self._closed:

@@ -1,0 +1,121 @@
+"""`semel check-storage` and `semel repair`: what is on the disk, when no broker has it open."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from semel.cli.options import Json
+from semel.cli.output import say, show, show_json
+
+if TYPE_CHECKING:
+    from semel.store.repair import Plan
+
+FOUND = 1
+
+Directory = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A data directory that no broker has open.", exists=True, file_okay=False
+    ),
+]
+
+
+def check_storage(directory: Directory, as_json: Json = False) -> None:
+    """Read everything in a data directory and compare its checksums. Changes nothing.
+
+    Says whether ledger, journal and chunks belong together, and names every batch that is damaged by topic,
+    partition and offsets. A broker that runs does the same slowly in the background (the scrub).
+
+    Try:  semel check-storage ./log
+
+    Exit codes: 0 all is well; 1 something is damaged, or the directory is in use; 2 wrong usage.
+    """
+    from semel.store.check_storage import check_storage as check
+
+    checked = check(directory, lambda done, total: say(f"{done >> 20} of {max(total, done) >> 20} MiB"))
+    if as_json:
+        show_json(
+            {
+                "problems": checked.problems,
+                "batches": checked.batches,
+                "batch_bytes": checked.batch_bytes,
+                "damaged": [
+                    {
+                        "topic": each.topic,
+                        "partition": each.partition,
+                        "base_offset": each.base_offset,
+                        "last_offset": each.last_offset,
+                        "reason": each.reason,
+                    }
+                    for each in checked.damaged
+                ],
+            }
+        )
+    else:
+        for problem in checked.problems:
+            show(problem)
+        for each in checked.damaged:
+            show(str(each))
+        show(
+            f"{checked.batches} batches, {checked.batch_bytes} bytes; {len(checked.damaged)} damaged batches,"
+            f" {len(checked.problems)} other problems."
+        )
+    if not checked.is_sound:
+        raise typer.Exit(FOUND)
+
+
+def repair(
+    directory: Directory,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it. Without this, only say what would be done.")
+    ] = False,
+    salvage: Annotated[
+        bool,
+        typer.Option(
+            "--salvage",
+            help="Give up the ledger: make a new one over the chunks. Topics, offsets and groups are lost.",
+        ),
+    ] = False,
+) -> None:
+    """Go on with a data directory that the broker refuses to start with, and say what is lost by that.
+
+    First try to put back what is missing: a copy of the whole directory is better than any repair. Without
+    --apply nothing is changed. Files that are not used any more are renamed, never deleted.
+
+    Try:  semel repair ./log
+
+    Exit codes: 0 nothing is wrong, or it was repaired; 1 something is wrong, or the directory is in use; 2
+    wrong usage.
+    """
+    from semel.store import repair as repairing
+
+    plan = repairing.plan(directory)
+    if not plan.problems and not salvage:
+        show("Nothing is wrong: ledger, journal and chunks belong together.")
+        return
+    _tell(plan)
+    if not apply:
+        show(f"Nothing was changed. To do it: semel repair {directory} --apply{_flag(plan)}")
+        raise typer.Exit(FOUND)
+    if salvage:
+        found = repairing.salvage(directory)
+        show(f"Salvaged {found.records} records in {found.batches} batches of {found.chunks} chunks.")
+        return
+    if plan.needs_salvage:
+        show("Nothing was changed: without a ledger only --salvage is left.")
+        raise typer.Exit(FOUND)
+    asyncio.run(repairing.carry_out(directory))
+    show("Repaired. Start the broker, and see 'semel check-storage' for batches that are damaged.")
+
+
+def _tell(plan: "Plan") -> None:
+    for problem in plan.problems:
+        show(f"Found: {problem}.")
+    for action in plan.actions:
+        show(f"  {action}")
+
+
+def _flag(plan: "Plan") -> str:
+    return " --salvage" if plan.needs_salvage else ""

@@ -1,0 +1,138 @@
+"""Everything at rest in a data directory that no broker has open: does it belong together, and is it whole?
+
+Reads every page of the ledger and every batch that a row points at, and compares their checksums. Changes
+nothing. What the journal still holds is not looked for in the chunks: a start writes it there again.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import apsw
+
+from semel.store.chunk_header import path_of
+from semel.store.directory_lock import DirectoryLock
+from semel.store.examination import CHUNKS, LEDGER, Examined, examine
+from semel.store.interface import Place
+from semel.store.ledger_opening import open_reader
+from semel.store.queries import Statements
+from semel.wire.batch import MAGIC, has_valid_crc, read_header
+from semel.wire.errors import ProtocolError
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many are read."""
+
+PROGRESS_BYTES: Final = 8 * 1024 * 1024
+
+
+class DamagedBatch(NamedTuple):
+    """A batch that cannot be served."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    """-1 for a batch of an open transaction that has no offset yet."""
+    last_offset: int
+    place: Place
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"chunk {self.place.chunk_id}, byte {self.place.position}"
+        if self.base_offset < 0:
+            return f"{self.topic}-{self.partition}, staged: {self.reason} ({where})"
+        offsets = f"offsets {self.base_offset} to {self.last_offset}"
+        return f"{self.topic}-{self.partition}, {offsets}: {self.reason} ({where})"
+
+
+class Checked(NamedTuple):
+    """What was found."""
+
+    problems: list[str]
+    """What does not belong together, and what is wrong with the ledger."""
+    batches: int
+    batch_bytes: int
+    damaged: list[DamagedBatch]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems and not self.damaged
+
+
+def check_storage(directory: Path, progress: Progress = lambda done, total: None) -> Checked:
+    """Look at everything in a data directory. StoreLocked, StoreBroken, OSError."""
+    lock = DirectoryLock(directory)
+    try:
+        examined = examine(directory, lock.witness)
+        problems = [problem.text for problem in examined.problems]
+        if examined.ledger is None:
+            return Checked(problems or [f"there is no ledger in {directory}"], 0, 0, [])
+        return _check(directory, examined, problems, progress)
+    finally:
+        lock.release()
+
+
+def _check(directory: Path, examined: Examined, problems: list[str], progress: Progress) -> Checked:
+    journaled = {place for frame in examined.frames if frame.batches for place in frame.places}
+    connection = open_reader(directory / LEDGER)
+    damaged: list[DamagedBatch] = []
+    batches = done = told = 0
+    reader = _Reader(directory / CHUNKS)
+    try:
+        sql = Statements(connection)
+        problems += [f"{LEDGER}: {text}" for (text,) in sql.rows("check_pages") if text != "ok"]
+        total = sum(live_bytes for _, live_bytes in sql.rows("chunk_references"))
+        for topic, partition, base_offset, last_offset, *where in sql.each("batches_at_rest"):
+            place = Place(*where)
+            reason = None if place in journaled else reader.wrong_with(place)
+            batches += 1
+            done += place.length
+            if reason is not None:
+                damaged.append(DamagedBatch(topic, partition, base_offset, last_offset, place, reason))
+            if done - told >= PROGRESS_BYTES:
+                told = done
+                progress(done, total)
+    except apsw.Error as error:
+        problems.append(f"{LEDGER}: {error}")
+    finally:
+        reader.close()
+        connection.close(True)
+    return Checked(problems, batches, done, damaged)
+
+
+class _Reader:
+    """Reads batches. They come in the order of chunks, so one file is open at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._chunk_id = self._descriptor = -1
+
+    def wrong_with(self, place: Place) -> str | None:
+        """What is wrong with the batch at a place; None if nothing is."""
+        try:
+            self._open(place.chunk_id)
+            data = os.pread(self._descriptor, place.length, place.position)
+        except OSError as error:
+            return str(error)
+        if len(data) < place.length:
+            return "its bytes are gone"
+        try:
+            header = read_header(data)
+        except ProtocolError as error:
+            return str(error)
+        if header.length != place.length or header.magic != MAGIC:
+            return "there is something else in its place"
+        return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._chunk_id = self._descriptor = -1
+
+    def _open(self, chunk_id: int) -> None:
+        if chunk_id != self._chunk_id:
+            self.close()
+            self._descriptor = os.open(path_of(self._directory, chunk_id), os.O_RDONLY | os.O_CLOEXEC)
+            self._chunk_id = chunk_id

@@ -1,0 +1,205 @@
+"""Repair: the plan changes nothing, carrying it out gives up what it says, salvage brings records back."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stored import EVERYTHING, SETTINGS, Book, opened
+
+from semel.core.types import PartitionKey
+from semel.store.check_storage import check_storage
+from semel.store.chunk_header import chunks_in
+from semel.store.embedded import open_store
+from semel.store.interface import StoreDamaged, StoreLocked
+from semel.store.repair import batches_in, carry_out, plan, salvage
+
+COMMITS = 12
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Book:
+    """A directory that was stopped, and one that was killed after its last four commits."""
+
+    async def fill() -> Book:
+        book = Book()
+        async with opened(tmp_path / "stopped") as store:
+            await book.begin(store)
+            for _ in range(COMMITS - 4):
+                await book.commit(store)
+            await store.synchronise()
+            for _ in range(4):
+                await book.commit(store)
+            await store.ledger.topics()
+            shutil.copytree(tmp_path / "stopped", tmp_path / "killed")
+        return book
+
+    return asyncio.run(fill())
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.stat().st_size and path.name not in ("lock", "ledger.db-shm")
+    }
+
+
+async def _planned(directory: Path) -> Any:
+    """What would be done; and nothing was."""
+    before = _files(directory)
+    with pytest.raises(StoreDamaged):
+        await open_store(directory, SETTINGS)
+    planned = plan(directory)
+    assert planned.problems
+    assert _files(directory) == before
+    return planned
+
+
+async def test_nothing_is_done_where_nothing_is_wrong(tmp_path: Path, made: Book) -> None:
+    for name in ("stopped", "killed"):
+        assert plan(tmp_path / name).problems == []
+        assert (await carry_out(tmp_path / name)).problems == []
+        checked = check_storage(tmp_path / name)
+        assert checked.is_sound, checked
+        assert checked.batches == 2 * COMMITS
+        async with opened(tmp_path / name) as store:
+            with pytest.raises(StoreLocked):
+                plan(tmp_path / name)
+            with pytest.raises(StoreLocked):
+                check_storage(tmp_path / name)
+            assert await made.check(store) == COMMITS
+
+
+async def test_a_damaged_journal_is_left_at_the_last_good_frame(tmp_path: Path, made: Book) -> None:
+    directory = tmp_path / "killed"
+    # The ledger as it was before it followed, so that only the journal knows the last commits.
+    path = directory / "journal-0"
+    data = bytearray(path.read_bytes())
+    at = data.index(made.batches[COMMITS - 2][0][:50])
+    data[at] ^= 1
+    path.write_bytes(data)
+    (directory / "ledger.db-wal").unlink()
+    planned = await _planned(directory)
+    assert not planned.needs_salvage
+    assert any("the journal lacks commit" in problem for problem in planned.problems)
+    assert any("lost by that: at least" in action for action in planned.actions)
+    await carry_out(directory)
+    async with opened(directory) as store:
+        assert await made.check(store) == COMMITS - 2
+        del made.batches[COMMITS - 2 :]
+        await made.commit(store)
+        assert await made.check(store) == COMMITS - 1
+    async with opened(directory) as store:
+        assert await made.check(store) == COMMITS - 1
+
+
+async def test_without_a_journal_the_ledger_goes_on(tmp_path: Path, made: Book) -> None:
+    directory = tmp_path / "killed"
+    for path in directory.glob("journal-*"):
+        path.unlink()
+    await _planned(directory)
+    await carry_out(directory)
+    async with opened(directory) as store:
+        # It had followed all of it.
+        assert await made.check(store) == COMMITS
+
+
+async def test_an_older_ledger_goes_on_and_unknown_chunks_are_kept(tmp_path: Path, made: Book) -> None:
+    older, directory = tmp_path / "older", tmp_path / "stopped"
+    shutil.copytree(directory, older)
+    async with opened(directory) as store:
+        await made.commit(store)
+    for path in directory.glob("ledger.db*"):
+        path.unlink()
+    for path in older.glob("ledger.db*"):
+        shutil.copy(path, directory)
+    planned = await _planned(directory)
+    assert any("never delete" in action for action in planned.actions)
+    chunks = sorted((directory / "chunks").iterdir())
+    await carry_out(directory)
+    del made.batches[COMMITS:]
+    async with opened(directory) as store:
+        assert await made.check(store) == COMMITS
+        await made.commit(store)
+        await store.sweep_orphans()
+        assert set(chunks) <= set((directory / "chunks").iterdir())
+    async with opened(directory) as store:
+        assert await made.check(store) == COMMITS + 1
+
+
+@pytest.mark.parametrize("name", ["stopped", "killed"])
+@pytest.mark.parametrize("spoil", ["missing", "cut off", "foreign"])
+async def test_without_a_chunk_the_rest_goes_on(tmp_path: Path, made: Book, name: str, spoil: str) -> None:
+    directory = tmp_path / name
+    (chunk,) = (directory / "chunks").iterdir()
+    if spoil == "missing":
+        chunk.unlink()
+    elif spoil == "cut off":
+        chunk.write_bytes(chunk.read_bytes()[:2_000])
+    else:
+        shutil.copy(chunk, chunk.with_name(f"{2:016d}.chunk"))
+    planned = await _planned(directory)
+    assert not planned.needs_salvage
+    await carry_out(directory)
+    for _ in range(2):
+        async with opened(directory) as store:
+            (topic,) = await store.ledger.topics()
+            rows = await store.ledger.find_batches(PartitionKey(topic.topic_id, 0), 0, **EVERYTHING)
+            assert len(rows) == COMMITS
+    checked = check_storage(directory)
+    assert not checked.problems
+    if spoil == "foreign":
+        assert not checked.damaged
+        assert chunk.with_name(f"{2:016d}.chunk.aside-1").exists()
+    else:
+        assert 0 < len(checked.damaged) <= 2 * COMMITS
+        assert "offsets" in str(checked.damaged[0])
+
+
+@pytest.mark.parametrize("name", ["stopped", "killed"])
+async def test_without_a_ledger_records_are_salvaged(tmp_path: Path, made: Book, name: str) -> None:
+    directory = tmp_path / name
+    for path in directory.glob("ledger.db*"):
+        path.unlink()
+    planned = await _planned(directory)
+    assert planned.needs_salvage
+    await carry_out(directory)
+    assert not (directory / "ledger.db").exists()
+    found = salvage(directory)
+    assert (found.chunks, found.batches) == (1, 2 * COMMITS)
+    for _ in range(2):
+        async with opened(directory) as store:
+            (topic,) = await store.ledger.topics()
+            assert (topic.name, topic.partitions) == ("salvaged", 1)
+            rows = await store.ledger.find_batches(PartitionKey(topic.topic_id, 0), 0, **EVERYTHING)
+            data = await store.chunks.read([row.place for row in rows])
+            wanted = [bytes(each) for commit in made.batches for each in commit]
+            assert sorted(map(bytes, data)) == sorted(wanted)
+            assert await store.sweep_orphans() == []
+    assert check_storage(directory).is_sound
+
+
+async def test_a_damaged_batch_is_named_and_stepped_over(tmp_path: Path, made: Book) -> None:
+    directory = tmp_path / "stopped"
+    (chunk,) = chunks_in(directory / "chunks")
+    data = bytearray(chunk.path.read_bytes())
+    at = data.index(bytes(made.batches[3][1])[61:])
+    data[at] ^= 4
+    chunk.path.write_bytes(data)
+    checked = check_storage(directory)
+    assert (len(checked.damaged), checked.problems) == (1, [])
+    assert "offsets 3 to 3: its checksum is wrong (chunk 1, byte" in str(checked.damaged[0])
+    assert sum(1 for _ in batches_in(chunk)) == 2 * COMMITS - 1
+
+
+async def test_a_flipped_bit_in_the_ledger_is_found(tmp_path: Path, made: Book) -> None:
+    """A changed offset in a row would be served as if it were the truth."""
+    path = tmp_path / "stopped" / "ledger.db"
+    data = bytearray(path.read_bytes())
+    for at in range(4_096 + 50, len(data), 4_096):
+        changed = bytearray(data)
+        changed[at] ^= 2
+        path.write_bytes(changed)
+        assert not check_storage(tmp_path / "stopped").is_sound, at

@@ -11,6 +11,7 @@ from semel.handlers import served
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import FIRST_OWN_KEY
 from semel.wire.spec import members
+from tools.limits import limits_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -28,6 +29,8 @@ the directory as a whole. The ledger is some milliseconds behind the journal.
 On a machine with few cores that busy clients share, let the broker go first: `nice -n -15 semel serve …` (it needs the right to) or
 `Nice=-15` in a service. A producer of large batches never lets its cores idle, and the broker's threads then wait for one at every step: on
 two cores, priority alone made such a producer 40 % faster. Transactions gain nothing from it.
+
+What clients can take of the broker is bounded: [limits](limits.md) lists every limit and what a client gets beyond it.
 
 Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` for a load balancer.
 
@@ -252,6 +255,7 @@ def generated() -> dict[Path, str]:
         DOCS / "operating.md": OPERATING.format(settings=settings_table(), configs=configs_table()),
         DOCS / "protocol.md": PROTOCOL.format(apis=apis_table(), own=own_tables()),
         DOCS / "transactions.md": transactions_page(),
+        DOCS / "limits.md": limits_page(),
     }
 
 

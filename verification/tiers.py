@@ -12,6 +12,7 @@ from verification import (
     chaos,
     checking,
     fuzzing,
+    legal,
     machines,
     named,
     pipeline_kills,
@@ -138,6 +139,15 @@ def fuzz(count: int) -> Iterator[Found]:
     yield Found("failures by them", len(failures), 0, "", told)
 
 
+def legal_requests(count: int) -> Iterator[Found]:
+    """Requests that are legal and take as much as they may."""
+    ran = legal.run(count)
+    seeds = _seeds([ran.seeds])
+    yield Found("legal requests at the limits", ran.requests, count, seeds, f"longest pause: {ran.longest}")
+    told = "; ".join(f"{each.seed} {each.request}: {each.what}" for each in ran.failures[:3])
+    yield Found("pauses of the event loop by them", len(ran.failures), 0, seeds, told)
+
+
 def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
     def check(count: int) -> Iterator[Found]:
         ran = run(count)
@@ -191,6 +201,7 @@ CHECKS: Final = {
     "rules": Check(rules, (20_000, 100_000, 2_000_000)),
     "power": Check(power, (3_000, 50_000, 500_000)),
     "fuzz": Check(fuzz, (100_000, 500_000, 10_000_000)),
+    "legal": Check(legal_requests, (100, 2_000, 20_000)),
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),
     "pipeline": Check(pipeline, (4, 100, 500), waits=True),
     "world": Check(world, (5, 100, 1_000), waits=True),

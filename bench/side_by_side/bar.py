@@ -6,7 +6,8 @@ from dataclasses import replace
 from bench.figures import Estimate, median_of, ratio_of
 from bench.results import Results
 from bench.rows import Row
-from bench.side_by_side import bulk, overhead, stall, starting, transactions, visibility
+from bench.side_by_side import bulk, neighbours, overhead, stall, starting, transactions, visibility
+from bench.side_by_side.attacks import ATTACKS
 from bench.side_by_side.measuring import counted
 from bench.side_by_side.transactions import BAR_RECORDS, JAVA, LIBRDKAFKA, OURS, PARTITIONS, Transaction
 from bench.subjects import Kafka, Mock, Semel
@@ -18,6 +19,8 @@ P99_OF_KAFKA = 0.25
 SECOND_FORM_OVER_KAFKA = 3.0
 EIGHT_OVER_KAFKA = 2.0
 OVERHEAD_MAX = 0.30
+NOISE_MAX, NOISE_MS_MAX = 10.0, 250.0
+"""How much longer a request may take beside clients that take all they can get."""
 READY_OF_KAFKA, MEMORY_OF_KAFKA = 0.1, 0.2
 
 
@@ -30,6 +33,7 @@ def rows(results: Results) -> list[Row]:
         *_bulk(results),
         *_pipeline(results),
         *_starting(results),
+        *_neighbours(results),
     ]
 
 
@@ -155,6 +159,22 @@ def _starting(results: Results) -> list[Row]:
         what = f"{metric}, over kafka's"
         where = ("starting", cell, metric)
         found += _ratio(results, what, where, target, Kafka.name, higher_is_better=False)
+    return found
+
+
+def _neighbours(results: Results) -> list[Row]:
+    alone = results.find("neighbours", neighbours.ALONE, Semel.name, neighbours.P99)
+    found: list[Row] = []
+    for attack in ATTACKS:
+        label = neighbours.Beside(attack).label
+        beside = results.find("neighbours", label, Semel.name, neighbours.P99)
+        if alone is None or beside is None:
+            continue
+        both = f"{statistics.median(beside.values):,.4g} and {statistics.median(alone.values):,.4g} ms"
+        ratio = ratio_of(beside.values, alone.values)
+        what = f"a producer {label}: p99"
+        found.append(_row(f"{what}, over alone", ratio, NOISE_MAX, both, higher_is_better=False))
+        found.append(_row(f"{what}, in ms", median_of(beside.values), NOISE_MS_MAX, higher_is_better=False))
     return found
 
 

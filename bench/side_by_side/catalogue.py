@@ -6,6 +6,7 @@ from bench.side_by_side.bulk import Bulks
 from bench.side_by_side.growth import Growth
 from bench.side_by_side.loop import Loop
 from bench.side_by_side.measuring import Workload
+from bench.side_by_side.neighbours import Neighbours
 from bench.side_by_side.overhead import Overhead
 from bench.side_by_side.pipeline import Pipeline
 from bench.side_by_side.requests import Requests
@@ -21,6 +22,7 @@ WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Stall,
     Bulks,
     Requests,
+    Neighbours,
     Loop,
     Pipeline,
     Starting,

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from semel.core.facts import DURABLE, SessionChanged, SpeakerChanged
+from semel.config import Settings
+from semel.core.facts import DURABLE, GroupGathered, SessionChanged, SpeakerChanged
 from semel.core.state import APPLY
 from semel.handlers import HANDLERS, produce
 from semel.wire.messages import APIS
 from tools.docs import generated
+from tools.limits import NO_LIMITS, REQUEST, SHARED, STORED
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -60,7 +62,7 @@ def test_a_handler_says_which_versions_it_serves(key: int) -> None:
 
 
 def test_every_fact_can_be_applied() -> None:
-    assert set(APPLY) == {*DURABLE, SessionChanged, SpeakerChanged}
+    assert set(APPLY) == {*DURABLE, GroupGathered, SessionChanged, SpeakerChanged}
 
 
 def test_adr_numbers_are_consecutive() -> None:
@@ -88,6 +90,13 @@ def test_code_words_of_the_glossary_are_in_the_code() -> None:
         if len(cells) == 6:
             for word in re.findall(r"`(\w+)`", cells[3]):
                 assert re.search(rf"\b{word}\b", code), f"{word} is in the glossary and not in the code"
+
+
+def test_every_setting_with_a_maximum_is_on_the_page_of_limits() -> None:
+    described = {*REQUEST, *SHARED, *STORED, *NO_LIMITS}
+    assert described <= set(Settings.names())
+    limits = {name for name in Settings.names() if "max" in name.split(".")}
+    assert limits <= described, "say in tools/limits.py what a client gets beyond it"
 
 
 def test_generated_pages_are_fresh() -> None:

@@ -56,6 +56,10 @@ class Slices:
                 await self.turn()
             yield items[start : start + size]
 
+    def steps(self) -> "Steps":
+        """For work that goes over lists in lists."""
+        return Steps(self)
+
     def _next(self) -> None:
         """Wake one; the next is woken in the next turn of the event loop."""
         while self._waiting:
@@ -67,3 +71,20 @@ class Slices:
         self._is_due = bool(self._waiting)
         if self._is_due:
             asyncio.get_running_loop().call_soon(self._next)
+
+
+class Steps:
+    """Counts what is done, and takes a turn when it is a slice."""
+
+    __slots__ = ("_done", "_slices")
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._done = 0
+
+    async def step(self, items: int = 1) -> None:
+        """So many items were worked on."""
+        self._done += items
+        if self._done >= SLICE_ITEMS:
+            self._done = 0
+            await self._slices.turn()

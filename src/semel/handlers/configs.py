@@ -32,6 +32,8 @@ from semel.wire.messages.configs import (
 
 TOPIC: Final = 2
 BROKER: Final = 4
+DESCRIBED_AT_ONCE: Final = 2_000
+"""Resources that one request may ask about; each has some forty configs, with their synonyms and texts."""
 
 
 class Resource(NamedTuple):
@@ -50,16 +52,18 @@ async def describe_configs(
     """DescribeConfigs v1–v4: the configs of topics and the settings of the broker.
 
     Behaviour: all configs, or those that are named; each with its source, and on request with its synonyms.
+        A resource that is named twice, and those beyond the first 2,000, are INVALID_REQUEST.
     Versions:  v1 sources and synonyms · v3 types and documentation · v4 flexible.
     Differs:   a topic's config has a synonym among the broker's settings only where there is such a setting.
         Loggers, client metrics and groups have no configs: INVALID_REQUEST.
     """
     response = DescribeConfigsResponse()
+    described: set[Resource] = set()
     for resource in request.resources:
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-        found = await _entries(broker, resource)
+        found = _not_described(resource, described) or await _entries(broker, resource)
         if isinstance(found, TopicAnswer):
             result.error_code, result.error_message = found.error, found.message
         else:
@@ -67,6 +71,17 @@ async def describe_configs(
             result.configs = [_shown(each, request) for each in found if not wanted or each.name in wanted]
         response.results.append(result)
     return response
+
+
+def _not_described(resource: DescribeConfigsResource, described: set[Resource]) -> TopicAnswer | None:
+    """Why a resource of a request is not described: it was already, or others were. Keeps what was."""
+    asked = Resource(resource.resource_type, resource.resource_name)
+    if asked in described:
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    if len(described) >= DESCRIBED_AT_ONCE:
+        return TopicAnswer(ErrorCode.INVALID_REQUEST, f"More than {DESCRIBED_AT_ONCE} resources.")
+    described.add(asked)
+    return None
 
 
 async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry] | TopicAnswer:

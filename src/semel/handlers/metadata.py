@@ -52,7 +52,7 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state",
 _TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
+PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
 TOPICS_AT_ONCE: Final = 50
 """Topics, each with its partitions, that are shown in one slice."""
 
@@ -271,7 +271,7 @@ async def describe_topic_partitions(
         }
     else:
         found = {each.name: each for each in await broker.catalog.all() if each.name >= first_name}
-    room = max(1, min(request.response_partition_limit, _PARTITIONS_PER_RESPONSE_MAX))
+    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_RESPONSE_MAX))
     response = DescribeTopicPartitionsResponse()
     for name, topic in found.items():
         if room == 0:

@@ -137,6 +137,7 @@ async def offset_fetch(
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
         several groups · v9 member id and epoch · v10 topic ids.
     """
+    steps = broker.slices.steps()
     if context.version < 8:
         topics = None
         if request.topics is not None:
@@ -147,8 +148,9 @@ async def offset_fetch(
         for asked, found in positions:
             shown = OffsetFetchResponseTopic(name=asked.name or "")
             response.topics.append(shown)
-            async for some in broker.slices.over(found):
-                shown.partitions += [_partition(each) for each in some]
+            for each in found:
+                await steps.step()
+                shown.partitions.append(_partition(each))
         return response
     response = OffsetFetchResponse()
     for group in {each.group_id: each for each in request.groups}.values():
@@ -167,8 +169,9 @@ async def offset_fetch(
         for asked, found in positions:
             of_topic = OffsetFetchResponseTopics(name=asked.name or "", topic_id=asked.topic_id)
             answer.topics.append(of_topic)
-            async for some in broker.slices.over(found):
-                of_topic.partitions += [_partition_of_group(each) for each in some]
+            for each in found:
+                await steps.step()
+                of_topic.partitions.append(_partition_of_group(each))
     return response
 
 
@@ -203,13 +206,15 @@ async def _fetch(
         return ErrorCode.NONE, await _everything(broker, command.group_id, fetched.unstable, version)
     values = iter(zip(keys, fetched.offsets, strict=True))
     positions: _Positions = []
+    steps = broker.slices.steps()
     for each in topics:
         found: list[_Position] = []
-        async for some in broker.slices.over(each.partitions):
+        for index in each.partitions:
+            await steps.step()
             if each.name is None:
-                found += [_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID) for index in some]
+                found.append(_Position(index, None, ErrorCode.UNKNOWN_TOPIC_ID))
             else:
-                found += [_position(*next(values), fetched.unstable) for _ in some]
+                found.append(_position(*next(values), fetched.unstable))
         positions.append((each, found))
     return ErrorCode.NONE, positions
 

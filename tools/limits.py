@@ -1,0 +1,133 @@
+"""The page on limits: every limit of the broker, its default, and what a client gets beyond it.
+
+Settings are named here by their dotted names and shown with their defaults from ``semel.config``; limits that
+cannot be set are shown with their constants. A house test checks that no setting with a maximum is missing.
+"""
+
+from semel.broker.fair_queue import COMMANDS_MAX
+from semel.broker.looks import BATCHES_MAX, BATCHES_OF_ALL_MAX
+from semel.config import Settings
+from semel.core.names import CLIENT_ID_CHARS_MAX, ID_CHARS_MAX
+from semel.core.topics import NAME_LENGTH_MAX
+from semel.handlers.configs import DESCRIBED_AT_ONCE
+from semel.handlers.metadata import PARTITIONS_PER_RESPONSE_MAX
+from semel.handlers.offsets import COMMITTED_AT_ONCE
+from semel.handlers.runs import TRANSACTIONS_MAX
+from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
+
+PAGE = """# Limits
+
+Every resource that a client can take is bounded. This page lists the bounds, their defaults, and what a client gets beyond them. Those with a
+dotted name are settings (`semel serve --set name=value`, see [operating](operating.md)); the others are fixed.
+
+*Closed* means that the broker closes the connection, logs a line with the reason (at a bounded rate), and counts it in
+`semel_connections_closed_total`. *Waits* means that the broker stops reading from the connection, so that the client's sends block; nothing is lost.
+
+## One request
+
+{request}
+
+## All clients together
+
+{shared}
+
+## What is stored
+
+{stored}
+
+## Fairness
+
+Clients share the broker by turns, so a limit that one client has reached slows down that client and not the others:
+
+- The commit loop takes one request of each client after another, at most {commands} commands and `semel.tick.bytes.max` bytes for one commit.
+- Above half of `queued.max.request.bytes` only clients wait that hold more than their share of that half.
+- A request with many entries is decoded, answered and encoded in slices of about a millisecond, one slice of all such requests in a turn of the
+  event loop.
+- Metadata of all topics is encoded once for all clients that ask, until a topic changes.
+
+[ADR 0037](adr/0037-clients-take-turns.md) has the reasons; the noisy-neighbour workload of [benchmarks](benchmarks.md) measures what is left.
+"""
+
+CLOSED = "closed"
+
+REQUEST: dict[str, str] = {
+    "socket.request.max.bytes": f"{CLOSED}, before the rest of the frame is read",
+    "semel.request.max.bytes": f"{CLOSED}, before the rest of the frame is read",
+    "semel.request.elements.max": f"{CLOSED}; the log line names the API",
+    "message.max.bytes": "MESSAGE_TOO_LARGE",
+    "offset.metadata.max.bytes": "OFFSET_METADATA_TOO_LARGE",
+    "fetch.max.bytes": "a response with that many bytes; the client fetches on from there",
+    "semel.fetch.wait.max.ms": "an empty response after that time",
+    "transaction.max.timeout.ms": "INVALID_TRANSACTION_TIMEOUT",
+    "group.max.session.timeout.ms": "INVALID_SESSION_TIMEOUT",
+    "semel.partitions.per.topic.max": "INVALID_PARTITIONS for a topic, POLICY_VIOLATION for a request",
+    "semel.requests.in.flight.max": "the next requests of the connection wait",
+}
+SHARED: dict[str, str] = {
+    "max.connections": CLOSED,
+    "max.connections.per.ip": CLOSED,
+    "connections.max.idle.ms": CLOSED,
+    "semel.write.timeout.ms": f"{CLOSED}; after a second while others wait for the memory",
+    "queued.max.request.bytes": "waits; above half of it, those that hold more than their share",
+    "semel.queued.max.response.bytes": "its next request waits, unless it is Produce; a Fetch gets a smaller response",
+    "semel.fetch.waiting.partitions.max": "a Fetch with many partitions is answered at once with what there is",
+    "max.incremental.fetch.session.cache.slots": "a Fetch without a session, which only makes requests longer",
+    "semel.tick.bytes.max": "goes into the next commit",
+    "semel.entities.max": "COORDINATOR_NOT_AVAILABLE for groups with members; others are read from the ledger again",
+    "semel.compaction.keys.max": "nothing; compaction takes another pass",
+}
+STORED: dict[str, str] = {
+    "semel.partitions.max": "POLICY_VIOLATION",
+    "semel.groups.max": "COORDINATOR_NOT_AVAILABLE for a new group",
+    "semel.transactional.ids.max": "POLICY_VIOLATION for a new transactional id",
+    "group.max.size": "GROUP_MAX_SIZE_REACHED",
+    "group.consumer.max.size": "GROUP_MAX_SIZE_REACHED",
+    "semel.group.member.bytes.max": "INVALID_REQUEST",
+    "semel.group.bytes.max": "GROUP_MAX_SIZE_REACHED",
+    "semel.disk.reserve.bytes": "KAFKA_STORAGE_ERROR for Produce, COORDINATOR_NOT_AVAILABLE for groups",
+}
+NO_LIMITS = frozenset({"max.connections.per.ip.overrides", "semel.chunk.bytes.max"})
+"""Settings with a maximum that no client can reach."""
+
+FIXED_REQUEST: list[tuple[str, str, str]] = [
+    ("bytes of a string", f"{MAX_STRING:,}", CLOSED),
+    ("tagged fields of a request header", str(HEADER_TAGS_MAX), CLOSED),
+    ("partitions of OffsetCommit or TxnOffsetCommit", f"{COMMITTED_AT_ONCE:,}", "INVALID_COMMIT_OFFSET_SIZE"),
+    ("resources of DescribeConfigs", f"{DESCRIBED_AT_ONCE:,}", "INVALID_REQUEST for the others"),
+    ("transactions of GroupCommit", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
+    (
+        "partitions in a response of DescribeTopicPartitions",
+        f"{PARTITIONS_PER_RESPONSE_MAX:,}",
+        "a cursor for the next page",
+    ),
+    (
+        "batches of a partition, and of a Fetch",
+        f"{BATCHES_MAX:,}, {BATCHES_OF_ALL_MAX:,}",
+        "a response with that many; the client fetches on from there",
+    ),
+]
+FIXED_STORED: list[tuple[str, str, str]] = [
+    ("characters of a topic's name", str(NAME_LENGTH_MAX), "INVALID_TOPIC_EXCEPTION"),
+    ("characters of a group id", f"{ID_CHARS_MAX:,}", "INVALID_GROUP_ID; INVALID_REQUEST in KIP-848 groups"),
+    ("characters of a transactional id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
+    ("characters of a member id or an instance id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
+    ("characters of a client id", str(CLIENT_ID_CHARS_MAX), "it is cut"),
+]
+
+
+def limits_page() -> str:
+    """The page."""
+    return PAGE.format(
+        request=_table(REQUEST, FIXED_REQUEST),
+        shared=_table(SHARED, []),
+        stored=_table(STORED, FIXED_STORED),
+        commands=COMMANDS_MAX,
+    )
+
+
+def _table(settings: dict[str, str], fixed: list[tuple[str, str, str]]) -> str:
+    defaults = Settings().dotted()
+    rows = ["| limit | default | beyond it |", "| --- | --- | --- |"]
+    rows += [f"| `{name}` | {defaults[name]:,} | {beyond} |" for name, beyond in settings.items()]
+    rows += [f"| {name} | {value} | {beyond} |" for name, value, beyond in fixed]
+    return "\n".join(rows)

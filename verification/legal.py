@@ -1,0 +1,209 @@
+"""Fuzzing of well-formed requests: legal requests of every API at the edges of the limits, sent to a broker.
+
+A request is made from its declaration. One of its arrays, at any depth, is as long as the limits allow, or
+longer; ids and names are existing ones, made-up ones, the same again and again, or as long as they may be.
+Nothing in it is malformed, so the broker has to work on it.
+
+A request fails if the broker's event loop is held up for longer than ``pauses`` allows, if the broker stops,
+or if another client is not answered afterwards. Each seed makes the same request again.
+"""
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from semel.embedded import Embedded, embedded
+from semel.handlers import served
+from semel.wire.frames import encode_request
+from semel.wire.messages import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    FetchRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
+from semel.wire.messages.groups import JoinGroupRequest, SyncGroupRequest
+from semel.wire.schema import Request
+from semel.wire.spec import FIXED_SIZES, Field, members
+from verification.pauses import UNITS_MAX, Probe, calibrated_seconds
+
+ELEMENTS: Final = (1, 999, 1_001, 10_000, 49_000, 200_000)
+"""How long the long array is: around a slice, nearly as long as the limit allows, and far beyond it."""
+DISTINCT: Final = 2_000
+"""Elements that differ. The others repeat them: to make one up takes longer than to send it."""
+BODY_BYTES_MAX: Final = 4_000_000
+PATIENCE_SECONDS: Final = 10.0
+SHORT_SECONDS: Final = 0.2
+MAY_WAIT: Final = (FetchRequest, JoinGroupRequest, SyncGroupRequest, ProduceRequest)
+"""A Fetch or a join may wait for others, and Produce may want no answer."""
+TOPICS: Final = 20
+PARTITIONS: Final = 10
+TEXTS: Final = ("", "a", "legal-0", "legal-1", "range", "x" * 249, "x" * 1_024)
+SETTINGS: Final = {"auto.create.topics.enable": "false", "semel.partitions.max": "20000"}
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A request that held the event loop up, or stopped the broker."""
+
+    seed: int
+    request: str
+    what: str
+
+
+@dataclass
+class Legal:
+    """What became of the requests."""
+
+    requests: int = 0
+    longest_units: float = 0.0
+    longest: str = ""
+    failures: list[Slow] = field(default_factory=list)
+    seeds: range = range(0)
+
+
+def run(requests: int, first_seed: int = 0) -> Legal:
+    """Send so many to one broker."""
+    found = Legal(seeds=range(first_seed, first_seed + requests))
+    with embedded(settings=SETTINGS) as broker:
+        assert broker._loop is not None
+        _make_topics(broker)
+        probe = Probe(broker._loop)
+        unit = calibrated_seconds()
+        for seed in found.seeds:
+            request, version = made(seed)
+            name = f"{type(request).__name__} v{version}"
+            probe.longest_seconds()
+            _ask(broker, request, version)
+            units = probe.longest_seconds() / unit
+            if units > found.longest_units:
+                found.longest_units, found.longest = units, f"seed {seed}: {name}"
+            if units > UNITS_MAX:
+                # A machine that was slower just now is asked again before anybody is blamed.
+                unit = max(unit, calibrated_seconds())
+                if units > UNITS_MAX:
+                    what = f"the event loop was held up for {units:.0f} calibrated loops"
+                    found.failures.append(Slow(seed, name, what))
+            if not _ask(broker, MetadataRequest(topics=[]), 9):
+                found.failures.append(Slow(seed, name, "another client was not answered"))
+            found.requests += 1
+        probe.end()
+    return found
+
+
+def made(seed: int) -> tuple[Request, int]:
+    """The request of a seed, and the version it is for."""
+    chance = random.Random(seed)
+    api = served()[seed % len(served())]
+    version = chance.choice((api.advertised_max, chance.randint(api.min_version, api.advertised_max)))
+    arrays = list(_arrays(api.request, version, ()))
+    long_one = chance.choice(arrays) if arrays else ()
+    elements = chance.choice(ELEMENTS)
+    while True:
+        request = _struct(api.request, version, chance, (), long_one, elements)
+        if sum(map(len, request.encode_parts(version))) <= BODY_BYTES_MAX or elements <= 1:
+            return request, version
+        elements //= 2
+
+
+def _arrays(kind: type, version: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The path of every array in a struct, and in the structs in it."""
+    for member in members(kind):
+        if version not in member.field.versions:
+            continue
+        here = (*path, member.name)
+        if member.field.kind == "array":
+            yield here
+        if isinstance(member.field.element, type):
+            yield from _arrays(member.field.element, version, here)
+
+
+def _struct(
+    kind: type,
+    version: int,
+    chance: random.Random,
+    path: tuple[str, ...],
+    long_one: tuple[str, ...],
+    elements: int,
+) -> Any:
+    values: dict[str, Any] = {}
+    for member in members(kind):
+        if version in member.field.versions:
+            here = (*path, member.name)
+            values[member.name] = _value(member.field, version, chance, here, long_one, elements)
+    return kind(**values)
+
+
+def _value(
+    what: Field,
+    version: int,
+    chance: random.Random,
+    path: tuple[str, ...],
+    long_one: tuple[str, ...],
+    elements: int,
+) -> Any:
+    if what.kind == "array":
+        is_on_the_way = long_one[: len(path)] == path
+        if what.nullable is not None and version in what.nullable and not is_on_the_way:
+            return chance.choice((None, []))
+        count = elements if path == long_one else 1
+        if isinstance(what.element, type):
+            kind, distinct = what.element, min(count, DISTINCT)
+            made = [_struct(kind, version, chance, path, long_one, elements) for _ in range(distinct)]
+            return (made * (count // distinct + 1))[:count]
+        assert what.element is not None
+        return [_plain(what.element, chance, at) for at in range(count)]
+    if what.kind == "nested":
+        assert isinstance(what.element, type)
+        return _struct(what.element, version, chance, path, long_one, elements)
+    return _plain(what.kind, chance, chance.randrange(PARTITIONS))
+
+
+def _plain(kind: str, chance: random.Random, number: int) -> Any:
+    if kind == "boolean":
+        return chance.random() < 0.5
+    if kind == "float64":
+        return 0.0
+    if kind == "uuid":
+        return chance.choice((bytes(16), chance.randbytes(16)))
+    if kind == "string":
+        return chance.choice((f"n{number}", f"legal-{chance.randrange(TOPICS)}", *TEXTS))
+    if kind == "records":
+        return None
+    if kind == "bytes":
+        return b"\0" * chance.choice((0, 1, 100))
+    bits = 8 * FIXED_SIZES[kind]
+    return chance.choice((0, 1, number % 100, 2 ** (bits - 1) - 1)) if bits > 8 else chance.choice((0, 1))
+
+
+def _make_topics(broker: Embedded) -> None:
+    topics = [
+        CreatableTopic(name=f"legal-{number}", num_partitions=PARTITIONS, replication_factor=1)
+        for number in range(TOPICS)
+    ]
+    assert _ask(broker, CreateTopicsRequest(topics=topics), 5)
+
+
+def _ask(broker: Embedded, request: Request, version: int) -> bytes | None:
+    """The answer, or None if there is none in time: closed, parked, or not wanted."""
+    address = (broker.host, broker.port)
+    with suppress(OSError), socket.create_connection(address, PATIENCE_SECONDS) as wire:
+        wire.sendall(b"".join(encode_request(request, version, 1, "legal")))
+        wire.settimeout(SHORT_SECONDS if isinstance(request, MAY_WAIT) else PATIENCE_SECONDS)
+        (size,) = struct.unpack(">i", _exactly(wire, 4))
+        return _exactly(wire, size)
+    return None
+
+
+def _exactly(wire: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = wire.recv(size - len(data))
+        if not piece:
+            raise ConnectionError
+        data += piece
+    return bytes(data)

@@ -38,7 +38,16 @@ Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` fo
 
 `semel serve --listen ssl://0.0.0.0:9093 --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key` speaks TLS on that
 address; a listener without `ssl://` beside it does not. With `ssl.ca.location` only clients whose certificate comes from one of these
-issuers get in; beyond that, every client may do everything. Files are PEM, and read at the start.
+issuers get in; beyond that, every client may do everything.
+
+Files are PEM. The broker looks at them every ten seconds and reads them again when they change: open connections stay, new ones get the new
+certificate and are held against the new issuers. Files that cannot be used are logged, and the old ones stay in use. Replace the key and the
+certificate in any order.
+
+`ssl.enabled.protocols` takes TLSv1.2 and TLSv1.3. `ssl.cipher.suites` chooses for TLS 1.2, by OpenSSL's names or Java's; the default has
+forward secrecy and authenticated encryption only, so neither CBC nor static RSA. All suites of TLS 1.3 are sound, and stay enabled with it.
+A handshake that fails is logged with its reason and the client's address, a few times in ten seconds, and counted as
+`tls handshake` among the closed connections of the metrics page.
 
 Commands reach such a broker with settings before the command: `semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list`, or
 `--command-config FILE` (also in the environment as `SEMEL_COMMAND_CONFIG`) with a `name=value` on each line. They are those of Kafka's clients: `security.protocol`

@@ -134,6 +134,14 @@ class Settings:
     ssl_key_location: str = _setting("", "PEM file with its key, if not in the same file; not encrypted")
     ssl_ca_location: str = _setting("", "PEM file; only clients with a certificate of these issuers get in")
 
+    ssl_enabled_protocols: str = _setting(
+        "TLSv1.2,TLSv1.3", "versions of TLS that listeners speak; older ones are not sound"
+    )
+    ssl_cipher_suites: str = _setting(
+        "",
+        "for TLS 1.2, by OpenSSL's or Java's names; empty is ECDHE with AES-GCM or ChaCha20, no CBC, no RSA",
+    )
+
     socket_request_max_bytes: int = _setting(
         104_857_600, "largest Produce request; refused before it is read"
     )

@@ -1,7 +1,6 @@
 """A server with handlers of the test's own, and a client that speaks in frames."""
 
 import asyncio
-import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -149,14 +148,14 @@ async def serving(
     handlers: Handlers | None = None,
     produces: Produces | None = None,
     submits: Mapping[int, Any] | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    tls: Any = None,
     **settings: Any,
 ) -> AsyncIterator[EdgeUnderTest]:
     """A server that serves ApiVersions, these handlers, Produce, and what else is submitted."""
     broker = FakeBroker(**settings)
     produces = produces or Produces()
     dispatch = Dispatch({18: api_versions, **(handlers or {})}, {0: produces.submit, **(submits or {})})  # type: ignore[dict-item]
-    listener = ListenerConfig("test", "127.0.0.1", 0, ssl_context=ssl_context)
+    listener = ListenerConfig("test", "127.0.0.1", 0, tls=tls)
     server = Server(broker, [listener], dispatch)  # type: ignore[arg-type]
     await server.start()
     under_test = EdgeUnderTest(server, broker)

@@ -19,11 +19,10 @@ from semel.cli.options import pairs
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from semel.config import Settings
     from semel.server.listener import ListenerConfig
     from semel.server.server import Server
+    from semel.server.tls import ServerTls
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "semel-data"
@@ -242,14 +241,16 @@ def _listeners(options: Mapping[str, Any], settings: "Settings") -> "list[Listen
     from semel.server.listener import ListenerConfig
 
     listeners: list[ListenerConfig] = []
+    tls: ServerTls | None = None
     for text in options.get("listen") or [DEFAULT_LISTEN]:
         name, address, protocol = _secured(text)
         host, port = _address(address, "--listen")
         name = name or (protocol if not listeners else f"{protocol}_{len(listeners) + 1}")
         if any(each.name == name for each in listeners):
             raise typer.BadParameter(f"there are two listeners named {name}", param_hint="--listen")
-        context = _tls(settings) if protocol == SSL else None
-        listeners.append(ListenerConfig(name, host, port, ssl_context=context))
+        if protocol == SSL:
+            tls = tls or _tls(settings)
+        listeners.append(ListenerConfig(name, host, port, tls=tls if protocol == SSL else None))
     for text in options.get("advertise") or ():
         name, (host, port) = _named(text, "--advertise")
         at = next((at for at, each in enumerate(listeners) if each.name == (name or listeners[0].name)), None)
@@ -273,11 +274,11 @@ def _secured(text: str) -> tuple[str, str, str]:
     return (name, rest, known[protocol.lower()]) if separator else (name, address, PLAINTEXT)
 
 
-def _tls(settings: "Settings") -> "SSLContext":
-    from semel.server.tls import server_context
+def _tls(settings: "Settings") -> "ServerTls":
+    from semel.server.tls import ServerTls
 
     try:
-        return server_context(settings)
+        return ServerTls(settings)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from None
 

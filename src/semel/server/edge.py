@@ -101,6 +101,22 @@ class Edge:
             log.error("a request failed: api=%s version=%d", APIS[api_key].name, version, exc_info=error)
         return "internal error", repr(error)
 
+    def refused_handshake(self, listener: str, host: str, error: Exception) -> None:
+        """A client did not get through the handshake of TLS."""
+        self.metrics.count_closed("tls handshake")
+        suppressed = self._lines.suppressed("tls handshake")
+        if suppressed is not None:
+            fields = {"suppressed": suppressed} if suppressed else {}
+            event(
+                log,
+                logging.WARNING,
+                "tls handshake failed",
+                detail=error,
+                client=host,
+                listener=listener,
+                **fields,
+            )
+
     def closing(self, context: RequestContext, reason: str, detail: object) -> None:
         """We close a connection: count it, and say so unless too much was said already."""
         self.metrics.count_closed(reason)

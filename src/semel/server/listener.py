@@ -2,16 +2,14 @@
 
 import asyncio
 import socket
-import ssl
 from typing import Final, NamedTuple
 
 from semel.broker.broker import Endpoint
 from semel.server.connection import Connection
 from semel.server.edge import Edge
+from semel.server.tls import ServerTls, TlsDoor
 
 BACKLOG: Final = 1_024
-TLS_HANDSHAKE_SECONDS: Final = 10.0
-TLS_SHUTDOWN_SECONDS: Final = 5.0
 
 _ANY: Final = ("", "0.0.0.0", "::")  # compared with, never bound by default
 
@@ -24,46 +22,55 @@ class ListenerConfig(NamedTuple):
     port: int
     advertised_host: str | None = None
     advertised_port: int | None = None
-    ssl_context: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
 
 
 class Listener:
     """One bound address."""
 
-    def __init__(self, config: ListenerConfig, server: asyncio.Server) -> None:
+    def __init__(self, config: ListenerConfig, server: asyncio.Server, door: TlsDoor | None) -> None:
         self.name = config.name
         self.port: int = server.sockets[0].getsockname()[1]
         self.endpoint = Endpoint(
             config.advertised_host or _reachable(config.host), config.advertised_port or self.port
         )
         self._server = server
+        self._door = door
 
     @classmethod
     async def bind(cls, edge: Edge, config: ListenerConfig) -> "Listener":
         """Take the address; nobody is let in before `serve`. OSError if it is taken."""
-        tls = config.ssl_context is not None
+
+        def admit() -> Connection:
+            return Connection(edge, config.name)
+
+        def refused(host: str, error: Exception) -> None:
+            edge.refused_handshake(config.name, host, error)
+
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(edge, config.name),
-            config.host or None,
-            config.port,
-            backlog=BACKLOG,
-            ssl=config.ssl_context,
-            ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if tls else None,
-            ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS if tls else None,
-            start_serving=False,
+            admit, config.host or None, config.port, backlog=BACKLOG, start_serving=False
         )
-        return cls(config, server)
+        tls = config.tls
+        door = None if tls is None else TlsDoor(server.sockets, tls, admit, refused)
+        return cls(config, server, door)
 
     async def serve(self) -> None:
         """Let clients in."""
-        await self._server.start_serving()
+        if self._door is None:
+            await self._server.start_serving()
+        else:
+            self._door.open(BACKLOG)
 
     def close(self) -> None:
         """Let nobody in any more. Those who are in stay."""
         self._server.close()
+        if self._door is not None:
+            self._door.close()
 
     async def wait_closed(self) -> None:
         """Until the socket is given back."""
+        if self._door is not None:
+            await self._door.wait_closed()
         await self._server.wait_closed()
 
 

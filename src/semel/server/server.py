@@ -19,6 +19,7 @@ from semel.server.dispatch import Dispatch
 from semel.server.edge import Edge
 from semel.server.listener import Listener, ListenerConfig
 from semel.server.logs import event
+from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory
 
 log = logging.getLogger("semel.server")
@@ -56,6 +57,8 @@ class Server:
         self._watch("check connections", check_connections(self._edge))
         self._watch("probe loop", probe_loop(self._edge))
         self._watch("release memory", release_memory(self._edge))
+        for tls in {config.tls for config in self._configs if config.tls is not None}:
+            self._watch("certificates", look_for_certificates(tls))
         for listener in self._listeners:
             await listener.serve()
             event(

@@ -1,16 +1,81 @@
-"""TLS for listeners: what a broker shows its clients, and what it wants to see of them."""
+"""TLS for listeners: what a broker shows its clients, what it wants to see of them, and how they get in.
 
+The files are read again when they change, so that a certificate can be renewed without a restart: connections
+that are open stay, new ones get the new certificate. Files that cannot be used are logged, and the
+certificates that were read before stay in use.
+
+`TlsDoor` does the handshakes, each with the certificates of that moment, and says why one failed.
+"""
+
+import asyncio
+import logging
+import os
+import socket
 import ssl
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NoReturn
 
 from semel.config import Settings
+from semel.server.logs import event
+
+log = logging.getLogger("semel.server")
+
+HANDSHAKE_SECONDS: Final = 10.0
+SHUTDOWN_SECONDS: Final = 5.0
+ACCEPT_PAUSE_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 10.0
+"""How often the files are looked at."""
+
+SOUND_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Forward secrecy and authenticated encryption: no static RSA, no CBC."""
+PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+TLS_1_3_PREFIXES: Final = ("TLS_AES_", "TLS_CHACHA20_")
+
+
+class ServerTls:
+    """The certificates of this broker, as they are in their files."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._seen = self._stamps()
+        self.context = server_context(settings)
+        """For the next handshake."""
+
+    def look(self) -> None:
+        """Read the files again if they are not the ones that were read."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        # Before they are read: what changes meanwhile is found at the next look.
+        self._seen = stamps
+        try:
+            self.context = server_context(self._settings)
+        except ValueError as error:
+            event(log, logging.ERROR, "new certificates cannot be used, the old ones stay", detail=error)
+        else:
+            event(log, logging.INFO, "certificates were read again")
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        settings = self._settings
+        names = (settings.ssl_certificate_location, settings.ssl_key_location, settings.ssl_ca_location)
+        stamps: list[tuple[int, int, int] | None] = []
+        for name in filter(None, names):
+            try:
+                found = Path(name).stat()
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+            except OSError:
+                stamps.append(None)
+        return stamps
 
 
 def server_context(settings: Settings) -> ssl.SSLContext:
-    """The certificate of this broker from its files. ValueError says which file is missing or wrong."""
+    """The certificate of this broker from its files. ValueError says which setting is missing or wrong."""
     if not settings.ssl_certificate_location:
         raise ValueError("a listener with ssl:// needs the setting ssl.certificate.location, a PEM file")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    _choose_protocols(context, settings.ssl_enabled_protocols)
+    _choose_ciphers(context, settings.ssl_cipher_suites)
     try:
         context.load_cert_chain(
             settings.ssl_certificate_location, settings.ssl_key_location or None, _no_password
@@ -30,6 +95,118 @@ def server_context(settings: Settings) -> ssl.SSLContext:
     return context
 
 
+def _choose_protocols(context: ssl.SSLContext, names: str) -> None:
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    if not chosen or any(name not in PROTOCOLS for name in chosen):
+        raise ValueError(f"ssl.enabled.protocols is a list of {' and '.join(PROTOCOLS)}, not {names!r}")
+    versions = [PROTOCOLS[name] for name in chosen]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+
+
+def _choose_ciphers(context: ssl.SSLContext, names: str) -> None:
+    chosen = [name.strip() for name in names.replace(":", ",").split(",") if name.strip()]
+    # Python cannot choose among those of TLS 1.3, all of which are sound.
+    older = [_openssl_name(name) for name in chosen if not name.startswith(TLS_1_3_PREFIXES)]
+    if chosen and not older:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return
+    try:
+        for name in older:
+            context.set_ciphers(name)  # OpenSSL passes over what it does not know, unless it knows none
+        context.set_ciphers(":".join(older) or SOUND_CIPHERS)
+    except ssl.SSLError:
+        raise ValueError(f"ssl.cipher.suites has a name that OpenSSL does not know: {names!r}") from None
+
+
+def _openssl_name(name: str) -> str:
+    """`ECDHE-RSA-AES128-GCM-SHA256` for Java's `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
+    if not name.startswith("TLS_"):
+        return name
+    exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
+    cipher = cipher.replace("AES_128", "AES128").replace("AES_256", "AES256")
+    if cipher.startswith("CHACHA20"):
+        cipher = cipher.removesuffix("_SHA256")
+    cipher = cipher.replace("_CBC", "")
+    return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
+
+
 def _no_password() -> NoReturn:
     """Without this, OpenSSL would ask the terminal."""
     raise ValueError("the key of ssl.key.location is encrypted; store it without a password, readable by us")
+
+
+async def look_for_certificates(tls: ServerTls) -> NoReturn:
+    """Look at the files now and then."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        tls.look()
+
+
+class TlsDoor:
+    """Accepts the clients of one listener, and lets those in whose handshake succeeds.
+
+    An `asyncio.Server` does handshakes too, but says nothing of those that fail, and has one certificate for
+    its whole life.
+    """
+
+    def __init__(
+        self,
+        sockets: Iterable[socket.socket],
+        tls: ServerTls,
+        admit: Callable[[], asyncio.Protocol],
+        refused: Callable[[str, Exception], None],
+    ) -> None:
+        # Bound by somebody else, who closes what is theirs.
+        self._sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in sockets]
+        self._tls = tls
+        self._admit = admit
+        self._refused = refused
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    def open(self, backlog: int) -> None:
+        """Let clients in."""
+        for each in self._sockets:
+            each.setblocking(False)
+            each.listen(backlog)
+            self._accepting.append(asyncio.get_running_loop().create_task(self._accept(each)))
+
+    def close(self) -> None:
+        """Let nobody in any more. Handshakes that are under way may end."""
+        for task in self._accepting:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Break off the handshakes, and give the sockets back."""
+        for task in self._handshakes:
+            task.cancel()
+        await asyncio.gather(*self._accepting, *self._handshakes, return_exceptions=True)
+        for each in self._sockets:
+            each.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(listening)
+            except OSError as error:  # no descriptors, or a client that left again
+                event(log, logging.WARNING, "cannot accept a client", detail=error)
+                await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+                continue
+            task = loop.create_task(self._shake_hands(client, str(address[0])))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, client: socket.socket, host: str) -> None:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._admit,
+                client,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except OSError as error:  # the errors of TLS are of this kind too
+            self._refused(host, error)
+            client.close()

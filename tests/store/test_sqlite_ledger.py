@@ -120,7 +120,7 @@ NOT_WHILE_CLIENTS_WAIT = (
     *("chunk_references", "synchronise_chunks", "known_chunks", "known_chunks_before_4"),
     *("batches_at_rest", "counts"),
 )
-"""A row for each chunk, and a chunk holds 256 MiB; and what is asked before a broker runs, or when none does."""
+"""A row for each chunk, and a chunk holds 256 MiB; and what is asked when no broker serves clients."""
 
 
 def test_searches_use_keys_and_never_scan() -> None:

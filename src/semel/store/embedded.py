@@ -35,7 +35,7 @@ from typing import Final
 from semel.config import Settings
 from semel.core.types import Buffer, Fact
 from semel.store.directory_lock import DirectoryLock, Witness
-from semel.store.examination import CHUNKS, JOURNAL_BYTES, LEDGER, LOST, examine
+from semel.store.examination import CHUNKS, JOURNAL_BYTES, LEDGER, LOST, Examined, examine
 from semel.store.files import Files, tighten
 from semel.store.files import boot_id as _boot_id
 from semel.store.following import Commit, Following
@@ -327,18 +327,7 @@ async def _open_in(
     accepts: bool,
 ) -> EmbeddedStore:
     lost = directory / LOST
-    try:
-        examined = examine(directory, lock.witness, boot_id=_boot_id())
-        if accepts:
-            examined = examined.accepted()
-        examined.refuse(directory)
-        write_log_again(log_of(directory / LEDGER), files)
-    except OSError as error:
-        worker.stop()
-        raise StoreBroken(f"the log of the ledger cannot be written: {error}") from error
-    except BaseException:
-        worker.stop()
-        raise
+    examined = _examine(directory, files, worker, lock, accepts)
     ledger = await SqliteLedger.open(
         directory / LEDGER,
         worker=worker,
@@ -382,3 +371,20 @@ async def _open_in(
         await chunks.close()
         raise
     return EmbeddedStore(ledger, chunks, worker, fuse, lock, journal, directory, files)
+
+
+def _examine(directory: Path, files: Files, worker: Worker, lock: DirectoryLock, accepts: bool) -> Examined:
+    """Compare what is there before anything is written. StoreDamaged if it does not belong together."""
+    try:
+        examined = examine(directory, lock.witness, boot_id=_boot_id())
+        if accepts:
+            examined = examined.accepted()
+        examined.refuse(directory)
+        write_log_again(log_of(directory / LEDGER), files)
+        return examined
+    except OSError as error:
+        worker.stop()
+        raise StoreBroken(f"the log of the ledger cannot be written: {error}") from error
+    except BaseException:
+        worker.stop()
+        raise

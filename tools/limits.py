@@ -55,6 +55,7 @@ REQUEST: dict[str, str] = {
     "semel.request.max.bytes": f"{CLOSED}, before the rest of the frame is read",
     "semel.request.elements.max": f"{CLOSED}; the log line names the API",
     "message.max.bytes": "MESSAGE_TOO_LARGE",
+    "semel.batch.content.max.bytes": "INVALID_RECORD: the batch unpacks to more",
     "offset.metadata.max.bytes": "OFFSET_METADATA_TOO_LARGE",
     "fetch.max.bytes": "a response with that many bytes; the client fetches on from there",
     "semel.fetch.wait.max.ms": "an empty response after that time",

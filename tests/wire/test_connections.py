@@ -18,6 +18,7 @@ from semel.wire.messages import (
 )
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
 from semel.wire.messages.topics import CreatableTopic
+from semel.wire.records import Record, encode_batch
 
 LATEST = -1
 
@@ -100,7 +101,7 @@ def test_readers_that_never_read_hold_bounded_memory_and_others_are_served(
     with serve_broker(semel_queued_max_response_bytes=limit) as served:
         create_topic(served)
         with served.connect() as wire:
-            large = produce(batch(payload=bytes(1_000_000)))
+            large = produce(encode_batch([Record(0, 1_000, None, bytes(1_000_000))]))
             for _ in range(24):
                 wire.socket.sendall(large)
                 assert set(error_codes(wire.receive(0, 9))) == {0}

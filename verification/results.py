@@ -40,6 +40,8 @@ _FOOT = """
 - **state machine rules**: steps of hypothesis beside an obvious model.
 - **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it
   is opened.
+- **damaged data directories**: a file of a stopped or killed directory is removed, cut off, put back from an older
+  copy, or has one bit flipped. The start refuses, or everything acknowledged is served.
 - **fuzz inputs**: damaged bytes for every decoder and for recovery. Only the typed errors may come out.
 - **kills of a pipeline**: broker, driver, JVM or Python worker of one long exactly-once pipeline on Spark, while the offsets log
   of its checkpoint is ahead of the commits log; the broker comes back with Semel's extensions or without. Then its

@@ -1,14 +1,18 @@
 """Defects of the store that can be switched on, one line each: what a power cut would then take.
 
 As in ``simulation.mutants``, each is a line of the real code as it is and as it would be. The power-loss
-check fails if one of them survives it.
+check fails if one of them survives it; those of ``ROT`` must not survive the exploration of bit rot.
 """
 
 from simulation.mutants import Mutant, applied
+from verification import bit_rot
+from verification.bit_rot import BitRot
 from verification.power_loss import PowerLoss, one
 
 SEEDS_MAX = 60
 """A defect that survives so many recordings has not been found."""
+ROT_SEEDS_MAX = 30
+"""Of those that damage at rest shows."""
 
 
 def _store(name: str, module: str, before: str, after: str) -> Mutant:
@@ -25,22 +29,23 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "large batches are not flushed with the journal",
         "following",
-        "            self._chunks.write_now(commit.places, commit.batches)\n        self._chunks.flush_now()",
+        "            self._chunks.write_now(commit.places, commit.batches)\n"
+        "        self._chunks.flush_now(self._ledger.commit_number)",
         "            self._chunks.write_now(commit.places, commit.batches)",
     ),
     _store(
         "chunks are not flushed before they are called synchronised",
         "following",
-        "    def _synchronise_now(self) -> None:\n        self._chunks.flush_now()",
+        "    def _synchronise_now(self) -> None:\n        self._chunks.flush_now(self._ledger.commit_number)",
         "    def _synchronise_now(self) -> None:",
     ),
     _store(
         "the ledger is called synchronised without a flush",
         "ledger_writer",
-        '        self._flush_or_not(True)\n        try:\n            self._sql.run("begin")\n'
-        '            self._write_meta("synchronised"',
-        '        self._flush_or_not(False)\n        try:\n            self._sql.run("begin")\n'
-        '            self._write_meta("synchronised"',
+        "        self._flush_or_not(True)\n        try:\n            self._begin()\n"
+        "            self._call_synchronised()",
+        "        self._flush_or_not(False)\n        try:\n            self._begin()\n"
+        "            self._call_synchronised()",
     ),
     _store(
         "a file of the journal is used again too early",
@@ -63,14 +68,14 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "a direct commit is not flushed",
         "sqlite_ledger",
-        "        self._writer.commit(facts, places, number=number)",
-        "        self._writer.commit(facts, places, number=number, is_flushed=False)",
+        "        self._writer.commit(facts, places, number=number, is_synchronised=True)",
+        "        self._writer.commit(facts, places, number=number, is_synchronised=True, is_flushed=False)",
     ),
     _store(
         "a torn frame is read",
-        "journal",
-        "        if end > len(data) or checksum != crc32c(memoryview(data)[begin:end], crc32c(header)):",
-        "        if end > len(data):",
+        "journal_reading",
+        "    return bool(checksum == crc32c(",
+        "    return bool(checksum >= 0 * crc32c(",
     ),
     _store(
         "batches are not taken over from the journal",
@@ -93,26 +98,26 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "what a start takes over is not flushed",
         "recovery",
-        "    chunks.flush_now()",
+        "    chunks.flush_now(examined.known)",
         "    pass",
     ),
     _store(
         "a start that was not clean is taken for one",
         "recovery",
-        "    if identity.stopped_cleanly:",
+        "    if ledger.identity.stopped_cleanly and examined.last_seen <= ledger.commit_number:",
         "    if True:",
     ),
     _store(
         "a new term does not begin",
-        "ledger_writer",
-        '        term = int(meta["term"]) + (0 if stopped_cleanly or has_survived else 1)',
-        '        term = int(meta["term"])',
+        "ledger_opening",
+        '    term = int(meta["term"]) + (0 if stopped_cleanly or has_survived else 1)',
+        '    term = int(meta["term"])',
     ),
     _store(
         "a stop is called clean for good",
-        "ledger_writer",
-        '        self._write_meta("clean_stop", "0")',
-        "        pass",
+        "ledger_opening",
+        '    sql.run("write_meta", ("clean_stop", "0"))',
+        "    pass",
     ),
     _store(
         "chunks are deleted before the ledger knows it for certain",
@@ -122,6 +127,64 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
+
+ROT: tuple[Mutant, ...] = (
+    _store(
+        "a directory without a ledger is taken for a new one",
+        "examination",
+        "    problems = []\n    if signs:",
+        "    problems = []\n    if False:",
+    ),
+    _store(
+        "a journal that is missing is not missed",
+        "examination",
+        "    for path in paths_in(directory) if wanted else ():",
+        "    for path in ():",
+    ),
+    _store(
+        "an older ledger is followed by newer chunks",
+        "examination",
+        "        elif header.number > known:",
+        "        elif False:",
+    ),
+    _store(
+        "the lock is no witness",
+        "examination",
+        "    elif witness is not None and witness.number > known:",
+        "    elif False:",
+    ),
+    _store(
+        "damage in the journal is its end",
+        "journal_reading",
+        "    return Readout(frames, flushed, last_seen, problems)",
+        "    return Readout(frames, flushed, last_seen, [])",
+    ),
+    _store(
+        "a damaged last frame is a torn one",
+        "journal_reading",
+        "    elif has_survived and (unread := sorted(number for number in marks if number > end)):",
+        "    elif (unread := []):",
+    ),
+    _store(
+        "damaged large batches are torn ones",
+        "recovery",
+        "            if frame.number <= max(ledger.commit_number, examined.flushed)",
+        "            if frame.number <= -1",
+    ),
+    _store(
+        "pages of the ledger have no checksums",
+        "page_checksums",
+        "    if NAME in apsw.vfs_names():\n        return NAME",
+        '    return ""',
+    ),
+    _store(
+        "a log is read over any database",
+        "ledger_opening",
+        "    problems = [] if moved is None else _compared(path, seen, moved)",
+        "    problems = []",
+    ),
+)
+"""Defects with which a directory that was damaged at rest is served as if it were whole."""
 
 RARE: dict[str, tuple[int, ...]] = {
     "a file of the journal is used again too early": (79, 101, 123),
@@ -136,6 +199,17 @@ def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | N
         for seed in (*RARE.get(mutant.name, ()), *range(seeds_max)):
             found = PowerLoss()
             one(seed, found)
+            if found.problems:
+                return seed, found.problems[0]
+    return None
+
+
+def rot_killed_by(mutant: Mutant, seeds_max: int = ROT_SEEDS_MAX) -> tuple[int, str] | None:
+    """The first store whose damage shows the defect, and as what; None if none does."""
+    with applied(mutant):
+        for seed in range(seeds_max):
+            found = BitRot()
+            bit_rot.one(seed, found)
             if found.problems:
                 return seed, found.problems[0]
     return None

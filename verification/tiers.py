@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from simulation.__main__ import killed_by, one
 from simulation.mutants import MUTANTS
 from verification import (
+    bit_rot,
     chaos,
     checking,
     fuzzing,
@@ -95,6 +96,8 @@ def defects(count: int) -> Iterator[Found]:
         found = dict(zip(MUTANTS, pool.map(killed_by, MUTANTS), strict=True))
         stored = store_mutants.MUTANTS
         found.update(zip(stored, pool.map(store_mutants.killed_by, stored), strict=True))
+        rotten = store_mutants.ROT
+        found.update(zip(rotten, pool.map(store_mutants.rot_killed_by, rotten), strict=True))
     survivors = [mutant.name for mutant, by in found.items() if by is None]
     yield Found("defects found", len(found) - len(survivors), len(found), "", "; ".join(survivors))
 
@@ -128,6 +131,21 @@ def power(count: int) -> Iterator[Found]:
         "acknowledged commits lost in them", sum(ran.lost for ran in parts), 0, "", "; ".join(problems[:3])
     )
     yield Found("torn or invented commits in them", sum(ran.torn for ran in parts), 0)
+
+
+def rot(count: int) -> Iterator[Found]:
+    """Data directories with a file that is missing, cut off, old, or has one bit flipped."""
+    parts = _shared(bit_rot.run, count)
+    problems = [problem for ran in parts for problem in ran.problems]
+    seeds = _seeds([ran.seeds for ran in parts])
+    yield Found("damaged data directories", sum(ran.states for ran in parts), count, seeds)
+    yield Found(
+        "neither refused nor served with everything acknowledged",
+        len(problems),
+        0,
+        "",
+        "; ".join(problems[:3]),
+    )
 
 
 def fuzz(count: int) -> Iterator[Found]:
@@ -200,6 +218,7 @@ CHECKS: Final = {
     "checker": Check(checker, (150, 10_000, 100_000)),
     "rules": Check(rules, (20_000, 100_000, 2_000_000)),
     "power": Check(power, (3_000, 50_000, 500_000)),
+    "rot": Check(rot, (1_000, 20_000, 200_000)),
     "fuzz": Check(fuzz, (100_000, 500_000, 10_000_000)),
     "legal": Check(legal_requests, (100, 2_000, 20_000)),
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),

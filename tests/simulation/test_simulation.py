@@ -24,7 +24,9 @@ print(*(run(make(seed)).digest for seed in range(100)))
 """
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *store_mutants.MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT], ids=lambda mutant: mutant.name
+)
 def test_the_line_that_a_known_defect_changes_is_there(mutant: Mutant) -> None:
     """The gate that runs them takes a minute; this tells whoever has changed such a line at once."""
     with applied(mutant):

@@ -5,8 +5,8 @@ however it ends. It is never removed: between removing it and making it anew two
 lock of that name.
 
 The file holds two lines. The first is the number of the process, for the message that a second one gets. The
-second is a *witness*: the store's id and the last commit that was known when a process started or stopped
-here. A ledger that lacks this commit is an older copy, or another store's.
+second is a *witness*: the store's id and the last commit that ledger and chunks were known to have on the
+disk. A ledger that lacks this commit is an older copy, or another store's.
 """
 
 import fcntl
@@ -54,12 +54,13 @@ class DirectoryLock:
             os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid():<{_OWNER_BYTES - 1}}\n".encode("ascii"), 0)
 
-    def testify(self, witness: Witness, files: Files) -> None:
-        """Keep what is known now, durably. OSError."""
+    def testify(self, witness: Witness, files: Files, *, is_flushed: bool = True) -> None:
+        """Keep what is known now. OSError."""
         text = f"store {witness.store_id.hex()} commit {witness.number:020d}"
         line = f"{text} {crc32c(text.encode('ascii')):08x}\n".encode("ascii")
         files.write(self._descriptor, [line], _OWNER_BYTES)
-        files.flush(self._descriptor)
+        if is_flushed:
+            files.flush(self._descriptor)
         self.witness = witness
 
     def forget(self) -> None:

@@ -85,6 +85,7 @@ class EmbeddedStore:
         self._following = Following(ledger, chunks, worker, fuse)
         self._number = self._durable = ledger.commit_number
         self._closed = False
+        self._following.witness = self._testify
         ledger.catch_up = self._following.catch_up
 
     @property
@@ -180,10 +181,8 @@ class EmbeddedStore:
         await self._following.stop()
         try:
             await self.ledger.close()
-            if self._lock is not None and not self._fuse.blown:
-                # Without it the next start knows less, and nothing wrong.
-                with contextlib.suppress(OSError):
-                    self._lock.testify(Witness(self.ledger.identity.store_id, self._number), self._files)
+            if not self._fuse.blown:
+                self._testify(self._number, is_flushed=True)
         finally:
             if self._flusher is not None:
                 self._flusher.stop()
@@ -192,6 +191,13 @@ class EmbeddedStore:
                 self._journal.close()
             if self._lock is not None:
                 self._lock.release()
+
+    def _testify(self, number: int, *, is_flushed: bool = False) -> None:
+        """Leave a witness of how far ledger and chunks are. Without it a start only knows less."""
+        if self._lock is not None:
+            witness = Witness(self.ledger.identity.store_id, number)
+            with contextlib.suppress(OSError):
+                self._lock.testify(witness, self._files, is_flushed=is_flushed)
 
     # -- inside -------------------------------------------------------------------------------------------
 

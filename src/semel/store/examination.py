@@ -5,7 +5,7 @@ Ledger, journal, chunks and lock carry one store id, and each knows something of
 - the ledger knows up to which commit it has followed the journal, and how far each chunk is on the disk;
 - the journal's frames are numbered, and say which commits were flushed when they were written;
 - the header of a chunk names the last commit at its last flush;
-- the lock names the last commit at the last start or stop.
+- the lock names the last commit that ledger and chunks had on the disk.
 
 So a part that is missing, foreign, older than the rest, or damaged is found, and the start refuses and says
 what was found and what to do. Nothing is written here.

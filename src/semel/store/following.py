@@ -15,7 +15,7 @@ while and by everyone who comes. Until then the ledger cannot say what is true: 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from semel.core.types import Buffer, Fact
@@ -54,6 +54,8 @@ class Following:
     ) -> None:
         self.synchronised = ledger.commit_number
         """Up to this commit ledger and chunks are on the disk."""
+        self.witness: Callable[[int], None] = lambda number: None
+        """Told up to which commit ledger and chunks are on the disk, on the writer's thread."""
         self._ledger = ledger
         self._chunks = chunks
         self._worker = worker
@@ -218,6 +220,7 @@ class Following:
     def _synchronise_now(self) -> None:
         self._chunks.flush_now(self._ledger.commit_number)
         self._ledger.synchronise_now()
+        self.witness(self._ledger.commit_number)
 
     def _commit_now(self, commit: Commit) -> None:
         self._write_now([commit])

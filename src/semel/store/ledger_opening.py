@@ -134,7 +134,7 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
             )
         seen = sql.rows("read_checkpoints")[0]
         chunks = dict(sql.rows("known_chunks"))
-    except (KeyError, ValueError, LookupError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise StoreBroken(f"{path} is no ledger that Semel wrote: {error!r}") from error
     finally:
         connection.close(True)
@@ -158,7 +158,7 @@ def _without_log(path: Path, vfs: str) -> tuple[int, int] | None:
     A crash in the middle of a checkpoint leaves a database that can be read with its log only.
     """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    with contextlib.suppress(apsw.Error, LookupError):
+    with contextlib.suppress(apsw.Error, LookupError, TypeError, ValueError):
         connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs or None)
         try:
             checkpoints, number = Statements(connection).rows("read_checkpoints")[0]

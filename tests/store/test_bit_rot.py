@@ -1,0 +1,21 @@
+"""Damage at rest: a few stores of ``verification.bit_rot``, and what it is for is found by it."""
+
+from verification import bit_rot
+from verification.store_mutants import ROT, rot_killed_by
+
+
+def test_a_damaged_directory_is_refused_or_served_whole() -> None:
+    found = bit_rot.run(400)
+    assert found.problems == []
+    assert (found.states, found.refused + found.served) == (400, 400)
+    # Both happen often.
+    assert min(found.refused, found.served) > 100
+
+
+def test_a_defect_is_found_and_a_seed_is_the_same_every_time() -> None:
+    """Otherwise one that fails could not be looked at. The others are tried by ``make verify``."""
+    mutant = ROT[0]
+    assert mutant.name == "a directory without a ledger is taken for a new one"
+    found = rot_killed_by(mutant)
+    assert found is not None
+    assert rot_killed_by(mutant) == found

@@ -1,0 +1,247 @@
+"""Bit rot: every file of a data directory removed, cut off, swapped with an older copy, or one bit flipped.
+
+One seed is one store (``store_life``): it lives, is stopped, lives on, and is copied: older copies of both
+lives, as it is when the process is killed, and after a clean stop. Then one thing is done to one of the last
+copies, and the real store is opened in it. Either it refuses to start, or to read what it cannot prove; or
+everything that was acknowledged is there. A batch whose checksum is wrong counts as refused, because a broker
+serves it to nobody. There is no third outcome.
+
+What cannot be told from the truth is left out: an older copy of the journal whose missing commits no other
+file has seen, which are those of the last moments before a kill.
+"""
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from semel.config import Settings
+from semel.store import embedded
+from semel.store.embedded import EmbeddedStore
+from semel.store.interface import StoreBroken
+from verification.recorded_disk import lay_out
+from verification.store_life import History, Life, Told, Torn
+from verification.turns import small_store
+
+STATES_PER_SEED: Final = 200
+STEPS: Final = 12
+FLIPS: Final = 6
+"""Bits that are flipped in each file, at least."""
+SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_bytes=0)
+BOOT: Final = "boot"
+
+Files = dict[str, bytes]
+
+
+@dataclass
+class BitRot:
+    """What became of the directories."""
+
+    states: int = 0
+    refused: int = 0
+    served: int = 0
+    seeds: range = range(0)
+    problems: list[str] = field(default_factory=list)
+    """Third outcomes: something was lost or changed without a word."""
+
+
+class Fault(NamedTuple):
+    """One thing that is done to a directory."""
+
+    name: str
+    act: Callable[[Files], None]
+
+
+class Copies(NamedTuple):
+    """A store at the moments that matter."""
+
+    older: list[Files]
+    """Of earlier moments, each with batches behind it that are on the disk for certain."""
+    damaged: dict[str, Files]
+    """What faults are done to, by name."""
+    history: History
+    told: Told
+
+
+def run(states: int, first_seed: int = 0) -> BitRot:
+    """Damage and open so many directories."""
+    found = BitRot()
+    seed = first_seed
+    while found.states < states:
+        one(seed, found, min(STATES_PER_SEED, states - found.states))
+        seed += 1
+    found.seeds = range(first_seed, seed)
+    return found
+
+
+def one(seed: int, found: BitRot, states: int = STATES_PER_SEED) -> None:
+    """The faults of one store."""
+    shared = Path("/dev/shm")
+    chance = random.Random(seed)
+    with (
+        tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory,
+        small_store(lambda: BOOT, seed),
+    ):
+        copies = asyncio.run(_lived(Path(directory) / "life", chance))
+        faults = [(name, fault) for name in copies.damaged for fault in _faults(name, copies, chance)]
+        chance.shuffle(faults)
+        for number, (name, fault) in enumerate(faults[:states]):
+            found.states += 1
+            files = dict(copies.damaged[name])
+            fault.act(files)
+            place = Path(directory) / f"state-{number}"
+            try:
+                was_refused = asyncio.run(_opened(place, files, copies))
+                found.refused += was_refused
+                found.served += not was_refused
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+                found.problems.append(f"seed {seed}: {name}, {fault.name}: {error!r}")
+            finally:
+                shutil.rmtree(place)
+
+
+# -- copies -------------------------------------------------------------------------------------------------
+
+
+async def _lived(directory: Path, chance: random.Random) -> Copies:
+    async def opened() -> EmbeddedStore:
+        return await embedded.open_store(directory, SETTINGS)
+
+    life = Life(history := History(), chance, opened, lambda told: None)
+    life.use(await opened())
+    life.know(Told())
+    await life.go(STEPS)
+    await life.close()
+    older = [_files_in(directory)]
+    life.use(await opened())
+    await life.go(STEPS)
+    await life.flush()
+    older.append(_files_in(directory))
+    # What comes after an older copy is on the disk for certain, and every part knows it.
+    await life.go(STEPS)
+    await life.settle()
+    await life.go(3)
+    await life.flush()
+    damaged = {"killed": _files_in(directory)}
+    await life.store.ledger.topics()
+    damaged["killed when the ledger had it all"] = _files_in(directory)
+    told = life.told
+    await life.close()
+    damaged["stopped"] = _files_in(directory)
+    return Copies(older, damaged, history, told)
+
+
+def _files_in(directory: Path) -> Files:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.name.endswith("-shm")
+    }
+
+
+# -- faults -------------------------------------------------------------------------------------------------
+
+
+def _faults(name: str, copies: Copies, chance: random.Random) -> Iterator[Fault]:
+    files = copies.damaged[name]
+    for path, data in files.items():
+        yield Fault(f"{path} is removed", lambda files, path=path: files.pop(path))
+        lengths = {0, 1, len(data) // 2, max(len(data) - 1, 0), chance.randrange(len(data) + 1)}
+        for length in sorted(lengths - {len(data)}):
+            yield Fault(f"{path} is cut off at {length}", _cut(path, length))
+        for at in _bits(data, chance):
+            yield Fault(f"bit {at % 8} of byte {at // 8} in {path} is flipped", _flip(path, at))
+    for number, older in enumerate(copies.older):
+        for group in _groups(name, files, chance):
+            if any(older.get(path) != files.get(path) for path in group):
+                yield Fault(f"{', '.join(sorted(group))} as in older copy {number}", _swap(group, older))
+
+
+def _groups(name: str, files: Files, chance: random.Random) -> Iterator[set[str]]:
+    """Files that are put back together from an older copy: each by itself, and parts of a backup."""
+    parts = {
+        "ledger": {path for path in files if path.startswith("ledger.db")} | {"ledger.db-wal"},
+        "journal": {path for path in files if path.startswith("journal-")},
+        "chunks": {path for path in files if path.startswith("chunks")},
+        "lock": {"lock"},
+    }
+    # Only a ledger that has all of it tells that a journal does not.
+    old_journal = name != "killed"
+    for path in files:
+        if old_journal or not path.startswith("journal-"):
+            yield {path}
+    for _ in range(6):
+        chosen = chance.sample(sorted(parts), chance.randint(1, 3))
+        if old_journal or "journal" not in chosen or "ledger" in chosen:
+            yield set().union(*(parts[part] for part in chosen))
+
+
+def _cut(path: str, length: int) -> Callable[[Files], None]:
+    def act(files: Files) -> None:
+        files[path] = files[path][:length]
+
+    return act
+
+
+def _flip(path: str, bit: int) -> Callable[[Files], None]:
+    def act(files: Files) -> None:
+        data = bytearray(files[path])
+        data[bit // 8] ^= 1 << bit % 8
+        files[path] = bytes(data)
+
+    return act
+
+
+def _swap(group: set[str], older: Files) -> Callable[[Files], None]:
+    def act(files: Files) -> None:
+        for path in group:
+            files.pop(path, None)
+            if path in older:
+                files[path] = older[path]
+
+    return act
+
+
+def _bits(data: bytes, chance: random.Random) -> Iterator[int]:
+    """Bits of a file: more of those where something was written than of the room behind it."""
+    if not data:
+        return
+    written = [at for at in range(len(data)) if data[at]]
+    for number in range(FLIPS):
+        at = chance.choice(written) if written and number else chance.randrange(len(data))
+        yield at * 8 + chance.randrange(8)
+
+
+# -- outcomes -----------------------------------------------------------------------------------------------
+
+
+async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
+    """Open a directory twice; whether it was refused. Torn if something is missing or changed."""
+    lay_out(files, directory)
+    was_refused = False
+    for _ in range(2):
+        try:
+            store = await embedded.open_store(directory, SETTINGS)
+        except StoreBroken:
+            return True
+        try:
+            was_refused |= await _check(store, copies)
+        except StoreBroken:
+            return True
+        finally:
+            await store.close()
+    return was_refused
+
+
+async def _check(store: EmbeddedStore, copies: Copies) -> bool:
+    """Whether some batch is known to be damaged; everything else must be as it was. Torn, StoreBroken."""
+    copies.history.damaged = damaged = []
+    count = await copies.history.check(store)
+    if count < copies.told.answered:
+        raise Torn(f"{copies.told.answered} commits were answered, {count} are there")
+    await store.sweep_orphans()
+    return bool(damaged)

@@ -76,6 +76,7 @@ SHARED: dict[str, str] = {
     "semel.tick.bytes.max": "goes into the next commit",
     "semel.entities.max": "COORDINATOR_NOT_AVAILABLE for groups with members; others are read from the ledger again",
     "semel.compaction.keys.max": "nothing; compaction takes another pass",
+    "semel.compaction.hold.max.ms": "compaction goes on; a snapshot that it overtakes is refused by its reader",
 }
 STORED: dict[str, str] = {
     "semel.partitions.max": "POLICY_VIOLATION",

@@ -13,8 +13,10 @@ HISTORY: Final = (
     b'"position":0,"records":[[7,"a"],[8,2]],"isolation":"read_committed","last_stable":9}\n',
 )
 NOTES: Final = (
-    b'semel 3 0 1 {"run":[5,1],"query":"q","batch":2,"winners":["7:0:task/0","8:1:task/1"]}\nsemel 3 1 1 ',
-    b'semel 4 0 2 {"run":[5,1],"query":"q",\nsemel 4 1 2 "batch":2,"winners":[]}\nsemel 3 2 1 {}',
+    b'semel2 3 0/1 0-0 {"run":[5,1],"query":"q","batch":2,"inputs":{"orders":["id",2]},"topic":"out",'
+    b'"outputs":{"out":"id"},"winners":["7:0:task/0","8:1:task/1"]}\nsemel2 3 0/1 0-1 ',
+    b'semel2 4 0/2 0-0 {"run":[5,1],"query":"q",\nsemel2 4 1/2 1-1 "batch":2,"inputs":{},"topic":null,'
+    b'"outputs":{},"winners":[]}\nsemel2 3 0/1 2-2 {}',
 )
 TOML: Final = (
     b'listen = ["127.0.0.1:9092"]\ndata = "semel-data"\nlog-level = "info"\n'

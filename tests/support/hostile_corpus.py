@@ -88,6 +88,7 @@ def _headers() -> list[Hostile]:
 def _bodies() -> list[Hostile]:
     garbage = request(MetadataRequest(topics=[]), 9)[4:] + b"garbage" * 100
     topics = [MetadataRequestTopic(name=f"t{number}") for number in range(100_000)]
+    many = topics[:40_000]
     return [
         Hostile(
             21,
@@ -133,11 +134,13 @@ def _bodies() -> list[Hostile]:
         ),
         Hostile(
             30,
-            "100,000 topics",
-            request(MetadataRequest(topics=topics), 9),
+            "40,000 topics",
+            request(MetadataRequest(topics=many), 9),
             answered(METADATA, 9),
             is_work=True,
         ),
+        # More than semel.request.elements.max.
+        Hostile(30, "100,000 topics", request(MetadataRequest(topics=topics), 9), CLOSED),
         Hostile(31, "garbage behind a request", frame(garbage), answered(METADATA, 9)),
     ]
 

@@ -91,10 +91,7 @@ def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = T
     foreign = {key: each.offset for key, each in found.items() if key not in notes}
     if not notes:
         return Committed({}, None, foreign)
-    try:
-        decision = _assemble(pipeline_id, notes)
-    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
-        raise PipelineError(_changed_text(pipeline_id, "the last decision is not whole")) from None
+    decision = _assemble(pipeline_id, notes)
     noted = Counter(topic for topic, _ in notes)
     missing = {topic for topic, each in decision.inputs.items() if noted[topic] < each.partitions}
     # A topic that was deleted has taken its offsets along; the source says so if it matters.
@@ -191,7 +188,14 @@ def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOff
 
 
 def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
-    """The newest decision in these notes. Whatever is raised, they do not hold a whole one."""
+    """The newest decision in these notes. PipelineError if they do not hold a whole one."""
+    try:
+        return _read(pipeline_id, notes)
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        raise PipelineError(_changed_text(pipeline_id, "the last decision is not whole")) from None
+
+
+def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
     pieces: dict[int, dict[int, str]] = {}
     counts: dict[int, int] = {}
     spans: dict[int, Spans] = {}

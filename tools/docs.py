@@ -84,7 +84,8 @@ header and the checksum are always checked. A compressed batch may unpack to `se
 `max.message.bytes` if that is larger. Requests with much to validate are handed to a small pool of threads, so other clients do not wait.
 
 What it costs, measured on the broker before this check and with it in turn, one producer with five requests under way, records of 100 bytes, on
-two cores and in memory, so that no disk hides it (medians of 40 rounds; the machine was shared, and rounds of one broker differ by 20 %):
+two cores and in memory, so that no disk hides it (medians of 40 rounds with the same pass written in C; the machine was shared, and rounds of one
+broker differ by 20 %):
 
 | | broker's processor time per batch, before → after | time of the run |
 | --- | --- | --- |

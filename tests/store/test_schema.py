@@ -292,6 +292,8 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "4"}]
+    # Byte 20 of a database says how many bytes of each page are not SQLite's.
+    assert path.read_bytes()[20] == page_checksums.RESERVED_BYTES
 
 
 def test_an_older_ledger_that_was_not_stopped_cleanly_is_left_to_its_own_version(path: Path) -> None:

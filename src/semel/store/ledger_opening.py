@@ -222,6 +222,23 @@ def start(
     return Identity(meta["cluster_id"], term, stopped_cleanly, int(meta.get("synchronised", "0")), store_id)
 
 
+def is_older(sql: Statements) -> bool:
+    """Whether this is a ledger of an older version."""
+    return bool(sql.value("has_schema")) and dict(sql.rows("read_meta"))["schema_version"] in _STEPS
+
+
+def give_checksums(sql: Statements) -> None:
+    """Write a ledger anew with a checksum on each page, if that can be had and there is room for it.
+
+    For ledgers of older versions, once. It takes as long as writing all of it does.
+    """
+    if not page_checksums.available():
+        return
+    with contextlib.suppress(apsw.FullError):
+        sql.connection.reserve_bytes("main", page_checksums.RESERVED_BYTES)
+        sql.run("write_anew")
+
+
 def write_something(sql: Statements) -> None:
     """Write what was never there before: SQLite does not write what is there already."""
     sql.run("write_meta", ("start", secrets.token_hex(8)))

@@ -265,6 +265,10 @@ DELETE FROM chunks WHERE chunk_id = ?;
 -- Nothing is known any more of how far a chunk is on the disk.
 UPDATE chunks SET synchronised_end = 0, end_position = 0 WHERE chunk_id = ?;
 
+-- name: write_anew
+-- Writes the whole database anew, as a transaction of its own.
+VACUUM;
+
 -- name: check_pages
 -- Reads every page and says what is wrong with the tables; ok if nothing is.
 PRAGMA integrity_check(100);

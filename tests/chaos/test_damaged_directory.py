@@ -1,0 +1,149 @@
+"""A data directory that was damaged while no broker had it: the start refuses and deletes nothing; repair.
+
+Real processes: ``semel serve`` is stopped or killed, something happens to its files, and it is started again.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.process import BrokerProcess
+from support.raw import RawClient, batch
+
+from semel.server.run import EXIT_DAMAGED
+from semel.wire.errors import ErrorCode
+from semel.wire.messages import PartitionData
+from semel.wire.records import iter_batches
+
+RECORDS = 40
+OFTEN = ("--set", "log.retention.check.interval.ms=50", "--set", "log.retention.ms=-1")
+"""What is not known any more is swept at once, if it is swept at all."""
+
+
+def _semel(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "semel", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _filled(directory: Path, *options: str, kill: bool) -> BrokerProcess:
+    """A broker that acknowledged some records and ended."""
+    broker = BrokerProcess(directory, *(options or OFTEN))
+    broker.start()
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic("orders")
+        for number in range(RECORDS):
+            assert client.produce("orders", batch(number)).base_offset == number
+    if kill:
+        broker.kill()
+    else:
+        broker.stop()
+    return broker
+
+
+def _refusal(broker: BrokerProcess) -> str:
+    """What a broker says that does not start, and that nothing was changed by it."""
+    chunks = broker.directory / "chunks"
+    before = {path: path.read_bytes() for path in chunks.glob("*")}
+    ended = _semel("serve", "--data", str(broker.directory), "--listen", "127.0.0.1:0")
+    assert ended.returncode == EXIT_DAMAGED, ended.stderr
+    assert {path: path.read_bytes() for path in chunks.glob("*")} == before
+    return ended.stderr
+
+
+def _served(broker: BrokerProcess) -> list[int]:
+    with RawClient(broker.bootstrap) as client:
+        return [header.base_offset for header in client.headers("orders")]
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("how", ["removed", "truncated"])
+def test_a_lost_ledger_loses_nothing_else(tmp_path: Path, kill: bool, how: str) -> None:
+    """It used to be an empty log, and the next sweep deleted every chunk."""
+    broker = _filled(tmp_path / "data", kill=kill)
+    (tmp_path / "kept").mkdir()
+    for path in broker.directory.glob("ledger.db*"):
+        path.rename(tmp_path / "kept" / path.name)
+        if how == "truncated":
+            path.write_bytes(b"")
+    said = _refusal(broker)
+    assert "The broker refuses to start" in said
+    assert f"ledger.db is {'missing' if how == 'removed' else 'empty'}" in said
+    assert "semel repair" in said
+    assert "nothing that was acknowledged is lost" not in said
+    # Put back, all of it is there.
+    for path in (tmp_path / "kept").iterdir():
+        path.rename(broker.directory / path.name)
+    with broker:
+        assert _served(broker) == list(range(RECORDS))
+
+
+def test_records_come_back_without_a_ledger(tmp_path: Path) -> None:
+    broker = _filled(tmp_path / "data", kill=False)
+    for path in broker.directory.glob("ledger.db*"):
+        path.unlink()
+    looked = _semel("repair", str(broker.directory))
+    assert looked.returncode == 1
+    assert "Nothing was changed. To do it: semel repair" in looked.stdout
+    assert "lost by that: names of topics" in looked.stdout
+    assert _semel("repair", str(broker.directory), "--apply").returncode == 1
+    done = _semel("repair", str(broker.directory), "--apply", "--salvage")
+    assert done.stdout.splitlines()[-1] == f"Salvaged {RECORDS} records in {RECORDS} batches of 1 chunks."
+    with broker, RawClient(broker.bootstrap) as client:
+        assert [header.base_offset for header in client.headers("salvaged")] == list(range(RECORDS))
+
+
+def test_a_damaged_journal_is_no_shorter_log(tmp_path: Path) -> None:
+    """One bit in the middle: half of the records were gone, and their offsets given again."""
+    broker = _filled(tmp_path / "data", "--set", "log.retention.ms=-1", kill=True)
+    path = broker.directory / "journal-0"
+    data = bytearray(path.read_bytes())
+    # The beginning of a frame, some before the last.
+    at = data.rindex(b"SMLF", 0, data.rindex(b"SMLF") - 2_000)
+    data[at + 60] ^= 1
+    path.write_bytes(data)
+    assert "the journal lacks commit" in _refusal(broker)
+    looked = _semel("repair", str(broker.directory))
+    assert "go on after commit" in looked.stdout
+    assert _semel("repair", str(broker.directory), "--apply").returncode == 0
+    with broker:
+        # The ledger had followed it by then.
+        assert len(_served(broker)) <= RECORDS
+        with RawClient(broker.bootstrap) as client:
+            assert client.produce("orders", batch(0)).error_code == ErrorCode.NONE
+
+
+def test_one_damaged_batch_hides_no_good_ones(tmp_path: Path) -> None:
+    broker = _filled(tmp_path / "data", kill=False)
+    (chunk,) = (broker.directory / "chunks").glob("*")
+    data = bytearray(chunk.read_bytes())
+    length = len(batch(17))
+    # Batches are all of one length, and lie behind the header of the chunk.
+    data[1024 + 17 * length + 65] ^= 8
+    chunk.write_bytes(data)
+    checked = _semel("check-storage", str(broker.directory))
+    assert checked.returncode == 1
+    assert "orders-0, offsets 17 to 17: its checksum is wrong" in checked.stdout
+    with broker, RawClient(broker.bootstrap) as client:
+        assert _offsets(client.fetch("orders", 0)) == list(range(17))
+        for _ in range(5):
+            assert client.fetch("orders", 17).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert _offsets(client.fetch("orders", 18)) == list(range(18, RECORDS))
+        busy = _semel("check-storage", str(broker.directory))
+        assert (busy.returncode, "is in use by process" in busy.stderr) == (1, True)
+    log = broker.log.read_text()
+    assert log.count("offsets 17 to 17 of topic orders partition 0 is damaged") == 1
+
+
+def _offsets(data: PartitionData) -> list[int]:
+    return [header.base_offset for _, header in iter_batches(data.records or b"")]
+
+
+def test_what_is_whole_is_said_to_be(tmp_path: Path) -> None:
+    broker = _filled(tmp_path / "data", kill=True)
+    checked = _semel("check-storage", str(broker.directory))
+    # What only the journal has is not at rest yet.
+    assert checked.returncode == 0, checked
+    assert checked.stdout.endswith("0 damaged batches, 0 other problems.\n")
+    looked = _semel("repair", str(broker.directory))
+    assert (looked.returncode, looked.stdout[:16]) == (0, "Nothing is wrong")

@@ -19,6 +19,7 @@ from semel.embedded import Embedded
 from semel.spark import DataLoss, PipelineError, PipelineMismatch, pipeline, planning
 from semel.spark import decision as decisions
 from semel.spark.checkpoint import Checkpoint
+from semel.spark.delta.group import TableName, follow
 from semel.spark.options import SourceOptions
 from semel.spark.pipeline import Plan
 from semel.spark.source import StreamReader
@@ -218,6 +219,15 @@ def test_an_id_is_not_used_for_another_output(client: Client, tmp_path: Path) ->
         count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}), "other")
     with pytest.raises(PipelineMismatch, match="writes to the topics that its rows name"):
         count(client, batch(query, 1, {"in": {"0": 20, "1": 20}}))
+
+
+def test_an_id_of_a_pipeline_to_a_table_is_not_used_for_topics(client: Client, tmp_path: Path) -> None:
+    follow(client, NAME, {}, TableName("some-id", "/tables/t"), {("in", 0): 10, ("in", 1): 10})
+    began = {"in": {"0": 10, "1": 10}}
+    with pytest.raises(PipelineMismatch, match="belongs to a pipeline that writes to a table"):
+        count(client, batch(Query(tmp_path, "q"), 0, began, began=began))
+    with pytest.raises(PipelineMismatch, match="belongs to a pipeline that writes to a table"):
+        planning.plan_batch(client, NAME)
 
 
 # ---- checkpoints of others

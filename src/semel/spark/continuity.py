@@ -26,6 +26,7 @@ _NEW_CHECKPOINT = (
 def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
     """Whether the batch was decided before. PipelineMismatch if it neither was nor can be written."""
     last = committed.decision
+    check_is_of_topics(committed, pipeline_id)
     if last is None:
         if batch_id > 0:
             raise PipelineMismatch(
@@ -45,6 +46,15 @@ def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int
     for key in sorted(step.end):
         _check_start(committed, last, pipeline_id, query_id, batch_id, step, key)
     return False
+
+
+def check_is_of_topics(committed: Committed, pipeline_id: str) -> None:
+    """PipelineMismatch if the group belongs to a pipeline that writes to a table."""
+    if committed.is_of_table:
+        raise PipelineMismatch(
+            f"pipeline.id {pipeline_id!r} belongs to a pipeline that writes to a table. Give this one a "
+            "pipeline.id of its own"
+        )
 
 
 def _check_same(last: Decision, pipeline_id: str, batch_id: int, step: Step) -> None:

@@ -36,8 +36,8 @@ from semel.spark.vectors import Span, Spans, TopicIds, Vector, id_text
 
 #: The number of the decision that a pipeline begins with: nothing counts yet, and this is where it begins.
 BEGINNING = 0
-#: What a note begins with.
-MARK = "semel2"
+#: What a note begins with. The groups of pipelines that write to tables have notes of their own.
+MARK, TABLE_MARK = "semel2", "semel-delta"
 _NOTE = re.compile(rf"{MARK} (\d+) (\d+)/(\d+) (\d+)-(\d+) (.*)", re.DOTALL)
 #: Brokers take 4096 bytes (offset.metadata.max.bytes), of which the beginning of a note needs some.
 PIECE_BYTES = 4000
@@ -79,6 +79,7 @@ class Committed(NamedTuple):
     offsets: Vector  # of the partitions that have a note
     decision: Decision | None
     foreign: Vector = {}  # noqa: RUF012 - never changed: offsets without a note, which somebody else wrote
+    is_of_table: bool = False  # those are of a pipeline that writes to a table
 
 
 def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = True) -> Committed:
@@ -90,7 +91,8 @@ def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = T
     notes = {key: each for key, each in found.items() if each.metadata.startswith(f"{MARK} ")}
     foreign = {key: each.offset for key, each in found.items() if key not in notes}
     if not notes:
-        return Committed({}, None, foreign)
+        is_of_table = any(each.metadata.startswith(f"{TABLE_MARK} ") for each in found.values())
+        return Committed({}, None, foreign, is_of_table)
     decision = _assemble(pipeline_id, notes)
     noted = Counter(topic for topic, _ in notes)
     missing = {topic for topic, each in decision.inputs.items() if noted[topic] < each.partitions}

@@ -13,7 +13,7 @@ from semel.client.transactions_admin import describe_transactions
 from semel.spark import decision as decisions
 from semel.spark import runs
 from semel.spark.checkpoint import Checkpoint, Step, describe
-from semel.spark.continuity import inputs_after, is_done
+from semel.spark.continuity import check_is_of_topics, inputs_after, is_done
 from semel.spark.decision import BEGINNING, Committed, Decision
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.fencing import fenced_text
@@ -76,6 +76,7 @@ def plan_batch(
     """Begin a run for a batch write, and finish what the last one left."""
     # Looked at before and after: a write that is refused must not fence the pipeline that has the name.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
+    check_is_of_topics(before, pipeline_id)
     check_write(before.decision, pipeline_id, version, topic)
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
     run = decisions.take_over(client, pipeline_id)

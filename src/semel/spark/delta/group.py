@@ -14,7 +14,7 @@ from semel.client.group_offsets import commit_offsets, fetch_offsets
 from semel.spark import decision
 from semel.spark.errors import PipelineError, PipelineMismatch
 
-MARK = "semel-delta"
+MARK = decision.TABLE_MARK
 
 
 class TableName(NamedTuple):

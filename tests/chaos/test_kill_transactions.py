@@ -31,6 +31,7 @@ from support.transactional_workers import PARTITIONS, Noted
 from support.waiting import until
 
 from semel.server.run import EXIT_OK
+from semel.store import page_checksums
 from semel.wire.errors import ErrorCode
 
 KILLS = int(os.environ.get("SEMEL_KILLS", "3"))
@@ -115,7 +116,7 @@ def lose_power(broker: BrokerProcess) -> None:
 
 def change_boot(broker: BrokerProcess) -> None:
     """Let the ledger believe that the operating system was started since."""
-    ledger = apsw.Connection(str(broker.directory / "ledger.db"))
+    ledger = apsw.Connection(str(broker.directory / "ledger.db"), vfs=page_checksums.available())
     try:
         ledger.execute("UPDATE meta SET value = 'another boot' WHERE name = 'boot_id'")
     finally:

@@ -16,6 +16,7 @@ from support.process import BrokerProcess
 from support.raw import RawClient, batch
 from support.waiting import until
 
+from semel.store.chunk_header import pack_slot, unpack_slot
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import (
     DeleteRecordsPartition,
@@ -176,9 +177,12 @@ def test_chunks_that_nobody_points_at_are_swept_at_the_start(shop: Shop) -> None
     """A crash between the bytes and the ledger leaves such a file; so does one between ledger and unlink."""
     shop.create("t")
     write(shop.client, "t", 3)
-    orphan = shop.broker.directory / "chunks" / "0000000000000900.chunk"
-    orphan.write_bytes(bytes(MIB))
-    foreign = shop.broker.directory / "chunks" / "README"
+    chunks = shop.broker.directory / "chunks"
+    orphan, foreign = chunks / f"{900:016}.chunk", chunks / "README"
+    first = min(chunks.glob("*.chunk"))
+    mine = unpack_slot(first.read_bytes()[:512])
+    assert mine is not None
+    orphan.write_bytes(pack_slot(mine._replace(chunk_id=900, number=0)) + bytes(MIB))
     foreign.write_text("not a chunk")
     shop.restart()
     assert not orphan.exists()

@@ -19,8 +19,9 @@ from crc32c import crc32c
 
 from semel.store.files import end_of_data
 
-HEADER_BYTES: Final = 1024
-"""Batches begin behind it."""
+HEADER_BYTES: Final = 4096
+"""Batches begin behind it, at a block of the file system: space is given back in whole blocks."""
+_SLOTS: Final = 2
 _SLOT_BYTES: Final = 512
 _SLOT: Final = struct.Struct(">8s16sQQQ")
 _CHECKSUM: Final = struct.Struct(">I")
@@ -47,8 +48,8 @@ def pack_slot(header: ChunkHeader) -> bytes:
 
 def read_slots(descriptor: int) -> list[ChunkHeader | None]:
     """Both slots of a chunk; None for one that is not whole. OSError."""
-    data = os.pread(descriptor, HEADER_BYTES, 0)
-    return [unpack_slot(data[at : at + _SLOT_BYTES]) for at in range(0, HEADER_BYTES, _SLOT_BYTES)]
+    data = os.pread(descriptor, _SLOTS * _SLOT_BYTES, 0)
+    return [unpack_slot(data[at : at + _SLOT_BYTES]) for at in range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES)]
 
 
 def newest(slots: list[ChunkHeader | None]) -> ChunkHeader | None:

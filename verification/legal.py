@@ -79,14 +79,15 @@ def run(requests: int, first_seed: int = 0) -> Legal:
             name = f"{type(request).__name__} v{version}"
             probe.longest_seconds()
             _ask(broker, request, version)
-            units = probe.longest_seconds() / unit
+            seconds = probe.longest_seconds()
+            units = seconds / unit
             if units > found.longest_units:
                 found.longest_units, found.longest = units, f"seed {seed}: {name}"
             if units > UNITS_MAX:
                 # A machine that was slower just now is asked again before anybody is blamed.
                 unit = max(unit, calibrated_seconds())
-                if units > UNITS_MAX:
-                    what = f"the event loop was held up for {units:.0f} calibrated loops"
+                if seconds > UNITS_MAX * unit:
+                    what = f"the event loop was held up for {seconds / unit:.0f} calibrated loops"
                     found.failures.append(Slow(seed, name, what))
             if not _ask(broker, MetadataRequest(topics=[]), 9):
                 found.failures.append(Slow(seed, name, "another client was not answered"))

@@ -183,7 +183,10 @@ class Settings:
         2_097_152, "how fast everything at rest is read to compare its checksums, round after round; 0 is off"
     )
     semel_entities_max: int = _setting(100_000, "partitions, producers, groups, offsets kept in memory, each")
-    semel_tick_bytes_max: int = _setting(67_108_864, "bytes of batches in one commit")
+    semel_tick_bytes_max: int = _setting(
+        8_388_608,
+        "bytes of batches in one commit; the requests of all other clients wait while it is written",
+    )
 
     def __post_init__(self) -> None:
         """A word that is not among the choices of a setting is refused here, whoever gave it."""

@@ -18,8 +18,8 @@ ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
 """The number of the connection whose request is being worked on."""
 
 COMMANDS_MAX: Final = 100
-"""Commands in one tick, some milliseconds of the event loop's time: everyone waits for the tick under way. One
-flush for so many costs next to nothing for each."""
+"""Commands in one tick, some milliseconds of the event loop's time: everyone waits for the tick under way.
+One flush for so many costs next to nothing for each."""
 
 
 class FairQueue:

@@ -54,8 +54,8 @@ WHY = {
         " producers write to Kafka as slowly as that was not measured."
     ),
     "a producer beside *": (
-        "The neighbours, the broker and the producer share two cores, and the broker has one event loop. What is"
-        " left is the tick or the slice that is under way when a request arrives, and the wait for a core."
+        "The neighbours, the broker and the producer share two cores, and the broker has one event loop. What"
+        " is left is the tick or slice that is under way when a request arrives, and the wait for a core."
     ),
     "from commit to visible, *": "A reader asked again before it found what was committed.",
     "a producer hangs, *": "The reader had not got the last records when the hanging producer ended.",

@@ -187,8 +187,7 @@ ROT: tuple[Mutant, ...] = (
 """Defects with which a directory that was damaged at rest is served as if it were whole."""
 
 RARE: dict[str, tuple[int, ...]] = {
-    "a file of the journal is used again too early": (79, 101, 123),
-    "chunks are deleted before the ledger knows it for certain": (36,),
+    "a file of the journal is used again too early": (27, 29),
 }
 """Recordings that are tried first, for defects that few of them find."""
 

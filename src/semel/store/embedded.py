@@ -332,15 +332,18 @@ async def _open_in(
     lock: DirectoryLock,
     accepts: bool,
 ) -> EmbeddedStore:
-    lost = directory / LOST
-    examined = _examine(directory, files, worker, lock, accepts)
+    try:
+        examined = _examined(directory, files, lock, accepts=accepts)
+    except BaseException:
+        worker.stop()
+        raise
     ledger = await SqliteLedger.open(
         directory / LEDGER,
         worker=worker,
         fuse=fuse,
         cluster_id=settings.cluster_id,
         boot_id=_boot_id(),
-        unflushed_is_lost=lost.exists(),
+        unflushed_is_lost=(directory / LOST).exists(),
     )
     store_id = ledger.identity.store_id
     journal = Journal(directory, files, store_id)
@@ -368,7 +371,7 @@ async def _open_in(
         notes = {**examined.notes(), JOURNAL_BYTES: str(journal.file_bytes)}
         await worker.run(lambda: fuse.guard(ledger.note_now, notes))
         lock.testify(Witness(store_id, ledger.commit_number), files)
-        lost.unlink(missing_ok=True)
+        (directory / LOST).unlink(missing_ok=True)
     except BaseException as error:
         # What could not be taken over stays in the journal: this is no clean stop.
         fuse.blow(f"the journal cannot be taken over: {error}")
@@ -379,18 +382,17 @@ async def _open_in(
     return EmbeddedStore(ledger, chunks, worker, fuse, lock, journal, directory, files)
 
 
-def _examine(directory: Path, files: Files, worker: Worker, lock: DirectoryLock, accepts: bool) -> Examined:
-    """Compare what is there before anything is written. StoreDamaged if it does not belong together."""
+def _examined(directory: Path, files: Files, lock: DirectoryLock, *, accepts: bool) -> Examined:
+    """What is there, if it may be relied on. StoreDamaged, StoreBroken."""
     try:
         examined = examine(directory, lock.witness, boot_id=_boot_id())
-        if accepts:
-            examined = examined.accepted()
-        examined.refuse(directory)
-        write_log_again(log_of(directory / LEDGER), files)
-        return examined
     except OSError as error:
-        worker.stop()
+        raise StoreBroken(f"{directory} cannot be read: {error}") from error
+    if accepts:
+        examined = examined.accepted()
+    examined.refuse(directory)
+    try:
+        write_log_again(log_of(directory / LEDGER), files)
+    except OSError as error:
         raise StoreBroken(f"the log of the ledger cannot be written: {error}") from error
-    except BaseException:
-        worker.stop()
-        raise
+    return examined

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pytest
 from support.raw import RawClient
 from support.raw_transactions import PEER, Log, RawProducer, make_topic, new_name, ours, soon
 
 import semel
+from semel.store import page_checksums
 from semel.wire.errors import ErrorCode
 
 
@@ -251,7 +252,8 @@ def test_a_transaction_that_hangs_is_found_and_ended(cli, tmp_path: Path) -> Non
         left.write(topic, b"a", partition=1)
         kept.write(topic, b"b", partition=1)
     # No request can bring it about, so the ledger is made to forget the owner.
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger, ledger:
+    vfs = page_checksums.available()
+    with closing(apsw.Connection(str(tmp_path / "ledger.db"), vfs=vfs)) as ledger, ledger:
         ledger.execute("DELETE FROM transactions WHERE transactional_id = ?", [left.transactional_id])
 
     with semel.embedded(tmp_path) as after, RawClient(after.bootstrap_servers) as client:

@@ -1,6 +1,5 @@
 """`semel check-storage` and `semel repair`: what is on the disk, when no broker has it open."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,6 +88,8 @@ def repair(
     Exit codes: 0 nothing is wrong, or it was repaired; 1 something is wrong, or the directory is in use; 2
     wrong usage.
     """
+    import asyncio
+
     from semel.store import repair as repairing
 
     plan = repairing.plan(directory)

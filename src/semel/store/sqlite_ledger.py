@@ -264,9 +264,9 @@ class SqliteLedger:
             return question(self._reader(), *args)
         except apsw.Error as error:
             # The truth cannot be read: there is nothing that this process could still say.
-            what = "is damaged" if is_damage(error) else "cannot be read"
+            kind, what = (StoreDamaged, "is damaged") if is_damage(error) else (StoreBroken, "cannot be read")
             self._fuse.blow(f"{self._path} {what}: {error}")
-            raise StoreBroken(f"{self._path} {what}: {error}") from error
+            raise kind(f"{self._path} {what}: {error}") from error
 
     def _reader(self) -> LedgerReader:
         """The reader of this thread."""

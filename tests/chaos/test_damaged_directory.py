@@ -12,6 +12,7 @@ from support.process import BrokerProcess
 from support.raw import RawClient, batch
 
 from semel.server.run import EXIT_DAMAGED
+from semel.store.chunk_header import HEADER_BYTES
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import PartitionData
 from semel.wire.records import iter_batches
@@ -119,7 +120,7 @@ def test_one_damaged_batch_hides_no_good_ones(tmp_path: Path) -> None:
     data = bytearray(chunk.read_bytes())
     length = len(batch(17))
     # Batches are all of one length, and lie behind the header of the chunk.
-    data[1024 + 17 * length + 65] ^= 8
+    data[HEADER_BYTES + 17 * length + 65] ^= 8
     chunk.write_bytes(data)
     checked = _semel("check-storage", str(broker.directory))
     assert checked.returncode == 1

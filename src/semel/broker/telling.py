@@ -5,21 +5,27 @@ and not in the next turn of the event loop: answers leave before the tick puts i
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from semel.broker.asked import Asked
 from semel.core.types import Ticket
 from semel.store.interface import StoreFull
 
+REPLIES_AT_ONCE: Final = 50
+"""Of those who waited, how many are answered in one turn of the event loop: some milliseconds of work."""
+
 
 class Telling:
     """The answers of the commit loop, also those that somebody waits for since an earlier tick."""
 
-    __slots__ = ("_behind", "_is_telling", "_parked")
+    __slots__ = ("_behind", "_is_telling", "_parked", "_replies")
 
     def __init__(self) -> None:
         self._parked: dict[Ticket, tuple[Asked, int]] = {}
+        self._replies: deque[tuple[Asked, int, Any]] = deque()
+        """Answers for those who waited that have not been given yet."""
         self._behind: list[Callable[[], None]] = []
         self._is_telling = False
 
@@ -42,23 +48,29 @@ class Telling:
             for each in asked:
                 if not each.parked:
                     each.done(each.answers)
+            is_replying = bool(self._replies)
             for ticket, answer in replies:
-                self._reply(ticket, answer)
+                waiting = self._parked.pop(ticket, None)
+                if waiting is not None:
+                    self._replies.append((*waiting, answer))
+            if self._replies and not is_replying:
+                self._reply()
         finally:
             self._is_telling = False
         behind, self._behind = self._behind, []
         for work in behind:
             work()
 
-    def _reply(self, ticket: Ticket, answer: Any) -> None:
-        waiting = self._parked.pop(ticket, None)
-        if waiting is None:
-            return
-        asked, index = waiting
-        asked.answers[index] = answer
-        asked.parked -= 1
-        if not asked.parked:
-            asked.done(asked.answers)
+    def _reply(self) -> None:
+        """Answer some of those who waited: a generation of a group may have thousands of members."""
+        for _ in range(min(REPLIES_AT_ONCE, len(self._replies))):
+            asked, index, answer = self._replies.popleft()
+            asked.answers[index] = answer
+            asked.parked -= 1
+            if not asked.parked:
+                asked.done(asked.answers)
+        if self._replies:
+            asyncio.get_running_loop().call_soon(self._reply)
 
     def refuse(self, asked: Iterable[Asked], full: StoreFull) -> None:
         """Tell these, and all who wait, that there is no room. Each is told once."""

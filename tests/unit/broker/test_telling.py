@@ -6,7 +6,7 @@ from typing import Any
 from support.looping import Looping, append, create
 
 from semel.broker.asked import Asked
-from semel.broker.telling import Telling
+from semel.broker.telling import REPLIES_AT_ONCE, Telling
 from semel.store.interface import StoreFull
 
 
@@ -53,6 +53,24 @@ async def test_who_waits_is_told_by_the_reply_to_the_ticket() -> None:
     assert told == []
     telling.tell([], [(8, "somebody else's"), (7, "at last")])
     assert told == [("waiting", ["at once", "at last"])]
+
+
+async def test_of_many_who_waited_some_are_told_in_each_turn_of_the_event_loop() -> None:
+    """A generation of a group with thousands of members begins: others are served in between."""
+    told: list[Any] = []
+    telling = Telling()
+    tickets = range(3 * REPLIES_AT_ONCE)
+    for ticket in tickets:
+        waiting = asked(told, str(ticket))
+        telling.park(ticket, waiting)
+        waiting.answers.append(None)
+    telling.tell([], [(ticket, ticket) for ticket in tickets])
+    turns = [len(told)]
+    while len(told) < len(tickets):
+        await asyncio.sleep(0)
+        turns.append(len(told))
+    assert turns == [REPLIES_AT_ONCE, 2 * REPLIES_AT_ONCE, 3 * REPLIES_AT_ONCE]
+    assert told == [(str(ticket), [ticket]) for ticket in tickets]
 
 
 async def test_without_room_everyone_is_told_once() -> None:

@@ -88,6 +88,8 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("pipeline", "verify"): [(EVIL,)],
     ("pipeline", "run"): [(EVIL,)],
     ("check",): [(EVIL,), ("HISTORY",), ("HISTORY", "--json")],
+    ("check-storage",): [(EVIL,), ("DATA",), ("DATA", "--json")],
+    ("repair",): [(EVIL,), ("DATA",), ("DATA", "--apply"), ("DATA", "--salvage", "--apply")],
     ("serve",): [
         ("--memory", "--listen", EVIL),
         ("--memory", "--set", f"{EVIL}=1"),
@@ -143,7 +145,12 @@ def test_into_a_pipe(
 ) -> None:
     history = tmp_path / "history.jsonl"
     history.write_text(json.dumps({"type": EVIL, "process": EVIL}) + "\n")
-    given = [str(history) if each == "HISTORY" else each for each in arguments]
+    damaged = tmp_path / EVIL
+    damaged.mkdir()
+    for name in ("ledger.db", EVIL):
+        (damaged / name).write_text(EVIL)
+    stands_for = {"HISTORY": str(history), "DATA": str(damaged)}
+    given = [stands_for.get(each, each) for each in arguments]
     line = json.dumps({"value": "v", EVIL: 1}).encode() if "json" in arguments else EVIL.encode()
     monkeypatch.setenv("SEMEL_BOOTSTRAP", broker.bootstrap_servers)
     monkeypatch.setattr(sys, "argv", ["semel", *given])

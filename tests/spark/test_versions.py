@@ -79,8 +79,9 @@ def test_a_write_that_is_decided_and_not_ended_is_ended_by_its_repetition(
     output, options = f"out-{mark}", {"topic": f"out-{mark}", "txnAppId": mark}
     create(any_broker, (output, 2))
     with Proxy(any_broker, hides_extensions=True) as proxy:
-        # The decision arrives, and nothing that the writer sends after it.
-        proxy.on(EndTxnRequest.api_key, Act.LAST, where=lambda seen: of_driver(seen.body.transactional_id))
+        # The beginning arrives, then the decision, and nothing that the writer sends after it.
+        for act in (Act.PASS, Act.LAST):
+            proxy.on(EndTxnRequest.api_key, act, where=lambda seen: of_driver(seen.body.transactional_id))
         with pytest.raises(Py4JJavaError, match="Writing job failed"):
             write(numbers(spark, 0, 50), proxy.bootstrap, 7, **options, **IMPATIENT)
     assert len(open_transactions(any_broker, mark)) == 2

@@ -115,7 +115,7 @@ def small_requests(
         "batch.num.messages": 1,
         "log_level": 0,
     }
-    under_way = IDEMPOTENT_UNDER_WAY if idempotent else PLAIN_UNDER_WAY
+    in_flight = IDEMPOTENT_UNDER_WAY if idempotent else PLAIN_UNDER_WAY
     clients = [(Producer(config), *places[number % len(places)]) for number in range(producers)]
     for client, topic, partition in clients:
         client.produce(topic, b"first", partition=partition)
@@ -126,7 +126,7 @@ def small_requests(
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for client, topic, partition in clients:
-            for _ in range(under_way - len(client)):
+            for _ in range(in_flight - len(client)):
                 client.produce(topic, value, partition=partition, on_delivery=delivered)
             client.poll(0)
         # A moment for the network: without it this loop takes the processor from those it waits for.

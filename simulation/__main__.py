@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from simulation.mutants import MUTANTS, Mutant, applied
 from simulation.plan import Plan, make
-from simulation.run import Outcome, run
+from simulation.run import HistoryResult, run
 from simulation.shrinking import shrink
 
 SEEDS_MAX = 500
@@ -77,7 +77,7 @@ def show(seed: int) -> int:
     return 1
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: HistoryResult) -> None:
     print(outcome.plan)
     for problem in outcome.problems[:5]:
         print(f"  {problem}")

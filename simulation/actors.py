@@ -87,14 +87,14 @@ class TransactionalWriter(Actor):
         world: World,
         history: Recording,
         name: str,
-        places: Places,
+        locations: Places,
         generation: int,
         timeout_ms: int,
         transactional_id: str | None = None,
         first_sequence: int = 0,
     ) -> None:
         super().__init__(world, history, name)
-        self.places = places
+        self.locations = locations
         self._generation = generation
         self._timeout_ms = timeout_ms
         self._transactional_id = transactional_id or name
@@ -135,7 +135,7 @@ class TransactionalWriter(Actor):
         result = Result(Known.DONE, ErrorCode.NONE)
         for _ in range(self.world.random.randint(1, 4)):
             await self.step()
-            result = await self.send(producer, txn, *self.world.random.choice(self.places))
+            result = await self.send(producer, txn, *self.world.random.choice(self.locations))
             if not result.is_done:
                 break
         await self.step()
@@ -172,10 +172,10 @@ class IdempotentWriter(Actor):
     rest_seconds_max = 0.03
 
     def __init__(
-        self, world: World, history: Recording, name: str, places: Places, first_sequence: int = 0
+        self, world: World, history: Recording, name: str, locations: Places, first_sequence: int = 0
     ) -> None:
         super().__init__(world, history, name)
-        self._places = places
+        self._locations = locations
         self._first_sequence = first_sequence
         self._number = 0
 
@@ -188,7 +188,7 @@ class IdempotentWriter(Actor):
                     await self.step()
 
     async def _one(self, producer: Producer) -> bool:
-        topic, partition = self.world.random.choice(self._places)
+        topic, partition = self.world.random.choice(self._locations)
         self._number += 1
         values = [f"{self.process}/{self._number}"]
         has_id = producer.producer_id >= 0
@@ -215,30 +215,30 @@ class Reader(Actor):
     rest_seconds_max = 0.06
 
     def __init__(
-        self, world: World, history: Recording, name: str, places: Places, isolation: Isolation
+        self, world: World, history: Recording, name: str, locations: Places, isolation: Isolation
     ) -> None:
         super().__init__(world, history, name)
-        self._places = places
+        self._locations = locations
         self._isolation = isolation
 
     async def work(self) -> None:
         """From the beginning, in every incarnation."""
         caller = Caller(self.world, self.process)
-        positions = dict.fromkeys(self._places, 0)
-        for place in self._places:
-            self.history.assigned(self.process, *place, 0)
+        positions = dict.fromkeys(self._locations, 0)
+        for location in self._locations:
+            self.history.assigned(self.process, *location, 0)
         while not self.is_ending:
             await self.step()
-            place = self.world.random.choice(self._places)
-            positions[place] = await self.read(caller, place, positions[place])
+            location = self.world.random.choice(self._locations)
+            positions[location] = await self.read(caller, location, positions[location])
 
-    async def read(self, caller: Caller, place: tuple[str, int], position: int) -> int:
+    async def read(self, caller: Caller, location: tuple[str, int], position: int) -> int:
         """One poll; the position after it."""
         random = self.world.random
         wait_ms, size = random.choice((0, 0, 100)), random.choice((1, 200, 1 << 20))
-        with self.history.polling(self.process, *place, self._isolation) as polled:
+        with self.history.polling(self.process, *location, self._isolation) as polled:
             try:
-                found = await poll(caller, *place, position, self._isolation, wait_ms, size)
+                found = await poll(caller, *location, position, self._isolation, wait_ms, size)
             except (Unanswered, Refused):
                 await caller.pause()
                 return position

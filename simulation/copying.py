@@ -23,7 +23,7 @@ from simulation.world import World
 
 GROUP = "copiers"
 HEARTBEAT_SECONDS_MAX = 0.08
-Place = tuple[str, int]
+BatchLocation = tuple[str, int]
 
 
 class Lost(Exception):
@@ -80,9 +80,9 @@ class Copier(Actor):
             await caller.pause()
 
     async def _copy(self, member: "Member", producer: Producer) -> None:
-        place = self.world.random.choice(sorted(member.positions))
+        location = self.world.random.choice(sorted(member.positions))
         txn = self.history.begin(self.process, self._transactional_id)
-        values, claim = await member.read(place, txn)
+        values, claim = await member.read(location, txn)
         if claim is None:
             return
         result = await self._write(producer, txn, member, values, claim)
@@ -94,7 +94,7 @@ class Copier(Actor):
         if not ended.is_done or not (result.is_done or result.code in ABORTABLE):
             raise Lost
         if commits:
-            member.positions[place] = claim.until
+            member.positions[location] = claim.until
         else:
             # What was read in an aborted transaction is read again.
             await member.find_positions()
@@ -132,7 +132,7 @@ class Member:
         self._topic_id = topic.encode().ljust(16, b".")
         self.member_id = actor.process
         self.epoch = 0
-        self.positions: dict[Place, int] = {}
+        self.positions: dict[BatchLocation, int] = {}
         self._owned: frozenset[int] = frozenset()
         self._next_heartbeat = 0.0
 
@@ -209,13 +209,13 @@ class Member:
             self.positions[self._topic, partition] = max(position, 0)
             history.assigned(process, self._topic, partition, max(position, 0))
 
-    async def read(self, place: Place, txn: Txn) -> tuple[list[str], Claim | None]:
+    async def read(self, location: BatchLocation, txn: Txn) -> tuple[list[str], Claim | None]:
         """Some input, and what of it a transaction claims."""
-        actor, position = self._actor, self.positions[place]
+        actor, position = self._actor, self.positions[location]
         isolation = Isolation.READ_COMMITTED
-        with actor.history.polling(actor.process, *place, isolation, txn) as polled:
+        with actor.history.polling(actor.process, *location, isolation, txn) as polled:
             try:
-                found = await poll(self._caller, *place, position, isolation, 30, 200)
+                found = await poll(self._caller, *location, position, isolation, 30, 200)
             except (Unanswered, Refused):
                 await self._caller.pause()
                 return [], None
@@ -224,7 +224,7 @@ class Member:
             polled.found = found
         if found.next_offset == position:
             return [], None
-        return [each.value for each in found.records], Claim(*place, position, found.next_offset)
+        return [each.value for each in found.records], Claim(*location, position, found.next_offset)
 
     async def _ask(self, request: Any, version: int) -> Any:
         for _ in range(12):

@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from semel.core.types import Buffer, Fact
-from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.interface import BatchLocation, StoreBroken, StoreFull
 from simulation.faults import Faults
 from simulation.ledger import SimulatedLedger
 from simulation.virtual_time import sleep
@@ -22,7 +22,7 @@ class Written(NamedTuple):
     """One commit on the disk."""
 
     facts: Sequence[Fact]
-    places: Sequence[Place]
+    locations: Sequence[BatchLocation]
 
 
 class Disk:
@@ -43,12 +43,12 @@ class Disk:
 
     def write(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> None:
         """A commit reaches the operating system."""
-        places: list[Place] = []
+        locations: list[BatchLocation] = []
         for batch in batches:
             self._chunk += 1
             self.bytes[self._chunk] = bytes(batch)
-            places.append(Place(self._chunk, 0, len(batch)))
-        self.commits.append(Written(tuple(facts), tuple(places)))
+            locations.append(BatchLocation(self._chunk, 0, len(batch)))
+        self.commits.append(Written(tuple(facts), tuple(locations)))
 
     def flush(self) -> None:
         """Everything that was written is on the disk."""
@@ -57,7 +57,7 @@ class Disk:
     def fold(self) -> None:
         """The ledger takes over everything that is durable."""
         for written in self.commits[self._folded : self.durable]:
-            self.ledger.fold(written.facts, written.places)
+            self.ledger.fold(written.facts, written.locations)
         self._folded = self.durable
 
     def lose_power(self, random: Random) -> None:
@@ -77,19 +77,19 @@ class SimulatedChunks:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+    async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """The bytes at these places."""
-        return [bytearray(self._disk.bytes[chunk_id]) for chunk_id, _, _ in places]
+        return [bytearray(self._disk.bytes[chunk_id]) for chunk_id, _, _ in locations]
 
-    async def read_together(self, places: Sequence[Place]) -> bytearray:
+    async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
         """The bytes at these places, one behind another."""
-        return bytearray().join(await self.read(places))
+        return bytearray().join(await self.read(locations))
 
-    async def append(self, batches: Sequence[Buffer]) -> list[Place]:
+    async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
         """Commits bring their batches along."""
         raise NotImplementedError
 
-    async def release(self, places: Sequence[Place]) -> None:
+    async def release(self, locations: Sequence[BatchLocation]) -> None:
         """There is room."""
 
     async def delete(self, chunk_id: int) -> None:
@@ -120,7 +120,7 @@ class SimulatedStore:
         self.ledger = disk.ledger
 
     @property
-    def has_early(self) -> bool:
+    def has_unsynced(self) -> bool:
         """Whether something is written and not flushed."""
         return self._disk.durable < len(self._disk.commits)
 
@@ -130,7 +130,7 @@ class SimulatedStore:
             raise StoreFull("simulated: no room")
 
     async def commit(
-        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, is_early: bool = False
+        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
         """Write, then flush unless it is early."""
         disk = self._disk
@@ -143,7 +143,7 @@ class SimulatedStore:
             raise StoreBroken("simulated: a write failed")
         if facts:
             disk.write(facts, batches)
-        if is_early:
+        if defers_sync:
             return len(disk.commits)
         target = len(disk.commits)
         await sleep(self._random.uniform(0, self._faults.flush_seconds_max))
@@ -156,7 +156,7 @@ class SimulatedStore:
         disk.answered = disk.durable
         return target
 
-    async def synchronise(self) -> None:
+    async def checkpoint(self) -> None:
         """Everything that was committed is durable."""
         self._disk.flush()
         self._disk.fold()

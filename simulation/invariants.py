@@ -29,7 +29,7 @@ async def violations(world: World) -> list[str]:
 
 def _between_commits(world: World, broker: Any) -> list[str] | None:
     """None if something is not flushed, so that it is too early to compare."""
-    if broker._loop.early:
+    if broker._loop.unsynced:
         return None
     ledger: SimulatedLedger = broker.store.ledger
     found = list(_of_state(broker._loop.state, ledger))
@@ -69,7 +69,7 @@ def _of_log(world: World, ledger: SimulatedLedger, key: PartitionKey) -> Iterato
         if expected is not None and stored.base_offset != expected:
             yield f"after offset {expected - 1} comes {stored.base_offset}"
         expected = stored.last_offset + 1
-        batch = world.disk.bytes[stored.place.chunk_id]
+        batch = world.disk.bytes[stored.location.chunk_id]
         header = read_header(batch)
         if header.is_control:
             marker = read_marker(batch)

@@ -31,7 +31,7 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import Counts, GroupSummary, Place, StoredBatch
+from semel.store.interface import BatchLocation, Counts, GroupSummary, StoredBatch
 
 
 class SimulatedLedger:
@@ -40,7 +40,7 @@ class SimulatedLedger:
     def __init__(self) -> None:
         self.values: dict[tuple[type, Any], Value] = {}
         self.batches: dict[PartitionKey, list[StoredBatch]] = {}
-        self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, Place]]] = {}
+        self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, BatchLocation]]] = {}
         self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}
         """Marker, producer and first offset of aborted transactions."""
 
@@ -55,9 +55,9 @@ class SimulatedLedger:
 
     # -- facts --------------------------------------------------------------------------------------------
 
-    def fold(self, facts: Sequence[Fact], places: Sequence[Place]) -> None:
+    def fold(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
         """A commit is durable."""
-        nth = iter(places)
+        nth = iter(locations)
         for fact in facts:
             if isinstance(fact, f.BatchAppended):
                 self._append(fact, next(nth))
@@ -78,7 +78,7 @@ class SimulatedLedger:
     def _get(self, key: Key) -> Any:
         return self.values.get((type(key), key))
 
-    def _append(self, fact: f.BatchAppended, place: Place) -> None:
+    def _append(self, fact: f.BatchAppended, location: BatchLocation) -> None:
         before = self._get(fact.partition)
         opened = before.open_transactions
         if fact.opens_transaction:
@@ -92,10 +92,10 @@ class SimulatedLedger:
         if fact.closes is not None:
             after = self._closed(fact, fact.closes, after)
         self._put(fact.partition, after)
-        stored = StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place)
+        stored = StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, location)
         self.batches[fact.partition].append(stored)
 
-    def _replace(self, fact: f.BatchesReplaced, places: Sequence[Place]) -> None:
+    def _replace(self, fact: f.BatchesReplaced, locations: Sequence[BatchLocation]) -> None:
         before = self._get(fact.partition)
         after = before.but(
             size_bytes=fact.size_bytes, cleaned_offset=fact.cleaned_offset, compactions=fact.compactions
@@ -104,10 +104,10 @@ class SimulatedLedger:
         stored = {each.base_offset: each for each in self.batches[fact.partition]}
         for base_offset in fact.removed:
             del stored[base_offset]
-        for batch, place in zip(fact.rewritten, places, strict=True):
+        for batch, location in zip(fact.rewritten, locations, strict=True):
             assert stored[batch.base_offset].last_offset == batch.last_offset, "no offset changes"
             stored[batch.base_offset] = StoredBatch(
-                batch.base_offset, batch.last_offset, batch.max_timestamp, place
+                batch.base_offset, batch.last_offset, batch.max_timestamp, location
             )
         self.batches[fact.partition] = list(stored.values())
         aborted = self._aborted.get(fact.partition, [])
@@ -116,9 +116,9 @@ class SimulatedLedger:
     def _StagedCommitted(self, fact: f.StagedCommitted) -> None:  # noqa: N802 - named after the fact
         before = self._get(fact.partition)
         offset = fact.base_offset
-        for staged, place in self._staged.pop((fact.partition, fact.producer_id)):
+        for staged, location in self._staged.pop((fact.partition, fact.producer_id)):
             last = offset + staged.offsets - 1
-            stored = StoredBatch(offset, last, staged.max_timestamp, place)
+            stored = StoredBatch(offset, last, staged.max_timestamp, location)
             self.batches[fact.partition].append(stored)
             offset = last + 1
         assert offset == fact.last_offset + 1, "what is committed is what was staged"
@@ -211,8 +211,8 @@ class SimulatedLedger:
             self._put(key, None)
             self.batches.pop(key, None)
             self._aborted.pop(key, None)
-        for place in [each for each in self._staged if each[0].topic_id == topic.topic_id]:
-            del self._staged[place]
+        for location in [each for each in self._staged if each[0].topic_id == topic.topic_id]:
+            del self._staged[location]
         for kind, key in list(self.values):
             is_offset = kind is OffsetKey and key.topic == topic.name
             is_producer = kind is ProducerKey and key.topic_id == topic.topic_id
@@ -239,10 +239,10 @@ class SimulatedLedger:
                 continue
             if each.last_offset >= before or len(found) >= batches_max:
                 break
-            if found and size + each.place.length > bytes_max:
+            if found and size + each.location.length > bytes_max:
                 break
             found.append(each)
-            size += each.place.length
+            size += each.location.length
         return found
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
@@ -254,7 +254,7 @@ class SimulatedLedger:
         """The smallest offset from which the rest is no larger."""
         offset, left = self._get(partition).high_watermark, size_bytes
         for each in reversed(self.batches[partition]):
-            left -= each.place.length
+            left -= each.location.length
             if left < 0:
                 break
             offset = each.base_offset
@@ -265,7 +265,7 @@ class SimulatedLedger:
         value = self._get(partition)
         if value is None:
             return 0, 0
-        below = (each.place.length for each in self.batches[partition] if each.last_offset < offset)
+        below = (each.location.length for each in self.batches[partition] if each.last_offset < offset)
         return value.log_start_offset, sum(below)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
@@ -349,11 +349,11 @@ class SimulatedLedger:
         )
         return list(unused)[:limit]
 
-    async def leftovers(self, *, limit: int) -> list[Place]:
+    async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Nothing is left behind: the simulated disk has room."""
         return []
 
-    async def sweep(self, *, limit: int) -> list[Place]:
+    async def sweep(self, *, limit: int) -> list[BatchLocation]:
         """Nothing to do."""
         return []
 

@@ -58,8 +58,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "a producer that begins does not fence the one before",
         "transactions.beginning",
-        "        turn.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)",
-        "        turn.transaction = before.but(last_epoch=last_epoch)",
+        "        update.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)",
+        "        update.transaction = before.but(last_epoch=last_epoch)",
     ),
     _core(
         "an old epoch may end a transaction",
@@ -75,19 +75,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _core(
         "one epoch for a whole session (before KIP-890)",
-        "transactions.turn",
+        "transactions.update",
         "        bumps = version == 2 or event is Event.FENCE",
         "        bumps = event is Event.FENCE",
     ),
     _core(
         "a timeout aborts and does not fence (KAFKA-6119)",
-        "transactions.turn",
+        "transactions.update",
         "        bumps = version == 2 or event is Event.FENCE",
         "        bumps = version == 2 and event is not Event.FENCE",
     ),
     _core(
         "the last epoch is used again (KAFKA-20090)",
-        "transactions.turn",
+        "transactions.update",
         "        if may_come_again and epoch >= model.EPOCH_MAX:",
         "        if False:",
     ),
@@ -100,8 +100,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "a late request on an old connection counts (KAFKA-17754)",
         "transactions.model",
-        "    return connection != NO_CONNECTION and connection < speakers.get(",
-        "    return False and connection < speakers.get(",
+        "    return connection != NO_CONNECTION and connection < latest_connections.get(",
+        "    return False and connection < latest_connections.get(",
     ),
     _core(
         "a producer id is given away twice (KAFKA-15552)",
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "readers see what is not durable",
         "commit_loop",
-        "        self.early.add(tick.durable, tick.batches, loop.time())",
+        "        self.unsynced.add(tick.durable, tick.batches, loop.time())",
         "        self._publish(self.state, tick.durable, tick.batches)",
     ),
     # What is durable.
@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "an answer does not wait for the flush",
         "commit_loop",
         "                await self._store.commit(durable, batches)",
-        "                await self._store.commit(durable, batches, is_early=True)",
+        "                await self._store.commit(durable, batches, defers_sync=True)",
     ),
     _core(
         "work that was lost is not remembered as lost (the term rule)",
@@ -224,13 +224,13 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "what is not in the ledger yet is forgotten",
         "commit_loop",
-        "        if not self.early.facts:",
+        "        if not self.unsynced.facts:",
         "        if True:",
     ),
     _broker(
         "a full disk takes back what was answered",
         "commit_loop",
-        "        for fact in self.early.facts:",
+        "        for fact in self.unsynced.facts:",
         "        for fact in ():",
     ),
     _broker(

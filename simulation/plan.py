@@ -38,7 +38,7 @@ class Plan:
     first_sequence: int
     timeout_ms: int
     entities_max: int
-    answers_early: bool
+    defers_sync: bool
     transaction_version: int
 
     @property
@@ -94,7 +94,7 @@ def make(seed: int) -> Plan:
         first_sequence=random.choice((0, 0, SEQUENCE_END)),
         timeout_ms=random.choice((250, 800, 5_000)),
         entities_max=random.choice((4, 64, 10_000)),
-        answers_early=random.random() < 0.8,
+        defers_sync=random.random() < 0.8,
         transaction_version=random.choice((2, 2, 1)),
     )
 

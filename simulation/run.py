@@ -43,7 +43,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class HistoryResult:
     """What one history came to."""
 
     plan: Plan
@@ -60,7 +60,7 @@ class Outcome:
         return hashlib.sha256(told.encode()).hexdigest()
 
 
-def run(plan: Plan) -> Outcome:
+def run(plan: Plan) -> HistoryResult:
     """Let it happen."""
     with _epochs_end_at(plan.epoch_max), _ids_drawn_from(Random(f"ids {plan.seed}")):
         loop = virtual_time.VirtualLoop()
@@ -68,7 +68,7 @@ def run(plan: Plan) -> Outcome:
         try:
             return virtual_time.run(loop, history.happen())
         except virtual_time.Standstill as still:
-            return Outcome(plan, [*history.errors(), str(still)])
+            return HistoryResult(plan, [*history.errors(), str(still)])
 
 
 @contextmanager
@@ -96,7 +96,7 @@ class _History:
         self._random = Random(f"history {plan.seed}")
         settings = Settings(
             semel_entities_max=plan.entities_max,
-            semel_durability="early" if plan.answers_early else "flush",
+            semel_durability="early" if plan.defers_sync else "flush",
             transaction_abort_timed_out_transaction_cleanup_interval_ms=50,
             group_consumer_session_timeout_ms=300,
             group_consumer_heartbeat_interval_ms=60,
@@ -145,9 +145,9 @@ class _History:
         """What ended a life and should not have."""
         return [f"a life ended by {error!r}" for error in self._world.errors]
 
-    async def happen(self) -> Outcome:
+    async def happen(self) -> HistoryResult:
         """From beginning to end."""
-        outcome = Outcome(self._plan)
+        outcome = HistoryResult(self._plan)
         world = self._world
         trouble, world.faults.odds = world.faults.odds, {}
         await world.start()

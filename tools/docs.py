@@ -17,14 +17,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OPERATING = """# Operating
 
-One process owns a data directory; a second one is refused. Everything is in it: the journal (two files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop with
+One process owns a data directory; a second one is refused. Everything is in it: the WAL (two files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop with
 SIGTERM, or kill it: the outcome is the same, and the next start recovers by itself. On an error of the disk the process exits with code
 70 without answering, because nobody can know what was written; start it again. A full disk refuses produce with a retriable
 error while reads go on.
 
 Back up by copying a stopped directory, or by copying `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only grow,
-so later chunks hold all that an earlier ledger points at (pause retention meanwhile). Leave the journal out of such a copy: it belongs to
-the directory as a whole. The ledger is some milliseconds behind the journal.
+so later chunks hold all that an earlier ledger points at (pause retention meanwhile). Leave the WAL out of such a copy: it belongs to
+the directory as a whole. The ledger is some milliseconds behind the WAL.
 
 On a machine with few cores that busy clients share, let the broker go first: `nice -n -15 semel serve …` (it needs the right to) or
 `Nice=-15` in a service. A producer of large batches never lets its cores idle, and the broker's threads then wait for one at every step: on
@@ -133,7 +133,7 @@ as in Kafka. InitProducerId 6 (two-phase commit) is served and advertised with `
 
 ## What is not Kafka's
 
-API keys from 20000 on are Semel's own. ApiVersions lists them, and its finalized feature `semel.group.commit` says whose they are; a client sends
+API keys from 20000 on are Semel's own. ApiVersions lists them, and its finalized feature `semel.commit.transactions` says whose they are; a client sends
 them only if it finds both. All other clients pass over them. `semel.extensions.enable=false` hides them, and all features that begin with `semel.`;
 then they are not served either. Requests and responses are flexible from version 0 on. [ADR 0026](adr/0026-group-commit.md) and
 [0027](adr/0027-attempts-belong-to-a-run.md) have the reasons.

@@ -5,14 +5,14 @@ cannot be set are shown with their constants. A house test checks that no settin
 """
 
 from semel.broker.fair_queue import COMMANDS_MAX
-from semel.broker.looks import BATCHES_MAX, BATCHES_OF_ALL_MAX
+from semel.broker.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
 from semel.config import Settings
 from semel.core.names import CLIENT_ID_CHARS_MAX, ID_CHARS_MAX
 from semel.core.topics import NAME_LENGTH_MAX
+from semel.handlers.commit_transactions import TRANSACTIONS_MAX
 from semel.handlers.configs import DESCRIBED_AT_ONCE
 from semel.handlers.metadata import PARTITIONS_PER_RESPONSE_MAX
 from semel.handlers.offsets import COMMITTED_AT_ONCE
-from semel.handlers.runs import TRANSACTIONS_MAX
 from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
 PAGE = """# Limits
@@ -96,7 +96,7 @@ FIXED_REQUEST: list[tuple[str, str, str]] = [
     ("tagged fields of a request header", str(HEADER_TAGS_MAX), CLOSED),
     ("partitions of OffsetCommit or TxnOffsetCommit", f"{COMMITTED_AT_ONCE:,}", "INVALID_COMMIT_OFFSET_SIZE"),
     ("resources of DescribeConfigs", f"{DESCRIBED_AT_ONCE:,}", "INVALID_REQUEST for the others"),
-    ("transactions of GroupCommit", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
+    ("transactions of CommitTransactions", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
     (
         "partitions in a response of DescribeTopicPartitions",
         f"{PARTITIONS_PER_RESPONSE_MAX:,}",

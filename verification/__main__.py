@@ -27,15 +27,15 @@ def main() -> int:
     commit, word = results.commit_now(), results.WORDS[options.size]
     rows: dict[str, list[Result]] = {}
     with ProcessPoolExecutor(1, None, _step_back) as busy, ProcessPoolExecutor(1) as waiting:
-        under_way = {}
+        in_flight = {}
         for name in options.only or CHECKS:
             check = CHECKS[name]
             if not (full := check.counts[SIZES.index(options.size)]):
                 continue
             count = max(1, int(full * options.share))
-            under_way[(waiting if check.waits else busy).submit(_run, name, count)] = name
-        for done in as_completed(under_way):
-            name, (found, seconds) = under_way[done], done.result()
+            in_flight[(waiting if check.waits else busy).submit(_run, name, count)] = name
+        for done in as_completed(in_flight):
+            name, (found, seconds) = in_flight[done], done.result()
             rows[name] = [
                 Result(f"{word}: {each.name}", each.value, each.target, each.met, each.seeds, seconds, commit)
                 for each in found

@@ -6,7 +6,7 @@ copies, and the real store is opened in it. Either it refuses to start, or to re
 everything that was acknowledged is there. A batch whose checksum is wrong counts as refused, because a broker
 serves it to nobody. There is no third outcome.
 
-What cannot be told from the truth is left out: an older copy of the journal whose missing commits no other
+What cannot be told from the truth is left out: an older copy of the WAL whose missing commits no other
 file has seen, which are those of the last moments before a kill.
 """
 
@@ -93,15 +93,15 @@ def one(seed: int, found: BitRot, states: int = STATES_PER_SEED) -> None:
             found.states += 1
             files = dict(copies.damaged[name])
             fault.act(files)
-            place = Path(directory) / f"state-{number}"
+            location = Path(directory) / f"state-{number}"
             try:
-                was_refused = asyncio.run(_opened(place, files, copies))
+                was_refused = asyncio.run(_opened(location, files, copies))
                 found.refused += was_refused
                 found.served += not was_refused
             except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
                 found.problems.append(f"seed {seed}: {name}, {fault.name}: {error!r}")
             finally:
-                shutil.rmtree(place)
+                shutil.rmtree(location)
 
 
 # -- copies -------------------------------------------------------------------------------------------------
@@ -165,18 +165,18 @@ def _groups(name: str, files: Files, chance: random.Random) -> Iterator[set[str]
     """Files that are put back together from an older copy: each by itself, and parts of a backup."""
     parts = {
         "ledger": {path for path in files if path.startswith("ledger.db")} | {"ledger.db-wal"},
-        "journal": {path for path in files if path.startswith("journal-")},
+        "wal": {path for path in files if path.startswith("wal-")},
         "chunks": {path for path in files if path.startswith("chunks")},
         "lock": {"lock"},
     }
-    # Only a ledger that has all of it tells that a journal does not.
-    old_journal = name != "killed"
+    # Only a ledger that has all of it tells that a WAL does not.
+    old_wal = name != "killed"
     for path in files:
-        if old_journal or not path.startswith("journal-"):
+        if old_wal or not path.startswith("wal-"):
             yield {path}
     for _ in range(6):
         chosen = chance.sample(sorted(parts), chance.randint(1, 3))
-        if old_journal or "journal" not in chosen or "ledger" in chosen:
+        if old_wal or "wal" not in chosen or "ledger" in chosen:
             yield set().union(*(parts[part] for part in chosen))
 
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.chance import fresh_seed
 from support.chaos_broker import RARE, RUNNING, STARTING, ChaosBroker
-from support.chaos_run import Outcome, Run, run_of
+from support.chaos_run import ChaosResult, Run, run_of
 from support.process import BrokerProcess
 from support.raw import RawClient
 from support.workloads import QUIET, Place, Workload
@@ -39,7 +39,7 @@ from support.workloads_table import Table
 
 from semel.server.run import EXIT_BROKEN
 
-Chaos = Outcome
+Chaos = ChaosResult
 OPTIONS = (
     *("--set", "group.initial.rebalance.delay.ms=0"),
     *("--set", "group.consumer.heartbeat.interval.ms=300"),
@@ -66,10 +66,10 @@ def kills(count: int) -> Chaos:
     return _runs("kill -9", count, KILLS_PER_RUN, _killed)
 
 
-def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> Outcome:
+def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> ChaosResult:
     seed = fresh_seed()
     deadline = time.monotonic() + SECONDS_MAX
-    total = Outcome(name)
+    total = ChaosResult(name)
     while total.episodes < count and time.monotonic() < deadline and len(total.failures) < FAILURES_MAX:
         print(f"{name}: seed {seed}", flush=True)  # noqa: T201 - whoever watches can repeat it
         try:

@@ -21,7 +21,7 @@ async def compaction_of(
     rows = await store.ledger.find_batches(key, 0, before=end, bytes_max=2**40, batches_max=100_000)
     if not rows:
         return None
-    data = await store.chunks.read([row.place for row in rows])
+    data = await store.chunks.read([row.location for row in rows])
     batches = [Batch(*row[:3], each) for row, each in zip(rows, data, strict=True)]
     aborted = await store.ledger.aborted(key, rows[0].base_offset, end)
     newest = Newest(KEYS_MAX)

@@ -1,4 +1,4 @@
-"""Files of a store as the input of a fuzzer: a journal, and a whole directory.
+"""Files of a store as the input of a fuzzer: a WAL, and a whole directory.
 
 A directory is one input: its files with their names, compressed. The small store of ``turns`` makes it, by
 the workload of ``store_life``; then some of its files are damaged, cut, exchanged or lost, and it is opened.
@@ -21,7 +21,7 @@ from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import embedded
 from semel.store.interface import StoreBroken, StoreFull
-from semel.store.journal_frame import BODY_AT, HEADER, pack_frame
+from semel.store.wal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
 from verification.store_life import EVERYTHING, History, Life, Told
@@ -149,14 +149,14 @@ async def _read_all(directory: Path) -> None:
                 await ledger.producers(key)
                 await ledger.aborted(key, 0, 2**62)
                 found = await ledger.find_batches(key, 0, **EVERYTHING)
-                await store.chunks.read([each.place for each in found])
+                await store.chunks.read([each.location for each in found])
         for group in await ledger.groups():
             await ledger.group_offsets(group.group_id)
         await ledger.transactions()
         (cluster,) = await ledger.load([ClusterKey()])
         await store.commit([ProducerIdAllocated((cluster or Cluster()).next_producer_id)], [])
         released = await ledger.leftovers(limit=5)
-        await store.synchronise()
+        await store.checkpoint()
         await store.chunks.release(released)
         await ledger.sweep(limit=5)
         await store.sweep_orphans()
@@ -164,13 +164,13 @@ async def _read_all(directory: Path) -> None:
         await store.close()
 
 
-# -- the journal ------------------------------------------------------------------------------------------
+# -- the WAL ------------------------------------------------------------------------------------------
 
 
-def journal(chance: random.Random) -> bytes:
-    """Both files of a journal, one behind the other."""
+def wal(chance: random.Random) -> bytes:
+    """Both files of a WAL, one behind the other."""
     files = unpacked(image(chance))
-    return files["journal-0"][:3_000].ljust(3_000, b"\0") + files["journal-1"][:3_000].ljust(3_000, b"\0")
+    return files["wal-0"][:3_000].ljust(3_000, b"\0") + files["wal-1"][:3_000].ljust(3_000, b"\0")
 
 
 def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:

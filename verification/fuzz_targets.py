@@ -25,10 +25,10 @@ from semel.core.groups.subscriptions import _topics_of
 from semel.spark import decision, given
 from semel.spark.delta import group, position
 from semel.spark.errors import OptionError, PipelineError
-from semel.spark.vectors import parse_vector
+from semel.spark.partition_offsets import parse_vector
 from semel.store.interface import StoreBroken
-from semel.store.journal import paths_in
-from semel.store.journal_reading import read_journal
+from semel.store.wal import paths_in
+from semel.store.wal_reading import read_wal
 from semel.wire import _columns_py
 from semel.wire.batch import HEADER_BYTES, read_header, seal
 from semel.wire.compression import Codec, compress, decompress
@@ -118,8 +118,8 @@ def targets() -> list[Target]:
             (typer.BadParameter, typer.Exit),
             is_bounded=False,
         ),
-        Target("journal", 2, fuzz_store.journal, _read_journal, (StoreBroken,)),
-        Target("facts", 1, fuzz_store.journal, _read_journal, (StoreBroken,), fuzz_store.sealed, False),
+        Target("wal", 2, fuzz_store.wal, _read_wal, (StoreBroken,)),
+        Target("facts", 1, fuzz_store.wal, _read_wal, (StoreBroken,), fuzz_store.sealed, False),
         Target(
             "store", 0.6, fuzz_store.image, fuzz_store.read_image, fuzz_store.ERRORS, fuzz_store.spoilt, False
         ),
@@ -369,18 +369,18 @@ def _read_config(data: bytes) -> None:
 # -- the store --------------------------------------------------------------------------------------------
 
 
-def _read_journal(data: bytes) -> None:
+def _read_wal(data: bytes) -> None:
     with tempfile.TemporaryDirectory(dir=fuzz_store.shared_memory()) as directory:
         half = len(data) // 2
-        (Path(directory) / "journal-0").write_bytes(data[:half])
-        (Path(directory) / "journal-1").write_bytes(data[half:])
+        (Path(directory) / "wal-0").write_bytes(data[:half])
+        (Path(directory) / "wal-1").write_bytes(data[half:])
         # Whoever wrote the first frame.
         store_id = data[8:16].ljust(16, b"\0")
-        frames = read_journal(paths_in(Path(directory)), store_id, 0).frames
+        frames = read_wal(paths_in(Path(directory)), store_id, 0).frames
         if [frame.number for frame in frames] != list(
             range(frames[0].number, frames[-1].number + 1) if frames else []
         ):
-            raise AssertionError("the journal has a gap")
+            raise AssertionError("the WAL has a gap")
 
 
 __all__ = ["Target", "by_name", "noise", "targets"]

@@ -23,8 +23,9 @@ from typing import Any, Final
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
-from semel.store import embedded
-from semel.store.embedded import LOST, EmbeddedStore
+from semel.store import opening
+from semel.store.embedded import EmbeddedStore
+from semel.store.opening import LOST
 from semel.store.sqlite_ledger import SqliteLedger
 from verification.recorded_disk import MODES, Event, Platter, Recorder, lay_out
 from verification.store_life import History, Life, Told, Torn
@@ -33,7 +34,7 @@ from verification.turns import by_turns, replaced, small_store
 STATES_PER_SEED: Final = 120
 LIVES: Final = 3
 STEPS: Final = 28
-FAILING: Final = ("journal-", ".chunk", "-wal", ".db")
+FAILING: Final = ("wal-", ".chunk", "-wal", ".db")
 SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_bytes=0)
 
 
@@ -188,7 +189,7 @@ class _Recording:
     async def _open(self, recorder: Recorder | None, directory: Path) -> EmbeddedStore:
         if recorder is not None:
             return await open_recorded(recorder)
-        return await embedded.open_store(directory, SETTINGS)
+        return await opening.open_store(directory, SETTINGS)
 
     def _new_directory(self) -> Path:
         self._made += 1
@@ -280,7 +281,7 @@ async def open_recorded(recorder: Recorder) -> EmbeddedStore:
         return await opened(cls, *args, **options, vfs=recorder.vfs)
 
     with replaced([(SqliteLedger, "open", classmethod(on_the_recorder))]):
-        return await embedded.open_store(recorder.directory, SETTINGS, files=recorder.files)
+        return await opening.open_store(recorder.directory, SETTINGS, files=recorder.files)
 
 
 async def _goes_on(store: EmbeddedStore) -> None:

@@ -1,6 +1,6 @@
 """A disk that is recorded: what a store wrote and flushed, and what a power cut could have left of it.
 
-A ``Recorder`` stands between a store and the operating system on both ways: as ``Files`` for the journal and
+A ``Recorder`` stands between a store and the operating system on both ways: as ``Files`` for the WAL and
 the chunks, as a VFS for SQLite. Every write, flush, new name and removed name becomes an event, and so does
 what the store told whoever asked. A ``Platter`` takes the events one by one and knows, at each of them, what
 is on the disk for certain and what may be: so one recording is as many states as one likes.

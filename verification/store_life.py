@@ -2,7 +2,7 @@
 
 The real rules decide (``semel.core``), so that the facts are those that a broker would commit: plain batches,
 small and too large for the journal, transactions of both visibilities with offsets, log starts, compaction,
-topics that come and go. Around them the store is swept, synchronised, read, closed and opened.
+topics that come and go. Around them the store is swept, checkpointed, read, closed and opened.
 
 ``History`` is the second telling: what the facts come to after each commit, by ``simulation.ledger``, which
 shares no code with SQLite. Every commit gives a producer id away, so a store says by the next one up to which
@@ -19,7 +19,7 @@ from semel.core import transactions
 from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ProducerIdAllocated
 from semel.core.groups import ClassicGroup
 from semel.core.offsets import CommitOffsets, Committer
-from semel.core.partition import AllocateProducerId, Append, DeleteRecords, Membership
+from semel.core.partition import AllocateProducerId, Append, DeleteRecords, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic, DeleteTopic
 from semel.core.types import (
@@ -38,14 +38,14 @@ from semel.core.types import (
     TransactionKey,
 )
 from semel.store.embedded import EmbeddedStore
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 from semel.wire.records import Record, encode_batch, read_header
 from simulation.ledger import SimulatedLedger
 from verification.compacting import compaction_of
 
 SIZES: Final = (10, 10, 300, 700, 1_500)
 LARGE: Final = 4_000
-"""Bytes of a record that is too large for the journal."""
+"""Bytes of a record that is too large for the WAL."""
 MANY: Final = 400
 """Facts that are too many for it."""
 TOPICS: Final = {"orders": 2, "payments": 1, "staged": 2}
@@ -57,7 +57,7 @@ RARE: Final = ("large",) * 4 + (
     *("write large", "many", "trim", "trim", "compact", "compact", "topic", "init", "group", "offsets"),
 )
 AROUND: Final = ("read",) * 4 + (
-    "synchronise",
+    "checkpoint",
     "flush",
     "sweep",
     "sweep beside",
@@ -92,7 +92,7 @@ class History:
         """All bytes; in a model the number of a chunk says which."""
         self._by_next_id = {Cluster().next_producer_id: 0}
         self._keys: dict[Key, None] = {ClusterKey(): None}
-        self.damaged: list[Place] | None = None
+        self.damaged: list[BatchLocation] | None = None
         """If given, places of batches that are not whole are put here, and are no reason to say Torn."""
 
     def add(self, facts: list[Fact], batches: list[Buffer]) -> int:
@@ -100,7 +100,7 @@ class History:
         model = self.models[-1].copy()
         first = len(self.batches)
         self.batches += map(bytes, batches)
-        model.fold(facts, [Place(first + at, 0, len(batch)) for at, batch in enumerate(batches)])
+        model.fold(facts, [BatchLocation(first + at, 0, len(batch)) for at, batch in enumerate(batches)])
         self._keys.update((key, None) for _, key in model.values)
         self.models.append(model)
         self._by_next_id[model.values[ClusterKey, ClusterKey()].next_producer_id] = len(self.models) - 1
@@ -136,15 +136,15 @@ class History:
             raise Torn(f"{partition} has the batches {found}, not {expected}")
         for row, each in zip(found, expected, strict=True):
             try:
-                (batch,) = await store.chunks.read([row.place])
+                (batch,) = await store.chunks.read([row.location])
                 what = "other" if count_whole([row], [batch]) else "damaged"
             except (LookupError, OSError):
                 batch, what = bytearray(), "no"
-            if _unstamped(batch) == _unstamped(self.batches[each.place.chunk_id]):
+            if _unstamped(batch) == _unstamped(self.batches[each.location.chunk_id]):
                 continue
             if self.damaged is None or what == "other":
                 raise Torn(f"{partition} has {what} bytes at offset {each.base_offset}")
-            self.damaged.append(row.place)
+            self.damaged.append(row.location)
         # What lies below the start of the log may be swept, or not yet.
         first = model.values[PartitionKey, partition].log_start_offset
         if await store.ledger.aborted(partition, first, 2**62) != await model.aborted(
@@ -200,10 +200,10 @@ class Life:
         """Append a batch, and have everything on the disk, in ledger and chunks."""
         await self._tick([self._create("orders")])
         await self._tick([await self._command("append")])
-        await self._around("synchronise")
+        await self._around("checkpoint")
 
     async def flush(self) -> None:
-        """Have everything that was answered in the journal, on the disk."""
+        """Have everything that was answered in the WAL, on the disk."""
         await self._around("flush")
 
     async def go(self, steps: int) -> None:
@@ -233,7 +233,7 @@ class Life:
         if what == "read":
             await self._store.ledger.topics()
         elif what == "flush":
-            await self._commit([], [], is_early=False)
+            await self._commit([], [], defers_sync=False)
         elif what == "sweep":
             await self._sweep()
         elif what in ("clear", "sweep rows"):
@@ -243,13 +243,13 @@ class Life:
             await self._store.sweep_orphans()
         elif what == "sweep beside":
             await asyncio.gather(self._sweep(), self._some_commits())
-        elif what == "synchronise":
-            await self._store.synchronise()
+        elif what == "checkpoint":
+            await self._store.checkpoint()
         else:
             await self._store.close()
             self.use(await self._reopen())
             await self._step("init")
-        if not self._store.has_early:
+        if not self._store.has_unsynced:
             self.know(self.told._replace(durable=self.told.answered))
 
     async def _some_commits(self) -> None:
@@ -261,11 +261,11 @@ class Life:
         store = self._store
         while True:
             released = await store.ledger.leftovers(limit=5)
-            await store.synchronise()
+            await store.checkpoint()
             await store.chunks.release(released)
             swept = await store.ledger.sweep(limit=5)
             if missed := sorted(set(swept) - set(released)):
-                await store.synchronise()
+                await store.checkpoint()
                 await store.chunks.release(missed)
             if not swept:
                 break
@@ -277,7 +277,7 @@ class Life:
         """Decide these, and commit what follows."""
         facts: list[Fact] = list(more or ())
         batches: list[Buffer] = []
-        is_early = not more
+        defers_sync = not more
         asked = [command for command in commands if command is not None]
         await self._load([ClusterKey()])
         # Everything before anything is decided: what this tick decides is not in the ledger yet.
@@ -290,7 +290,7 @@ class Life:
         for command in asked:
             decision = self._state.decide(command, self._now)
             self._remember_sequence(command, decision.answer)
-            is_early = is_early and (decision.is_early or not decision.facts)
+            defers_sync = defers_sync and (decision.defers_sync or not decision.facts)
             batches += decision.batches
             for fact in decision.facts:
                 self._state.apply(fact)
@@ -299,7 +299,7 @@ class Life:
         self._state.apply(fact)
         self._now += 1
         durable = [each for each in (*facts, fact) if type(each) in DURABLE]
-        await self._commit(durable, batches, is_early=is_early)
+        await self._commit(durable, batches, defers_sync=defers_sync)
 
     async def _commit_many(self) -> None:
         await self._load([ClusterKey()])
@@ -308,23 +308,23 @@ class Life:
         facts: list[Fact] = [ProducerIdAllocated(first + at) for at in range(MANY)]
         for fact in facts:
             self._state.apply(fact)
-        await self._commit(facts, [], is_early=False)
+        await self._commit(facts, [], defers_sync=False)
 
-    async def _commit(self, facts: list[Fact], batches: list[Buffer], *, is_early: bool) -> None:
+    async def _commit(self, facts: list[Fact], batches: list[Buffer], *, defers_sync: bool) -> None:
         if facts:
             self.know(self.told._replace(asked=self._history.add(facts, batches)))
         asked = self.told.asked
-        await self._store.commit(facts, batches, is_early=is_early)
-        durable = self.told.durable if self._store.has_early else asked
+        await self._store.commit(facts, batches, defers_sync=defers_sync)
+        durable = self.told.durable if self._store.has_unsynced else asked
         self.know(self.told._replace(answered=asked, durable=durable))
 
     async def _load(self, keys: Any) -> None:
         missing = self._state.missing(keys)
         if not missing:
             return
-        if self._store.has_early:
+        if self._store.has_unsynced:
             # The ledger does not know of it yet.
-            await self._commit([], [], is_early=False)
+            await self._commit([], [], defers_sync=False)
         for key, value in zip(missing, await self._store.ledger.load(missing), strict=True):
             self._state.put(key, value)
 
@@ -375,8 +375,14 @@ class Life:
             base_sequence=self._sequences.get((key, *pair), 0),
             transactional=True,
         )
-        membership = Membership(name, 2, must_be_added=False)
-        return Append(key, read_header(batch), batch, membership=membership, is_journal=topic == "staged")
+        transaction_context = TransactionContext(name, 2, must_be_added=False)
+        return Append(
+            key,
+            read_header(batch),
+            batch,
+            transaction_context=transaction_context,
+            is_journal=topic == "staged",
+        )
 
     def _records(self, size: int) -> list[Record]:
         count = self._chance.choice((1, 1, 2))
@@ -407,8 +413,8 @@ class Life:
         key = await self._partition(name)
         if key is None:
             return None
-        if self._store.has_early:
-            await self._commit([], [], is_early=False)
+        if self._store.has_unsynced:
+            await self._commit([], [], defers_sync=False)
         await self._load([key])
         partition = self._state.partitions[key]
         assert partition is not None
@@ -420,8 +426,8 @@ class Life:
 
     async def _below(self, key: PartitionKey, eighths: int) -> Command:
         """Delete this part of what is in a partition."""
-        if self._store.has_early:
-            await self._commit([], [], is_early=False)
+        if self._store.has_unsynced:
+            await self._commit([], [], defers_sync=False)
         await self._load([key])
         partition = self._state.partitions[key]
         offset = (partition.high_watermark if partition else 0) * eighths // 8

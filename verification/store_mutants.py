@@ -21,64 +21,64 @@ def _store(name: str, module: str, before: str, after: str) -> Mutant:
 
 MUTANTS: tuple[Mutant, ...] = (
     _store(
-        "a commit is answered before the journal is flushed",
-        "journal",
+        "a commit is answered before the WAL is flushed",
+        "wal",
         "        self._files.flush(self._writing.descriptor)",
         "        pass",
     ),
     _store(
-        "large batches are not flushed with the journal",
-        "following",
-        "            self._chunks.write_now(commit.places, commit.batches)\n"
+        "large batches are not flushed with the WAL",
+        "wal_applier",
+        "            self._chunks.write_now(commit.locations, commit.batches)\n"
         "        self._chunks.flush_now(self._ledger.commit_number)",
-        "            self._chunks.write_now(commit.places, commit.batches)",
+        "            self._chunks.write_now(commit.locations, commit.batches)",
     ),
     _store(
-        "chunks are not flushed before they are called synchronised",
-        "following",
-        "    def _synchronise_now(self) -> None:\n        self._chunks.flush_now(self._ledger.commit_number)",
-        "    def _synchronise_now(self) -> None:",
+        "chunks are not flushed before they are called checkpointed",
+        "wal_applier",
+        "    def _checkpoint_now(self) -> None:\n        self._chunks.flush_now(self._ledger.commit_number)",
+        "    def _checkpoint_now(self) -> None:",
     ),
     _store(
-        "the ledger is called synchronised without a flush",
+        "the ledger is called checkpointed without a flush",
         "ledger_writer",
         "        self._flush_or_not(True)\n        try:\n            self._begin()\n"
-        "            self._call_synchronised()",
+        "            self._mark_checkpoint()",
         "        self._flush_or_not(False)\n        try:\n            self._begin()\n"
-        "            self._call_synchronised()",
+        "            self._mark_checkpoint()",
     ),
     _store(
-        "a file of the journal is used again too early",
-        "journal",
+        "a file of the WAL is used again too early",
+        "wal",
         "        return self._other.last_number <= synced_number",
         "        return True",
     ),
     _store(
-        "the journal is left without a flush",
+        "the WAL is left without a flush",
         "embedded",
-        "        await self._flush()\n        if not journal.may_switch",
-        "        if not journal.may_switch",
+        "        await self._flush()\n        if not wal.may_switch",
+        "        if not wal.may_switch",
     ),
     _store(
-        "a direct commit leaves the journal as it is",
+        "a direct commit leaves the WAL as it is",
         "embedded",
-        "            self._journal.switch()",
+        "            self._wal.switch()",
         "            pass",
     ),
     _store(
         "a direct commit is not flushed",
         "sqlite_ledger",
-        "        self._writer.commit(facts, places, number=number, is_synchronised=True)",
-        "        self._writer.commit(facts, places, number=number, is_synchronised=True, is_flushed=False)",
+        "        self._writer.commit(facts, locations, number=number, is_checkpoint=True)",
+        "        self._writer.commit(facts, locations, number=number, is_checkpoint=True, is_flushed=False)",
     ),
     _store(
         "a torn frame is read",
-        "journal_reading",
+        "wal_reading",
         "    return bool(checksum == crc32c(",
         "    return bool(checksum >= 0 * crc32c(",
     ),
     _store(
-        "batches are not taken over from the journal",
+        "batches are not taken over from the WAL",
         "recovery",
         "        _write_again(chunks, frame)",
         "        pass",
@@ -86,13 +86,13 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "large batches that are not there are taken for granted",
         "recovery",
-        "        if frame.batches is None and not _write_large_again(chunks, frame.places):",
+        "        if frame.batches is None and not _write_large_again(chunks, frame.locations):",
         "        if False:",
     ),
     _store(
         "a large batch is not looked at",
         "recovery",
-        "    return header.length == place.length and has_valid_crc(batch, 0, header)",
+        "    return header.length == location.length and has_valid_crc(batch, 0, header)",
         "    return header.length == place.length",
     ),
     _store(
@@ -122,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "chunks are deleted before the ledger knows it for certain",
         "embedded",
-        "            # A start must not look for what was in them.\n            await self.synchronise()",
+        "            # A start must not look for what was in them.\n            await self.checkpoint()",
         "            # A start must not look for what was in them.\n            pass",
     ),
 )
@@ -136,7 +136,7 @@ ROT: tuple[Mutant, ...] = (
         "    problems = []\n    if False:",
     ),
     _store(
-        "a journal that is missing is not missed",
+        "a WAL that is missing is not missed",
         "examination",
         "    for path in paths_in(directory) if wanted else ():",
         "    for path in ():",
@@ -154,14 +154,14 @@ ROT: tuple[Mutant, ...] = (
         "    elif False:",
     ),
     _store(
-        "damage in the journal is its end",
-        "journal_reading",
+        "damage in the WAL is its end",
+        "wal_reading",
         "    return Readout(frames, flushed, last_seen, problems)",
         "    return Readout(frames, flushed, last_seen, [])",
     ),
     _store(
         "a damaged last frame is a torn one",
-        "journal_reading",
+        "wal_reading",
         "    elif has_survived and (unread := sorted(number for number in marks if number > end)):",
         "    elif (unread := []):",
     ),
@@ -187,7 +187,7 @@ ROT: tuple[Mutant, ...] = (
 """Defects with which a directory that was damaged at rest is served as if it were whole."""
 
 RARE: dict[str, tuple[int, ...]] = {
-    "a file of the journal is used again too early": (27, 29),
+    "a file of the WAL is used again too early": (27, 29),
 }
 """Recordings that are tried first, for defects that few of them find."""
 

@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from semel.store import embedded, following, journal, ledger_writer, local_chunks, sqlite_ledger
+from semel.store import embedded, ledger_writer, local_chunks, opening, sqlite_ledger, wal, wal_applier
 from semel.store.interface import StoreBroken
 
+_WITH_WORKERS: Final = (embedded, opening, sqlite_ledger, local_chunks)
+
 SMALL: Final[tuple[tuple[Any, str, Any], ...]] = (
-    (journal, "FILE_BYTES", 8 * 1024),
-    (journal, "ZEROED_BYTES", 1024),
+    (wal, "FILE_BYTES", 8 * 1024),
+    (wal, "ZEROED_BYTES", 1024),
     (embedded, "FRAME_BYTES_MAX", 3 * 1024),
-    (embedded, "JOURNALED_BYTES_MAX", 3 * 1024),
-    (following, "DELAY_SECONDS", 3_600),
+    (embedded, "WAL_BATCH_BYTES_MAX", 3 * 1024),
+    (wal_applier, "DELAY_SECONDS", 3_600),
     (ledger_writer, "LOG_FRAMES_MAX", 60),
     (ledger_writer, "LOOK_EVERY", 16),
 )
@@ -100,15 +102,15 @@ def small_store(boot_id: Callable[[], str], seed: int) -> Iterator[None]:
 
     changes: list[tuple[Any, str, Any]] = [
         *SMALL,
-        *((module, "Worker", worker) for module in (embedded, sqlite_ledger, local_chunks)),
-        (embedded, "_boot_id", boot_id),
+        *((module, "Worker", worker) for module in _WITH_WORKERS),
+        (opening, "_boot_id", boot_id),
         (ledger_writer, "LOG_FRAMES_BUSY", 40 if seed % 4 else 200),
         (ledger_writer, "LOG_FRAMES_QUIET", 20 if seed % 4 else 100),
-        (journal, "QUICK_SECONDS", 1e9 if seed % 3 == 0 else 0),
+        (wal, "QUICK_SECONDS", 1e9 if seed % 3 == 0 else 0),
     ]
     if seed % 2:
-        # Then whoever needs the other file of the journal has to wait for what is in it.
-        changes.append((following.Following, "begin_to_synchronise", lambda following: None))
+        # Then whoever needs the other file of the WAL has to wait for what is in it.
+        changes.append((wal_applier.WalApplier, "begin_checkpoint", lambda wal_applier: None))
     with replaced(changes):
         yield
 
@@ -120,5 +122,7 @@ def by_turns(chance: random.Random) -> Iterator[None]:
     def worker(name: str, *, threads: int = 1) -> Turns:
         return Turns(chance)
 
-    with replaced([(module, "Worker", worker) for module in (embedded, sqlite_ledger, local_chunks)]):
+    with replaced(
+        [(module, "Worker", worker) for module in (embedded, opening, sqlite_ledger, local_chunks)]
+    ):
         yield

@@ -41,7 +41,7 @@ def flood(bootstrap: str, topic: str) -> None:
 def bulk(bootstrap: str, topic: str) -> None:
     """Ten connections write batches of half a megabyte, eight at a time."""
     frame = encoded(produce(topic, os.urandom(1 << 19)), 9)
-    at_once(10, lambda: endless(bootstrap, frame, under_way=8))
+    at_once(10, lambda: endless(bootstrap, frame, in_flight=8))
 
 
 def metadata(bootstrap: str, topic: str) -> None:
@@ -149,11 +149,11 @@ def connect(bootstrap: str) -> socket.socket:
     return socket.create_connection((host, int(port)), 60)
 
 
-def endless(bootstrap: str, frame: bytes, *, under_way: int = 1, is_answered: bool = True) -> None:
+def endless(bootstrap: str, frame: bytes, *, in_flight: int = 1, is_answered: bool = True) -> None:
     """Send the same again and again, so many at a time; connect anew when the broker has had enough."""
     while True:
         with suppress(OSError), connect(bootstrap) as wire:
-            for _ in range(under_way):
+            for _ in range(in_flight):
                 wire.sendall(frame)
             while True:
                 if is_answered:

@@ -20,7 +20,7 @@ TURNS_MAX = 400
 
 
 @dataclass(frozen=True)
-class Turn(Cell):
+class LoopCell(Cell):
     """How much one transaction takes."""
 
     records: int
@@ -30,7 +30,7 @@ class Turn(Cell):
         return f"{self.records} records a turn"
 
 
-class Loop(Workload[Turn]):
+class Loop(Workload[LoopCell]):
     """One member of a group copies a topic."""
 
     name = "loop"
@@ -46,15 +46,15 @@ class Loop(Workload[Turn]):
         Metric(P99, "ms", False),
     )
 
-    def cells(self, size: Size) -> list[Turn]:
-        return [Turn(records) for records in (10, 100, 1000)]
+    def cells(self, size: Size) -> list[LoopCell]:
+        return [LoopCell(records) for records in (10, 100, 1000)]
 
-    def why_not(self, subject: Subject, cell: Turn) -> str | None:
+    def why_not(self, subject: Subject, cell: LoopCell) -> str | None:
         if subject.name == Mock.name:
             return "the mock cluster commits no offsets in transactions"
         return LESS if subject.name == FlushingKafka.name else None
 
-    def measure(self, subject: Subject, cell: Turn, size: Size) -> dict[str, float]:
+    def measure(self, subject: Subject, cell: LoopCell, size: Size) -> dict[str, float]:
         source, target = self.fresh("in"), self.fresh("out")
         subject.create({source: PARTITIONS, target: PARTITIONS})
         where = [(source, partition) for partition in range(PARTITIONS)]

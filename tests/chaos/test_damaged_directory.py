@@ -94,16 +94,16 @@ def test_records_come_back_without_a_ledger(tmp_path: Path) -> None:
         assert [header.base_offset for header in client.headers("salvaged")] == list(range(RECORDS))
 
 
-def test_a_damaged_journal_is_no_shorter_log(tmp_path: Path) -> None:
+def test_a_damaged_wal_is_no_shorter_log(tmp_path: Path) -> None:
     """One bit in the middle: half of the records were gone, and their offsets given again."""
     broker = _filled(tmp_path / "data", "--set", "log.retention.ms=-1", kill=True)
-    path = broker.directory / "journal-0"
+    path = broker.directory / "wal-0"
     data = bytearray(path.read_bytes())
     # The beginning of a frame, some before the last.
     at = data.rindex(b"SMLF", 0, data.rindex(b"SMLF") - 2_000)
     data[at + 60] ^= 1
     path.write_bytes(data)
-    assert "the journal lacks commit" in _refusal(broker)
+    assert "the WAL lacks commit" in _refusal(broker)
     looked = _semel("repair", str(broker.directory))
     assert "go on after commit" in looked.stdout
     assert _semel("repair", str(broker.directory), "--apply").returncode == 0
@@ -143,7 +143,7 @@ def _offsets(data: PartitionData) -> list[int]:
 def test_what_is_whole_is_said_to_be(tmp_path: Path) -> None:
     broker = _filled(tmp_path / "data", kill=True)
     checked = _semel("check-storage", str(broker.directory))
-    # What only the journal has is not at rest yet.
+    # What only the WAL has is not at rest yet.
     assert checked.returncode == 0, checked
     assert checked.stdout.endswith("0 damaged batches, 0 other problems.\n")
     looked = _semel("repair", str(broker.directory))

@@ -136,7 +136,7 @@ def test_an_idempotent_producer_waits_for_room(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 80 MiB, of which the ledger's write-ahead log takes 17 and the journal 32."""
+    """A file system of 80 MiB, of which the ledger's WAL takes 17 and the WAL 32."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounting = subprocess.run(

@@ -26,9 +26,9 @@ from semel.client import Admin, Client, Consumer, Producer, TransactionalProduce
 from semel.printable import as_json, printable, printable_lines
 from semel.spark import decision as decisions
 from semel.spark.decision import Decision
+from semel.spark.partition_offsets import Span
 from semel.spark.progress import Progress
 from semel.spark.running import Restarted
-from semel.spark.vectors import Span
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b1m\x90q\x9c\u202egnp\u2066\x7f\r\x08"
 """Window title, clear, colour, the same in C1, text from right to left, and what wipes what is on a line."""

@@ -10,7 +10,7 @@ from semel.client import Admin, Client, TransactionalProducer
 from semel.spark import decision as decisions
 from semel.spark.decision import Decision
 from semel.spark.delta.group import TableName, follow
-from semel.spark.vectors import Span
+from semel.spark.partition_offsets import Span
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_queries(broker: semel.Embedded, tmp_path: Path) -> None:
     with closing(sqlite3.connect(f"file:{tmp_path / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         for query in blocks(PAGE, "sql"):
             for each in query.strip().split(";\n"):
-                # The ledger is a moment behind the journal.
+                # The ledger is a moment behind the WAL.
                 until(lambda each=each: ledger.execute(each).fetchall(), what=each)
 
 

@@ -23,12 +23,17 @@ from semel.client import (
     NewTopic,
     Producer,
 )
-from semel.client.group_commit import AttemptProducer, Run, group_commit, serves_group_commit
+from semel.client.commit_transactions import (
+    AttemptProducer,
+    Run,
+    commit_transactions,
+    serves_commit_transactions,
+)
 from semel.client.group_offsets import commit_offsets, fetch_offsets
 from semel.client.offsets import list_offsets
 from semel.client.transaction_coordinator import Coordinator
 from semel.client.transactions_admin import fence_producer, list_transactions
-from semel.wire.messages import BeginAttemptRequest, GroupCommitRequest, InitProducerIdRequest
+from semel.wire.messages import BeginAttemptRequest, CommitTransactionsRequest, InitProducerIdRequest
 from semel.wire.schema import Request
 
 TIMEOUT_S = 0.4
@@ -38,7 +43,7 @@ KEY = ("t", 0)
 
 OPERATIONS: dict[str, Callable[[Client], object]] = {
     "metadata": lambda client: client.describe(["t"]),
-    "features": serves_group_commit,
+    "features": serves_commit_transactions,
     "offsets": lambda client: list_offsets(client, {KEY: LATEST}),
     "group": lambda client: fetch_offsets(client, "g"),
     "commit": lambda client: commit_offsets(client, "g", {KEY: 1}),
@@ -121,11 +126,11 @@ def test_an_attempt_goes_on(broker: BrokerProcess) -> None:
         prepared = attempt.prepare()
         assert prepared is not None
         with away(broker):
-            group_commit(client, run, [prepared], "p", {KEY: 1})
+            commit_transactions(client, run, [prepared], "p", {KEY: 1})
         assert values(client) == [b"before", b"while it is away"]
 
 
-@pytest.mark.parametrize("api", [InitProducerIdRequest, BeginAttemptRequest, GroupCommitRequest])
+@pytest.mark.parametrize("api", [InitProducerIdRequest, BeginAttemptRequest, CommitTransactionsRequest])
 def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[Request]) -> None:
     """What was done is not done twice, and what is asked again is not refused."""
     with (
@@ -142,7 +147,7 @@ def test_an_answer_is_lost_and_the_broker_dies(broker: BrokerProcess, api: type[
         attempt.send("t", b"once").result()
         prepared = attempt.prepare()
         assert prepared is not None
-        group_commit(client, run, [prepared], "p", {KEY: 7})
+        commit_transactions(client, run, [prepared], "p", {KEY: 7})
         killer.join()
         assert values(client) == [b"once"]
         assert fetch_offsets(client, "p")[KEY].offset == 7

@@ -47,7 +47,7 @@ CASES = [
 def test_every_message_and_version_is_covered() -> None:
     covered = {(case.values[0], case.values[1]) for case in CASES}
     assert len(covered) == len(CASES)
-    assert {api.name for api in APIS.values() if api not in KAFKAS} == {"GroupCommit", "BeginAttempt"}
+    assert {api.name for api in APIS.values() if api not in KAFKAS} == {"CommitTransactions", "BeginAttempt"}
     for api in KAFKAS:
         for version in range(api.min_version, api.max_version + 1):
             assert (api.request, version) in covered

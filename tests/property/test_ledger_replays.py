@@ -33,7 +33,7 @@ from semel.core.facts import (
 )
 from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.offsets import Committer
-from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, Membership
+from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
 from semel.core.replacing import ReplaceBatches
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
@@ -52,7 +52,7 @@ from semel.core.types import (
     Rewritten,
     TransactionKey,
 )
-from semel.store.interface import Place, StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch
 from semel.store.sqlite_ledger import SqliteLedger
 
 names = st.sampled_from(["orders", "orders", "payments", "journal", "journal"])
@@ -138,19 +138,19 @@ class Log:
 
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
-        self.staged: dict[int, list[tuple[BatchStaged, Place]]] = {}
+        self.staged: dict[int, list[tuple[BatchStaged, BatchLocation]]] = {}
         self.aborted: list[tuple[int, int, int]] = []
         """Marker, producer, first offset."""
 
-    def apply(self, fact: Fact, place: Place | None, more: Sequence[Place] = ()) -> None:
+    def apply(self, fact: Fact, location: BatchLocation | None, more: Sequence[BatchLocation] = ()) -> None:
         if isinstance(fact, BatchAppended):
-            assert place is not None
-            self.batches.append(StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, place))
+            assert location is not None
+            self.batches.append(StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, location))
             if fact.closes is not None and not fact.closes.is_commit:
                 self.aborted.append((fact.base_offset, fact.producer_id, fact.closes.first_offset))
         elif isinstance(fact, BatchStaged):
-            assert place is not None
-            self.staged.setdefault(fact.producer_id, []).append((fact, place))
+            assert location is not None
+            self.staged.setdefault(fact.producer_id, []).append((fact, location))
         elif isinstance(fact, StagedCommitted):
             offset = fact.base_offset
             for staged, where in self.staged.pop(fact.producer_id):
@@ -183,9 +183,9 @@ class Broker:
         self.ledger = ledger
         self.state = BrokerState()
         self.seen: dict[Key, None] = {}
-        self.live_places: set[Place] = set()
+        self.live_locations: set[BatchLocation] = set()
         self.logs: dict[PartitionKey, Log] = {}
-        self.early: tuple[list[Fact], list[Place]] = ([], [])
+        self.early: tuple[list[Fact], list[BatchLocation]] = ([], [])
         self._existing: set[str] = set()
         self._topic_ids: dict[str, bytes] = {}
         self._sequences: dict[tuple[Any, ...], int] = {}
@@ -194,47 +194,47 @@ class Broker:
 
     async def tick(self, asked: list[tuple[Any, ...]]) -> None:
         facts: list[Fact] = []
-        places: list[Place] = []
+        locations: list[BatchLocation] = []
         # Everything is loaded before anything is decided: what this tick decides is not in the ledger yet.
         prepared = [None if step[0] == "fact" else await self._prepare(step) for step in asked]
         for each in prepared:
             if each is not None:
                 await self._load(each[0])
-        is_early = True
+        defers_sync = True
         for step, each in zip(asked, prepared, strict=True):
             if each is None:
                 decided: tuple[Fact, ...] = (step[1],)
-                is_early = False
+                defers_sync = False
             else:
                 command = each[1]()
                 if command is None or self.state.missing(command.keys()):
                     continue
                 decision = self.state.decide(command, self._now)
                 self._remember_sequence(command, decision.answer)
-                is_early = is_early and (decision.is_early or not decision.facts)
+                defers_sync = defers_sync and (decision.defers_sync or not decision.facts)
                 decided = decision.facts
             for fact in decided:
                 self.state.apply(fact)
                 facts.append(fact)
-                self._note(fact, places)
+                self._note(fact, locations)
         self._now += 1
-        self.live_places.update(places)
+        self.live_locations.update(locations)
         self.early[0].extend(fact for fact in facts if type(fact) in DURABLE)
-        self.early[1].extend(places)
-        if not is_early:
+        self.early[1].extend(locations)
+        if not defers_sync:
             await self.flush()
 
     async def flush(self) -> None:
-        facts, places = self.early
+        facts, locations = self.early
         self.early = ([], [])
-        await self.ledger.commit(facts, places)
+        await self.ledger.commit(facts, locations)
 
     async def between(self, what: str) -> None:
         if what == "nothing":
             return
         if what == "sweep":
-            for place in await self.ledger.sweep(limit=7):
-                self.live_places.remove(place)
+            for location in await self.ledger.sweep(limit=7):
+                self.live_locations.remove(location)
             return
         await self.flush()
         if what == "forget":
@@ -264,7 +264,7 @@ class Broker:
             start, end = partition.log_start_offset, partition.high_watermark
             log = self.logs.setdefault(key, Log())
             assert found == [batch for batch in log.batches if batch.last_offset >= start]
-            assert sum(batch.place.length for batch in found) == partition.size_bytes
+            assert sum(batch.location.length for batch in found) == partition.size_bytes
             ends = [batch.last_offset + 1 for batch in found]
             edges = zip(ends, (batch.base_offset for batch in found[1:]), strict=False)
             assert all(ended <= begun for ended, begun in edges)
@@ -280,45 +280,45 @@ class Broker:
 
     async def check_swept(self) -> None:
         """Once everything is swept, exactly what can be reached or may yet be is pointed at."""
-        while places := await self.ledger.sweep(limit=3):
-            self.live_places.difference_update(places)
-        reached: set[Place] = set()
+        while locations := await self.ledger.sweep(limit=3):
+            self.live_locations.difference_update(locations)
+        reached: set[BatchLocation] = set()
         for topic in await self.ledger.topics():
             for index in range(topic.partitions):
                 key = PartitionKey(topic.topic_id, index)
-                reached.update(batch.place for batch in await self._batches(key))
+                reached.update(batch.location for batch in await self._batches(key))
                 for staged in self.logs[key].staged.values() if key in self.logs else ():
-                    reached.update(place for _, place in staged)
-        assert reached == self.live_places
+                    reached.update(location for _, location in staged)
+        assert reached == self.live_locations
         assert await self.ledger.chunk_references() == self._bytes_of_chunks()
 
     async def _batches(self, key: PartitionKey) -> list[StoredBatch]:
         return await self.ledger.find_batches(key, 0, before=2**62, bytes_max=2**40, batches_max=10_000)
 
-    def _note(self, fact: Fact, places: list[Place]) -> None:
+    def _note(self, fact: Fact, locations: list[BatchLocation]) -> None:
         """What follows from a fact for the logs; the place of its bytes, if it has any."""
-        place = None
-        more: list[Place] = []
+        location = None
+        more: list[BatchLocation] = []
         if isinstance(fact, BatchAppended | BatchStaged):
-            place = self._place(fact.size_bytes)
-            places.append(place)
+            location = self._location(fact.size_bytes)
+            locations.append(location)
         elif isinstance(fact, BatchesReplaced):
-            more = [self._place(each.size_bytes) for each in fact.rewritten]
-            places += more
+            more = [self._location(each.size_bytes) for each in fact.rewritten]
+            locations += more
         if isinstance(fact, TopicDeleted):
             for index in range(fact.topic.partitions):
                 self.logs.pop(PartitionKey(fact.topic.topic_id, index), None)
         elif isinstance(getattr(fact, "partition", None), PartitionKey):
-            self.logs.setdefault(fact.partition, Log()).apply(fact, place, more)
+            self.logs.setdefault(fact.partition, Log()).apply(fact, location, more)
 
-    def _place(self, size_bytes: int) -> Place:
-        place = Place(1 + self._chunk_end // 5_000, self._chunk_end, size_bytes)
+    def _location(self, size_bytes: int) -> BatchLocation:
+        location = BatchLocation(1 + self._chunk_end // 5_000, self._chunk_end, size_bytes)
         self._chunk_end += size_bytes
-        return place
+        return location
 
     def _bytes_of_chunks(self) -> dict[int, int]:
         counted: dict[int, int] = {}
-        for chunk_id, _, length in self.live_places:
+        for chunk_id, _, length in self.live_locations:
             counted[chunk_id] = counted.get(chunk_id, 0) + length
         return counted
 
@@ -402,9 +402,9 @@ class Broker:
         chosen = [(each, chance >> (2 * at % 16) & 3) for at, each in enumerate(stable)]
         removed = [each for each, bits in chosen[:-1] if bits == 1]
         rewritten = [each for each, bits in chosen if bits >= 2]
-        freed = sum(each.place.length for each in (*removed, *rewritten))
+        freed = sum(each.location.length for each in (*removed, *rewritten))
         smaller = [
-            Rewritten(*each[:2], each.max_timestamp // 2, 1 + each.place.length // 2) for each in rewritten
+            Rewritten(*each[:2], each.max_timestamp // 2, 1 + each.location.length // 2) for each in rewritten
         ]
         return ReplaceBatches(
             key,
@@ -453,8 +453,8 @@ class Broker:
             count=count,
             timestamp=timestamp,
         )
-        membership = Membership(name, VERSIONS[name], must_be_added=False)
-        return Append(key, batch, b"", membership=membership, is_journal=is_journal)
+        transaction_context = TransactionContext(name, VERSIONS[name], must_be_added=False)
+        return Append(key, batch, b"", transaction_context=transaction_context, is_journal=is_journal)
 
     def _pend(self, name: str, group_id: str, topic: str, index: int) -> Command | None:
         transaction = self.state.transactions[TransactionKey(name)]

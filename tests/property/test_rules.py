@@ -8,7 +8,7 @@ from support.rules import PARTITION, TOPIC_ID, Rules, header
 
 from semel.core.facts import BatchAppended
 from semel.core.offsets import Committer
-from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, Membership
+from semel.core.partition import AllocateProducerId, Append, DeleteRecords, ExpireProducer, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from semel.core.transactions import commands as transactions
@@ -34,10 +34,12 @@ def appends(draw: st.DrawFn) -> Append:
         timestamp=draw(st.integers(0, 50)),
     )
     version = draw(st.sampled_from([0, 0, 0, 1, 2])) if producer_id >= 0 else 0
-    membership = Membership(draw(ids), version) if version else None
+    transaction_context = TransactionContext(draw(ids), version) if version else None
     partition = draw(partitions)
     # As if each partition were a topic of its own: the last one has journal visibility.
-    return Append(partition, batch, b"", membership=membership, is_journal=partition.index == 2)
+    return Append(
+        partition, batch, b"", transaction_context=transaction_context, is_journal=partition.index == 2
+    )
 
 
 pairs = (ids, st.integers(0, 3), epochs)
@@ -110,7 +112,7 @@ commands = st.one_of(
 
 def snapshot(state: BrokerState) -> dict[str, Any]:
     tables = ("topics", "partitions", "producers", "offsets", "groups", "cluster", "sessions")
-    tables += ("transactions", "pending", "ongoing", "speakers", "offset_speakers")
+    tables += ("transactions", "pending", "ongoing", "latest_connections", "latest_offset_connections")
     return {name: dict(getattr(state, name)) for name in tables}
 
 
@@ -119,7 +121,7 @@ def known(state: BrokerState) -> dict[str, Any]:
     return {
         name: {key: value for key, value in table.items() if value is not None}
         for name, table in snapshot(state).items()
-        if "speakers" not in name
+        if "latest_connections" not in name
     }
 
 

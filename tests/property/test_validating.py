@@ -153,6 +153,8 @@ def test_what_passes_is_read_by_every_reader(
     ours = decode_batch(batch, limit_bytes=LIMIT_BYTES)
     assert [each.offset for each in ours] == list(range(count))
     assert max(each.timestamp for each in ours) == largest
+    if codec is Codec.SNAPPY and payload[8:16] == struct.pack("<ii", 1, 1):
+        return  # aiokafka takes a frame with this byte order for a raw block
     theirs = AiokafkaBatch(with_max_timestamp(batch, accepted._replace(max_timestamp=largest)))
     assert theirs.validate_crc()
     try:
@@ -199,6 +201,9 @@ def test_the_record_that_is_wrong_is_named(half: Any) -> None:
     assert named(bytes(payload), count=3) == (invalid, -1)
     assert named(bytes(payload[:size]) + bytes(payload[:size])) == (invalid, 1), "the same offset twice"
     assert named(bytes(payload[size:])) == (invalid, 0), "offsets from 1 on"
+    marked = bytearray(payload)
+    marked[2 * size + 1] = 0x80
+    assert named(bytes(marked)) == (invalid, 2), "an attribute that aiokafka takes for a longer number"
     assert named(bytes(payload), earliest=NOW + 4) == (too_old_or_young, 0)
     assert named(bytes(payload), latest=NOW + 4) == (too_old_or_young, 5)
 

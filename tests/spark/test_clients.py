@@ -11,7 +11,7 @@ from support.process import free_port
 from semel.client import BrokerUnreachable
 from semel.embedded import Embedded
 from semel.spark import clients
-from semel.spark.given import Address
+from semel.spark.option_reader import Address
 from semel.spark.scratch import SCRATCH
 
 

@@ -16,14 +16,14 @@ from support.sparking import create, fill
 from semel.client import Admin, Client, CommittedOffset
 from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
-from semel.spark import DataLoss, PipelineError, PipelineMismatch, pipeline, planning
+from semel.spark import DataLoss, PipelineError, PipelineMismatch, batch_commit, planning
 from semel.spark import decision as decisions
+from semel.spark.batch_commit import Plan
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta.group import TableName, follow
 from semel.spark.options import SourceOptions
-from semel.spark.pipeline import Plan
+from semel.spark.partition_offsets import of_json, topic_ids
 from semel.spark.source import StreamReader
-from semel.spark.vectors import of_json, topic_ids
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"
@@ -49,7 +49,9 @@ def count(client: Client, checkpoint: Checkpoint, topic: str | None = None) -> P
     """Plan a batch and decide it, unless it is done."""
     plan = planning.plan_stream(client, NAME, checkpoint, topic)
     if not plan.is_done:
-        pipeline.decide(client, plan, [], {} if topic is None else topic_ids(client.describe([topic]).topics))
+        batch_commit.decide(
+            client, plan, [], {} if topic is None else topic_ids(client.describe([topic]).topics)
+        )
     return plan
 
 
@@ -205,7 +207,7 @@ def test_an_output_that_was_created_again_is_noticed(client: Client, tmp_path: P
     Admin(client).topics.delete("out")
     create(f"{client.describe(()).nodes[0].host}:{client.describe(()).nodes[0].port}", ("out", 1))
     with pytest.raises(PipelineMismatch, match="the output topic out was deleted and created again"):
-        pipeline.decide(client, plan, [], before)
+        batch_commit.decide(client, plan, [], before)
     for number in (1, 0):
         with pytest.raises(PipelineMismatch, match="the output topic out was deleted and created again"):
             count(client, Checkpoint(str(query.directory)), "out")

@@ -33,13 +33,13 @@ from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
 from semel.spark import OptionError, PipelineFenced, PipelineMismatch
 from semel.spark.checkpoint import Checkpoint
-from semel.spark.delta import files, leftovers, pipeline, table
+from semel.spark.delta import batch_commit, files, leftovers, table
+from semel.spark.delta.batch_commit import Plan
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.group import read_group
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.partitions import directory_of, text_of
-from semel.spark.delta.pipeline import Plan
 from semel.spark.delta.position import RECENT, Note, read_position
 from semel.spark.delta.resume import ResumingReader
 from semel.spark.delta.schema import delta_schema, new_columns
@@ -47,7 +47,7 @@ from semel.spark.delta.stats import lower_bound, upper_bound
 from semel.spark.delta.storage import Storage, location_of
 from semel.spark.errors import PipelineError
 from semel.spark.options import SourceOptions
-from semel.spark.vectors import of_json
+from semel.spark.partition_offsets import of_json
 
 ROWS = StructType([StructField("id", LongType()), StructField("word", StringType())])
 UTC = dt.UTC
@@ -390,14 +390,14 @@ class Query:
             offsets["began:"] = {"in": {"0": began, "1": began}}
         text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps(offsets)])
         (self.directory / "offsets" / str(number)).write_text(text)
-        return pipeline.plan_stream(self.options, ROWS, Checkpoint(str(self.directory)))
+        return batch_commit.plan_stream(self.options, ROWS, Checkpoint(str(self.directory)))
 
     def write(self, plan: Plan, number: int) -> list[Added]:
         who = Attempt(plan.app, plan.number, plan.run, 0, 0)
         return write(Path(self.options.location), batch_of(id=[number], word=["w"]), who=who)
 
     def commit(self, plan: Plan, added: list[Added]) -> None:
-        pipeline.commit(self.options, plan, [f"{plan.run}-0.0"], added)
+        batch_commit.commit(self.options, plan, [f"{plan.run}-0.0"], added)
 
 
 @pytest.fixture

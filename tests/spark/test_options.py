@@ -24,9 +24,9 @@ from semel.spark.options import (
     SourceOptions,
     Where,
 )
+from semel.spark.partition_offsets import admit, began_of, of_json, to_json
 from semel.spark.reading import Range
 from semel.spark.source import StreamReader
-from semel.spark.vectors import admit, began_of, of_json, to_json
 from semel.spark.versions import Version
 
 SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "in"}

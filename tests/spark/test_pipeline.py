@@ -19,13 +19,13 @@ from semel.client import (
     Codec,
     CommittedOffset,
     ErrorCode,
-    Identity,
     KafkaError,
     PreparedTransaction,
+    ProducerIdAndEpoch,
     TransactionalProducer,
     TransactionError,
 )
-from semel.client.group_commit import serves_group_commit
+from semel.client.commit_transactions import serves_commit_transactions
 from semel.client.group_offsets import commit_offsets
 from semel.client.transactions_admin import fence_producer
 from semel.embedded import Embedded
@@ -39,9 +39,9 @@ from semel.spark import (
     planning,
 )
 from semel.spark import decision as decisions
+from semel.spark.batch_commit import Plan
 from semel.spark.decision import Decision, Input
-from semel.spark.pipeline import Plan
-from semel.spark.vectors import Span
+from semel.spark.partition_offsets import Span
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"
@@ -58,7 +58,7 @@ def form(request: pytest.FixtureRequest) -> str:
 def client(semel_broker: Embedded, form: str) -> Iterator[Client]:
     create(semel_broker.bootstrap_servers, ("in", 2), ("out", 1))
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as client:
-        assert serves_group_commit(client) is (form == TOGETHER)
+        assert serves_commit_transactions(client) is (form == TOGETHER)
         yield client
 
 
@@ -326,14 +326,14 @@ def test_together_a_lost_answer_does_no_harm(
 ) -> None:
     """It was done, the answer was lost, and what came then was refused."""
     plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
-    original = decisions.group_commit
+    original = decisions.commit_transactions
 
     def lost(*arguments: Any) -> None:
         original(*arguments)
         original(*arguments)
         raise KafkaError(ErrorCode.PRODUCER_FENCED, "refused later")
 
-    monkeypatch.setattr(decisions, "group_commit", lost)
+    monkeypatch.setattr(decisions, "commit_transactions", lost)
     pipeline.decide(client, plan, [write(client, plan, b"once")])
     assert output(client) == [b"once"]
 
@@ -345,11 +345,11 @@ def test_a_pipeline_may_change_its_form_at_any_batch(
     query = Query(tmp_path, "q")
     for number in range(4):
         is_portable = number % 2 == 0
-        monkeypatch.setattr(pipeline, "serves_group_commit", lambda _, hidden=is_portable: not hidden)
+        monkeypatch.setattr(pipeline, "serves_commit_transactions", lambda _, hidden=is_portable: not hidden)
         plan = planning.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
         pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
     # One that was decided in the portable way is finished by the other.
-    monkeypatch.setattr(pipeline, "serves_group_commit", lambda _: False)
+    monkeypatch.setattr(pipeline, "serves_commit_transactions", lambda _: False)
     plan = planning.plan_stream(client, NAME, query.batch(4, 50))
     prepared = write(client, plan, b"4")
     decisions.make(client, NAME, plan.decision([prepared], {}))
@@ -373,4 +373,4 @@ def test_more_transactions_than_one_request_takes_are_ended_one_by_one(
 
 
 def test_names_of_runs_are_ordered() -> None:
-    assert Identity(1, 9) < Identity(2, 0) < Identity(2, 1)
+    assert ProducerIdAndEpoch(1, 9) < ProducerIdAndEpoch(2, 0) < ProducerIdAndEpoch(2, 1)

@@ -18,8 +18,8 @@ from support.sparking import create
 from semel.client import Admin, Client, NewTopic, Producer, TransactionalProducer
 from semel.embedded import Embedded
 from semel.spark import OptionError, snapshot
+from semel.spark.partition_offsets import id_text
 from semel.spark.snapshot import Ended, Tail
-from semel.spark.vectors import id_text
 
 pytestmark = pytest.mark.spark
 

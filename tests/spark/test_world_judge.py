@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from verification.world.truth import Entry, Fate, Truth
-from verification.world.verdict import Broken, End, compare, outcome_of
+from verification.world.verdict import Broken, End, compare, result_of
 
 READ = [("in", 0)]
 REFUSAL = "batch 3 begins at offset 10 of in/0, but the pipeline has reached 17. Start with a new checkpoint"
@@ -74,7 +74,7 @@ def test_a_compacted_topic_owes_only_the_last_record_of_a_key(truth: Truth) -> N
     ids=["as it is", "wrapped by Spark"],
 )
 def test_an_error_of_ours_is_a_refusal(text: str) -> None:
-    assert outcome_of(Exception(text), fault_was_asked=False).end is End.REFUSED
+    assert result_of(Exception(text), fault_was_asked=False).end is End.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_an_error_of_ours_is_a_refusal(text: str) -> None:
 )
 def test_any_other_error_is_none(text: str) -> None:
     with pytest.raises(Broken, match="failed without a refusal of ours"):
-        outcome_of(Exception(text), fault_was_asked=False)
+        result_of(Exception(text), fault_was_asked=False)
 
 
 def test_a_fault_that_was_asked_for_is_no_failure() -> None:
-    assert outcome_of(Exception("Writing job failed."), fault_was_asked=True).end is End.FAULT
+    assert result_of(Exception("Writing job failed."), fault_was_asked=True).end is End.FAULT

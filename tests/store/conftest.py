@@ -17,7 +17,7 @@ import pytest
 from semel.core.facts import BatchAppended, LogStartAdvanced, TopicCreated
 from semel.core.types import Partition, PartitionKey, Topic
 from semel.store.files import Files
-from semel.store.interface import ChunkStore, Ledger, Place, StoredBatch
+from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.sqlite_ledger import SqliteLedger
@@ -101,30 +101,30 @@ class Scribe:
 
     def append(
         self, key: PartitionKey, records: int = 1, timestamp: int = 1_000, size: int = 100, chunk_id: int = 1
-    ) -> tuple[BatchAppended, Place]:
+    ) -> tuple[BatchAppended, BatchLocation]:
         """The next batch of a partition, and a place for it."""
         before = self.partitions[key]
         base, last = before.high_watermark, before.high_watermark + records - 1
         peak = max(before.peak_timestamp, timestamp)
-        place = Place(chunk_id, self._chunk_end, size)
+        location = BatchLocation(chunk_id, self._chunk_end, size)
         self._chunk_end += size
-        self.batches[key].append(StoredBatch(base, last, timestamp, place))
+        self.batches[key].append(StoredBatch(base, last, timestamp, location))
         self.partitions[key] = before.but(
             high_watermark=last + 1, peak_timestamp=peak, size_bytes=before.size_bytes + size
         )
-        return BatchAppended(key, base, last, timestamp, peak, size, -1, False, False), place
+        return BatchAppended(key, base, last, timestamp, peak, size, -1, False, False), location
 
     def trim(self, key: PartitionKey, offset: int) -> LogStartAdvanced:
         """Everything below an offset is deleted."""
         self.batches[key] = [batch for batch in self.batches[key] if batch.last_offset >= offset]
-        size = sum(batch.place.length for batch in self.batches[key])
+        size = sum(batch.location.length for batch in self.batches[key])
         self.partitions[key] = self.partitions[key].but(log_start_offset=offset, size_bytes=size)
         return LogStartAdvanced(key, offset, size)
 
     async def fill(self, ledger: Ledger, key: PartitionKey, batches: list[dict[str, int]]) -> None:
         """Commit batches in one commit."""
         pairs = [self.append(key, **batch) for batch in batches]
-        await ledger.commit([fact for fact, _ in pairs], [place for _, place in pairs])
+        await ledger.commit([fact for fact, _ in pairs], [location for _, location in pairs])
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from support.stored import LARGE, SETTINGS, append, assert_dense, bytes_of, log_
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store.chunk_header import HEADER_BYTES, newest, pack_slot, unpack_slot
-from semel.store.embedded import open_store
 from semel.store.interface import StoreDamaged
 from semel.store.ledger_writer import LedgerWriter
+from semel.store.opening import open_store
 from semel.wire.records import Record, encode_batch
 
 STOPPED, KILLED = "stopped", "killed"
@@ -35,14 +35,14 @@ class Shelf:
             self.key = PartitionKey(created.topic.topic_id, 0)
             await store.commit([created], [])
             await append(store, self._scribe, self.key, 100)
-            await store.synchronise()
+            await store.checkpoint()
             self._copy(data, f"older {KILLED}")
         self._copy(data, f"older {STOPPED}")
         async with opened(data) as store:
             for _ in range(3):
                 await append(store, self._scribe, self.key, 60)
                 await store.ledger.topics()
-            await store.synchronise()
+            await store.checkpoint()
             for _ in range(3):
                 await append(store, self._scribe, self.key, 2)
                 await store.ledger.topics()
@@ -110,10 +110,10 @@ async def test_what_is_whole_is_opened(shelf: Shelf, state: str) -> None:
 async def test_a_directory_without_a_ledger_is_not_new(shelf: Shelf, state: str) -> None:
     for path in shelf(state).glob("ledger.db*"):
         path.unlink()
-    await _refused(shelf(state), r"ledger\.db is missing, and there are \d chunks with records, journal-0")
+    await _refused(shelf(state), r"ledger\.db is missing, and there are \d chunks with records, wal-0")
     # Not even if only one of the others is left.
     shutil.rmtree(shelf(state) / "chunks")
-    for name in ("journal-0", "journal-1"):
+    for name in ("wal-0", "wal-1"):
         (shelf(state) / name).unlink()
     await _refused(shelf(state), "a lock that knows of commit")
 
@@ -134,11 +134,11 @@ async def test_an_older_ledger_is_recognised(shelf: Shelf, state: str, old: str)
     if old == STOPPED:
         await _refused(shelf(state), "older cop")
     else:
-        # The journal still has everything that came after it.
+        # The WAL still has everything that came after it.
         await shelf.check(shelf(state))
 
 
-@pytest.mark.parametrize("witnesses", [["journal-*"], ["chunks/*.chunk"], ["lock"]])
+@pytest.mark.parametrize("witnesses", [["wal-*"], ["chunks/*.chunk"], ["lock"]])
 async def test_an_older_copy_of_all_but_one_is_recognised(shelf: Shelf, witnesses: list[str]) -> None:
     """Each of the others proves by itself that the ledger is not the last."""
     older = shelf(f"older {STOPPED}")
@@ -183,8 +183,8 @@ async def test_a_chunk_that_is_missing_or_older(shelf: Shelf, state: str, spoil:
         await _refused(shelf(state), "an older copy")
 
 
-@pytest.mark.parametrize("name", ["journal-0", "journal-1"])
-async def test_a_journal_that_is_missing_or_cut_off_after_a_kill(shelf: Shelf, name: str) -> None:
+@pytest.mark.parametrize("name", ["wal-0", "wal-1"])
+async def test_a_wal_that_is_missing_or_cut_off_after_a_kill(shelf: Shelf, name: str) -> None:
     path = shelf(KILLED) / name
     data = path.read_bytes()
     path.write_bytes(data[:-1])
@@ -196,9 +196,9 @@ async def test_a_journal_that_is_missing_or_cut_off_after_a_kill(shelf: Shelf, n
     await shelf.check(shelf(STOPPED))
 
 
-async def test_an_older_journal_after_a_kill(shelf: Shelf) -> None:
-    _swap(shelf(f"older {KILLED}"), shelf(KILLED), "journal-*")
-    await _refused(shelf(KILLED), "the journal ends with commit")
+async def test_an_older_wal_after_a_kill(shelf: Shelf) -> None:
+    _swap(shelf(f"older {KILLED}"), shelf(KILLED), "wal-*")
+    await _refused(shelf(KILLED), "the WAL ends with commit")
 
 
 async def test_a_log_of_sqlite_that_is_older_than_its_database(shelf: Shelf) -> None:
@@ -214,7 +214,7 @@ async def test_a_database_that_is_older_than_its_log(shelf: Shelf) -> None:
 async def test_a_log_of_sqlite_that_was_lost_after_a_kill(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal brings back what it still has. If it was used again since, the start refuses."""
+    """The WAL brings back what it still has. If it was used again since, the start refuses."""
     make_small(monkeypatch)
     # The log is not moved into the database meanwhile.
     monkeypatch.setattr(LedgerWriter, "rest", lambda self, *, quiet: None)
@@ -237,14 +237,14 @@ async def test_a_log_of_sqlite_that_was_lost_after_a_kill(
     await _refused(tmp_path / "overtaken", "lacks commit")
 
 
-async def test_a_flipped_bit_in_the_middle_of_the_journal(shelf: Shelf) -> None:
+async def test_a_flipped_bit_in_the_middle_of_the_wal(shelf: Shelf) -> None:
     """A torn end is normal. A bad frame with good ones behind it is not."""
-    path = shelf(KILLED) / "journal-0"
+    path = shelf(KILLED) / "wal-0"
     data = bytearray(path.read_bytes())
     at = data.index(bytes_of(281))
     data[at] ^= 0x40
     path.write_bytes(data)
-    await _refused(shelf(KILLED), r"journal lacks commit 6; 2 good frames behind the gap, from byte \d+")
+    await _refused(shelf(KILLED), r"wal lacks commit 6; 2 good frames behind the gap, from byte \d+")
 
 
 async def test_large_batches_that_were_acknowledged_and_are_damaged(

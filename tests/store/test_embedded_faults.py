@@ -15,14 +15,14 @@ from semel.config import Settings
 from semel.core.facts import BatchAppended, BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
 from semel.core.types import PartitionKey
 from semel.store.chunk_header import HEADER_BYTES
-from semel.store.embedded import open_store
 from semel.store.interface import StoreBroken, StoreFull
+from semel.store.opening import open_store
 
 # -- faults -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["write", "flush"])
-async def test_a_journal_that_cannot_be_written_breaks_the_store(
+async def test_a_wal_that_cannot_be_written_breaks_the_store(
     tmp_path: Path, scribe: Any, failing_files: Any, call: str
 ) -> None:
     store = await open_store(tmp_path / "data", SETTINGS, files=failing_files)
@@ -62,13 +62,13 @@ async def test_a_chunk_that_cannot_be_written_breaks_the_store_and_loses_nothing
     await book.commit(store)
     failing_files.failures[call] = errno.EIO
     with pytest.raises(StoreBroken):
-        await store.synchronise()
+        await store.checkpoint()
     failing_files.failures.clear()
     with pytest.raises(StoreBroken):
         await book.commit(store)
     await store.close()
     del book.batches[1:]
-    # The journal has it, and the term goes on: what it has was flushed.
+    # The WAL has it, and the term goes on: what it has was flushed.
     async with opened(tmp_path / "data", files=failing_files) as store:
         assert (await book.check(store), store.term) == (1, 1)
         await book.commit(store)
@@ -97,10 +97,10 @@ async def test_a_ledger_that_cannot_be_written_breaks_the_store(
     key = PartitionKey(created.topic.topic_id, 0)
     await store.commit([created], [])
     failing_disk.failing["sync"] = apsw.IOError
-    # A commit needs the journal and nothing else.
+    # A commit needs the WAL and nothing else.
     await append(store, scribe, key)
     with pytest.raises(StoreBroken):
-        await store.synchronise()
+        await store.checkpoint()
     failing_disk.failing.clear()
     with pytest.raises(StoreBroken):
         await store.commit([ProducerIdAllocated(1)], [])
@@ -128,10 +128,10 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
         # Reading, committing facts, deleting and sweeping go on: that is how a disk gets room again.
         assert len(await log_of(store, key)) == 3
         await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2)], [])
-        await store.synchronise()
-        places = await store.ledger.sweep(limit=10)
-        assert len(places) == 2
-        await store.chunks.release(places)
+        await store.checkpoint()
+        locations = await store.ledger.sweep(limit=10)
+        assert len(locations) == 2
+        await store.chunks.release(locations)
         await store.sweep_orphans()
         monkeypatch.undo()
         await append(store, scribe, key)
@@ -192,8 +192,8 @@ async def test_orphans_are_removed_and_nothing_else(tmp_path: Path, scribe: Any,
         await store.commit([TopicDeleted(gone.topic)], [])
         # Rows that nobody can reach still point; their chunks go when the rows are swept.
         assert await store.sweep_orphans() == []
-        while places := await store.ledger.sweep(limit=100):
-            await store.chunks.release(places)
+        while locations := await store.ledger.sweep(limit=100):
+            await store.chunks.release(locations)
         orphans = await store.sweep_orphans()
         assert orphans
         assert set(orphans) < set(referenced)
@@ -239,14 +239,14 @@ async def test_what_was_staged_and_dropped_gives_its_space_back(tmp_path: Path, 
         key = PartitionKey(created.topic.topic_id, 0)
         await store.commit([created], [])
         staged = BatchStaged(key, 7, 1, 0, 100_000)
-        for is_early in (False, True):
-            await store.commit([staged] * 20, [os.urandom(100_000)] * 20, is_early=is_early)
+        for defers_sync in (False, True):
+            await store.commit([staged] * 20, [os.urandom(100_000)] * 20, defers_sync=defers_sync)
         await append(store, scribe, key)
         ((_, before),) = await store.chunks.list_chunks()
         await store.commit([StagedDropped(key, 7)], [])
-        while places := await store.ledger.leftovers(limit=16):
-            await store.chunks.release(places)
-            assert await store.ledger.sweep(limit=16) == places
+        while locations := await store.ledger.leftovers(limit=16):
+            await store.chunks.release(locations)
+            assert await store.ledger.sweep(limit=16) == locations
         ((_, after),) = await store.chunks.list_chunks()
         assert before - after > 3_900_000
         assert len(await log_of(store, key)) == 1

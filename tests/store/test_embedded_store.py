@@ -18,9 +18,9 @@ from support.stored import SETTINGS, append, assert_dense, log_of, opened
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
-from semel.store import journal
-from semel.store.embedded import open_store
+from semel.store import wal
 from semel.store.interface import StoreBroken, StoreLocked
+from semel.store.opening import open_store
 
 # -- together ---------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ async def test_bytes_and_facts_are_committed_together(tmp_path: Path, scribe: An
         counted: Counter[int] = Counter()
         for key in keys:
             for batch, _ in await log_of(store, key):
-                counted[batch.place.chunk_id] += batch.place.length
+                counted[batch.location.chunk_id] += batch.location.length
         assert await store.ledger.chunk_references() == counted
         assert [chunk_id for chunk_id, _ in await store.chunks.list_chunks()] == sorted(counted)
 
@@ -81,7 +81,7 @@ async def test_a_cancelled_commit_happens(
         key = PartitionKey(created.topic.topic_id, 0)
         await append(store, scribe, key)
         # A flush that is waited for on a thread, whatever the disk is like.
-        monkeypatch.setattr(journal, "QUICK_SECONDS", 0)
+        monkeypatch.setattr(wal, "QUICK_SECONDS", 0)
         task = asyncio.create_task(append(store, scribe, key))
         await asyncio.sleep(0)
         task.cancel()
@@ -122,7 +122,7 @@ async def test_a_start_begins_a_chunk_of_its_own(tmp_path: Path, scribe: Any) ->
             assert_dense(log)
             assert len(log) == 3
             (later,) = await store.chunks.append([b"later"])
-            assert later.chunk_id > max(batch.place.chunk_id for batch, _ in log)
+            assert later.chunk_id > max(batch.location.chunk_id for batch, _ in log)
 
 
 CHILD = textwrap.dedent(
@@ -132,7 +132,7 @@ CHILD = textwrap.dedent(
     from semel.config import Settings
     from semel.core.facts import BatchAppended, TopicCreated
     from semel.core.types import PartitionKey, Topic, TopicKey
-    from semel.store.embedded import open_store
+    from semel.store.opening import open_store
 
     async def main():
         settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)

@@ -16,7 +16,7 @@ from semel.core.groups import ClassicGroup, ConsumerGroup
 from semel.core.groups.model import ClassicMember, ClassicState
 from semel.core.types import Topic
 from semel.store.fact_codec import pack_facts, unpack_facts
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=5)
@@ -59,7 +59,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 any_fact = st.one_of([_values(kind) for kind in facts.DURABLE])
-any_places = st.lists(st.builds(Place, *[st.integers(0, 2**63 - 1)] * 3), max_size=3)
+any_locations = st.lists(st.builds(BatchLocation, *[st.integers(0, 2**63 - 1)] * 3), max_size=3)
 
 
 def _types(value: Any) -> Any:
@@ -71,10 +71,10 @@ def _types(value: Any) -> Any:
 
 
 @settings(deadline=None)
-@given(st.lists(any_fact, max_size=6), any_places)
-def test_what_is_packed_comes_back(drawn: list[Any], places: list[Place]) -> None:
-    found, found_places = unpack_facts(pack_facts(drawn, places))
-    assert (found, found_places) == (drawn, places)
+@given(st.lists(any_fact, max_size=6), any_locations)
+def test_what_is_packed_comes_back(drawn: list[Any], locations: list[BatchLocation]) -> None:
+    found, found_locations = unpack_facts(pack_facts(drawn, locations))
+    assert (found, found_locations) == (drawn, locations)
     # Equal is not enough: an enum is equal to its number.
     assert [_types(each) for each in found] == [_types(each) for each in drawn]
 
@@ -108,7 +108,7 @@ def test_what_is_not_known_is_not_written() -> None:
 @pytest.mark.parametrize(
     "place", [(1, 2), (1, 2, -1), (1, 2, "3"), (1, (2,), 3), (1, 2, 3.0), (True, 2, 3), None]
 )
-def test_what_is_no_place_is_refused(place: Any) -> None:
-    """Found by fuzzing: a journal whose checksum is right and whose places are not."""
+def test_what_is_no_place_is_refused(location: Any) -> None:
+    """Found by fuzzing: a WAL whose checksum is right and whose places are not."""
     with pytest.raises(ValueError, match="these are no"):
-        unpack_facts(msgspec.msgpack.encode(([], [place])))
+        unpack_facts(msgspec.msgpack.encode(([], [location])))

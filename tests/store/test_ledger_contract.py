@@ -38,7 +38,7 @@ from semel.core.types import (
     SentBatch,
     TopicKey,
 )
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 
 EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 BIG = 2**63 - 1
@@ -122,8 +122,8 @@ async def test_a_topic_grows_and_keeps_what_it_has(ledgers: Any, scribe: Any) ->
     ledger = await ledgers.open()
     created = scribe.created("t", 2)
     key = PartitionKey(created.topic.topic_id, 0)
-    fact, place = scribe.append(key)
-    await ledger.commit([created, fact], [place])
+    fact, location = scribe.append(key)
+    await ledger.commit([created, fact], [location])
     grown = created.topic.but(partitions=4, configs={"cleanup.policy": "delete"})
     await ledger.commit([TopicChanged(grown)], [])
     last = PartitionKey(grown.topic_id, 3)
@@ -139,7 +139,7 @@ async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any)
     ledger = await ledgers.open()
     (key,) = await _one_topic(ledger, scribe)
     other = scribe.created("other")
-    fact, place = scribe.append(key)
+    fact, location = scribe.append(key)
     producer = ProducerKey(key.topic_id, 0, 7)
     await ledger.commit(
         [
@@ -149,7 +149,7 @@ async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any)
             OffsetCommitted(OffsetKey("g", "orders", 0), CommittedOffset(1)),
             OffsetCommitted(OffsetKey("g", "other", 0), CommittedOffset(2)),
         ],
-        [place],
+        [location],
     )
     (topic,) = await ledger.load([TopicKey("orders")])
     await ledger.commit([TopicDeleted(topic)], [])
@@ -169,11 +169,11 @@ async def test_a_topic_made_anew_in_the_same_commit_shares_nothing(ledgers: Any,
     ledger = await ledgers.open()
     (key,) = await _one_topic(ledger, scribe)
     (topic,) = await ledger.load([TopicKey("orders")])
-    fact, place = scribe.append(key)
+    fact, location = scribe.append(key)
     offset = OffsetKey("g", "orders", 0)
     anew = scribe.created("orders")
     new_key = PartitionKey(anew.topic.topic_id, 0)
-    new_fact, new_place = scribe.append(new_key, records=3)
+    new_fact, new_location = scribe.append(new_key, records=3)
     facts = [
         fact,
         OffsetCommitted(offset, CommittedOffset(1)),
@@ -182,7 +182,7 @@ async def test_a_topic_made_anew_in_the_same_commit_shares_nothing(ledgers: Any,
         new_fact,
         OffsetCommitted(offset, CommittedOffset(3)),
     ]
-    await ledger.commit(facts, [place, new_place])
+    await ledger.commit(facts, [location, new_location])
     expected = [anew.topic, None, scribe.partitions[new_key], CommittedOffset(3)]
     assert await ledger.load([TopicKey("orders"), key, new_key, offset]) == expected
     assert await _all_batches(ledger, new_key) == scribe.batches[new_key]
@@ -218,7 +218,7 @@ async def test_a_large_tick_is_written_whole(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     keys = await _one_topic(ledger, scribe, 10)
     pairs = [scribe.append(keys[number % 10], records=1 + number % 3) for number in range(1_000)]
-    await ledger.commit([fact for fact, _ in pairs], [place for _, place in pairs])
+    await ledger.commit([fact for fact, _ in pairs], [location for _, location in pairs])
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     for key in keys:
         assert await _all_batches(ledger, key) == scribe.batches[key]
@@ -277,13 +277,13 @@ async def test_find_batches_reads_many_pages(ledgers: Any, scribe: Any) -> None:
 async def test_open_transactions_are_kept(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     (key,) = await _one_topic(ledger, scribe)
-    facts, places = [], []
+    facts, locations = [], []
     for producer_id, opens in ((7, True), (8, True), (7, False)):
-        fact, place = scribe.append(key)
+        fact, location = scribe.append(key)
         facts.append(fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens))
-        places.append(place)
-    await ledger.commit(facts[:1], places[:1])
-    await ledger.commit(facts[1:], places[1:])
+        locations.append(location)
+    await ledger.commit(facts[:1], locations[:1])
+    await ledger.commit(facts[1:], locations[1:])
     (partition,) = await ledger.load([key])
     assert partition.open_transactions == (OpenTransaction(0, 7), OpenTransaction(1, 8))
     assert partition.last_stable_offset == 0
@@ -308,7 +308,7 @@ async def test_numbers_as_large_as_the_wire_allows(ledgers: Any, scribe: Any) ->
             ProducerAdvanced(producer, state),
             OffsetCommitted(offset, committed),
         ],
-        [Place(BIG, BIG - 5, 2**31 - 1)],
+        [BatchLocation(BIG, BIG - 5, 2**31 - 1)],
     )
     loaded = await ledger.load([key, producer, offset])
     assert loaded == [
@@ -317,7 +317,7 @@ async def test_numbers_as_large_as_the_wire_allows(ledgers: Any, scribe: Any) ->
         committed,
     ]
     (batch,) = await ledger.find_batches(key, base, before=BIG, bytes_max=1, batches_max=1)
-    assert batch.place == Place(BIG, BIG - 5, 2**31 - 1)
+    assert batch.location == BatchLocation(BIG, BIG - 5, 2**31 - 1)
     await ledger.close()
 
 
@@ -355,12 +355,12 @@ async def test_searches_agree_with_looking_at_every_batch(ledgers: Any, scribe: 
         for batch in visible:
             if rest <= size:
                 break
-            rest -= batch.place.length
+            rest -= batch.location.length
             expected_offset = batch.last_offset + 1
         assert await ledger.offset_at_size(key, size) == expected_offset, size
     start = scribe.partitions[key].log_start_offset
     for offset in range(0, scribe.partitions[key].high_watermark + 2, 3):
-        below = sum(batch.place.length for batch in visible if batch.last_offset < offset)
+        below = sum(batch.location.length for batch in visible if batch.last_offset < offset)
         assert await ledger.size_below(key, offset) == (start, below), offset
     await ledger.close()
 
@@ -406,21 +406,21 @@ async def test_a_sweep_frees_what_nobody_can_reach_and_nothing_else(ledgers: Any
     await ledger.commit([ProducerAdvanced(producer, ProducerState(0))], [])
     assert await ledger.sweep(limit=100) == []
 
-    expected = [batch.place for key in gone_keys for batch in scribe.batches[key]]
-    expected += [batch.place for batch in scribe.batches[keys[0]][:7]]
+    expected = [batch.location for key in gone_keys for batch in scribe.batches[key]]
+    expected += [batch.location for batch in scribe.batches[keys[0]][:7]]
     await ledger.commit([scribe.trim(keys[0], 22), TopicDeleted(gone.topic)], [])
     assert sorted(await ledger.leftovers(limit=1_000)) == sorted(expected)
-    freed: list[Place] = []
-    while places := await ledger.leftovers(limit=10):
-        assert len(places) <= 10
-        assert await ledger.sweep(limit=10) == places
-        freed += places
+    freed: list[BatchLocation] = []
+    while locations := await ledger.leftovers(limit=10):
+        assert len(locations) <= 10
+        assert await ledger.sweep(limit=10) == locations
+        freed += locations
     assert sorted(freed) == sorted(expected)
     for key in keys:
         assert await _all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.sweep(limit=10) == []
 
-    live = [batch.place for key in keys for batch in scribe.batches[key]]
+    live = [batch.location for key in keys for batch in scribe.batches[key]]
     counted = {
         chunk_id: sum(each.length for each in live if each.chunk_id == chunk_id) for chunk_id in (1, 2)
     }
@@ -448,14 +448,14 @@ async def test_a_chunk_that_nobody_points_at_has_no_reference(ledgers: Any, scri
 async def test_appending_and_trimming_in_one_commit(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     (key,) = await _one_topic(ledger, scribe)
-    first, place = scribe.append(key, records=2)
-    second, next_place = scribe.append(key, records=2)
+    first, location = scribe.append(key, records=2)
+    second, next_location = scribe.append(key, records=2)
     trim = scribe.trim(key, 2)
-    third, last_place = scribe.append(key, records=2)
-    await ledger.commit([first, second, trim, third], [place, next_place, last_place])
+    third, last_location = scribe.append(key, records=2)
+    await ledger.commit([first, second, trim, third], [location, next_location, last_location])
     assert await ledger.load([key]) == [scribe.partitions[key]]
     assert await _all_batches(ledger, key) == scribe.batches[key]
-    assert await ledger.sweep(limit=9) == [place]
+    assert await ledger.sweep(limit=9) == [location]
     await ledger.close()
 
 

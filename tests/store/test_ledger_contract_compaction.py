@@ -6,7 +6,7 @@ import pytest
 
 from semel.core.facts import BatchesReplaced, Closing, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten
-from semel.store.interface import Place, StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch
 
 EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 
@@ -22,26 +22,26 @@ async def _filled(ledger: Any, scribe: Any, batches: int = 6) -> PartitionKey:
 
 def _replace(
     scribe: Any, key: PartitionKey, rewritten: dict[int, int], removed: tuple[int, ...], cleaned: int
-) -> tuple[BatchesReplaced, list[Place]]:
+) -> tuple[BatchesReplaced, list[BatchLocation]]:
     """A fact as the core would make it: base offsets to new sizes, those that go, and how far it has come."""
     before = scribe.partitions[key]
     old = {batch.base_offset: batch for batch in scribe.batches[key]}
-    places, new = [], []
+    locations, new = [], []
     for base_offset, size in rewritten.items():
-        place = Place(2, scribe._chunk_end, size)
+        location = BatchLocation(2, scribe._chunk_end, size)
         scribe._chunk_end += size
-        places.append(place)
+        locations.append(location)
         last_offset, latest = old[base_offset].last_offset, old[base_offset].max_timestamp - 1
         new.append(Rewritten(base_offset, last_offset, latest, size))
-        old[base_offset] = StoredBatch(base_offset, last_offset, latest, place)
+        old[base_offset] = StoredBatch(base_offset, last_offset, latest, location)
     for base_offset in removed:
         del old[base_offset]
     scribe.batches[key] = list(old.values())
-    size = sum(batch.place.length for batch in old.values())
+    size = sum(batch.location.length for batch in old.values())
     after = before.but(size_bytes=size, cleaned_offset=cleaned, compactions=before.compactions + 1)
     scribe.partitions[key] = after
     fact = BatchesReplaced(key, tuple(new), removed, size, cleaned, after.compactions)
-    return fact, places
+    return fact, locations
 
 
 async def test_replaced_batches_are_found_and_what_they_were_is_left_to_the_sweep(
@@ -49,9 +49,9 @@ async def test_replaced_batches_are_found_and_what_they_were_is_left_to_the_swee
 ) -> None:
     ledger = await ledgers.open()
     key = await _filled(ledger, scribe)
-    old = {batch.base_offset: batch.place for batch in scribe.batches[key]}
-    fact, places = _replace(scribe, key, {2: 40, 8: 60}, (0, 4), 10)
-    await ledger.commit([fact], places)
+    old = {batch.base_offset: batch.location for batch in scribe.batches[key]}
+    fact, locations = _replace(scribe, key, {2: 40, 8: 60}, (0, 4), 10)
+    await ledger.commit([fact], locations)
     assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     assert await ledger.chunk_references() == {1: 600, 2: 100}
@@ -67,8 +67,8 @@ async def test_questions_step_over_gaps(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     key = await _filled(ledger, scribe, 40)
     removed = tuple(each for each in range(0, 80, 2) if each not in (30, 32, 60, 78))
-    fact, places = _replace(scribe, key, {}, removed, 80)
-    await ledger.commit([fact], places)
+    fact, locations = _replace(scribe, key, {}, removed, 80)
+    await ledger.commit([fact], locations)
     for offset, found in ((0, 30), (29, 30), (31, 30), (34, 60), (59, 60), (61, 60), (62, 78), (79, 78)):
         (first, *_) = await ledger.find_batches(key, offset, **EVERYTHING)
         assert first.base_offset == found, offset
@@ -84,8 +84,8 @@ async def test_questions_step_over_gaps(ledgers: Any, scribe: Any) -> None:
 async def test_a_replaced_log_can_be_trimmed_grown_and_deleted(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     key = await _filled(ledger, scribe)
-    fact, places = _replace(scribe, key, {4: 10, 10: 20}, (0, 6), 12)
-    await ledger.commit([fact], places)
+    fact, locations = _replace(scribe, key, {4: 10, 10: 20}, (0, 6), 12)
+    await ledger.commit([fact], locations)
     await ledger.commit([scribe.trim(key, 3)], [])
     await scribe.fill(ledger, key, [{"records": 3}])
     again, more = _replace(scribe, key, {4: 5}, (8,), 12)
@@ -104,10 +104,10 @@ async def test_batches_of_the_same_commit_can_be_replaced(ledgers: Any, scribe: 
     ledger = await ledgers.open()
     key = await _filled(ledger, scribe, 1)
     pairs = [scribe.append(key) for _ in range(3)]
-    fact, places = _replace(scribe, key, {3: 7}, (0, 2), 4)
+    fact, locations = _replace(scribe, key, {3: 7}, (0, 2), 4)
     last = scribe.append(key)
     facts = [*(each for each, _ in pairs), fact, last[0]]
-    await ledger.commit(facts, [*(place for _, place in pairs), *places, last[1]])
+    await ledger.commit(facts, [*(location for _, location in pairs), *locations, last[1]])
     assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.close()
@@ -118,13 +118,13 @@ async def test_with_its_marker_an_aborted_transaction_is_forgotten(ledgers: Any,
     key = await _filled(ledger, scribe)
     markers: list[int] = []
     for first, stable in ((1, 5), (5, 14)):
-        marker, place = scribe.append(key)
+        marker, location = scribe.append(key)
         markers.append(marker.base_offset)
         closes = Closing(first, stable, is_commit=False)
-        await ledger.commit([marker.but(producer_id=7, closes=closes)], [place])
+        await ledger.commit([marker.but(producer_id=7, closes=closes)], [location])
     assert await ledger.aborted(key, 0, 12) == [(7, 1), (7, 5)]
-    fact, places = _replace(scribe, key, {}, (2, markers[0]), 12)
-    await ledger.commit([fact], places)
+    fact, locations = _replace(scribe, key, {}, (2, markers[0]), 12)
+    await ledger.commit([fact], locations)
     assert await ledger.aborted(key, 0, 12) == [(7, 5)]
     await ledger.close()
 
@@ -133,8 +133,8 @@ async def test_with_its_marker_an_aborted_transaction_is_forgotten(ledgers: Any,
 async def test_it_is_the_same_after_a_restart(durable_ledgers: Any, scribe: Any, is_swept: bool) -> None:
     ledger = await durable_ledgers.open()
     key = await _filled(ledger, scribe)
-    fact, places = _replace(scribe, key, {2: 40}, (0, 4), 8)
-    await ledger.commit([fact], places)
+    fact, locations = _replace(scribe, key, {2: 40}, (0, 4), 8)
+    await ledger.commit([fact], locations)
     if is_swept:
         await ledger.sweep(limit=10)
     await ledger.close()

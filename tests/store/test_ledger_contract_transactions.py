@@ -40,7 +40,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import Place, StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch
 
 EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 BIG = 2**63 - 1
@@ -56,10 +56,12 @@ async def _all_batches(ledger: Any, key: PartitionKey) -> list[StoredBatch]:
     return list(await ledger.find_batches(key, 0, **EVERYTHING))
 
 
-async def _commit(ledger: Any, pairs: list[tuple[Any, Place | None]], *, at_once: bool) -> None:
+async def _commit(ledger: Any, pairs: list[tuple[Any, BatchLocation | None]], *, at_once: bool) -> None:
     """Facts and the places of those that have one, in one commit or in one each."""
     for part in [pairs] if at_once else [[pair] for pair in pairs]:
-        await ledger.commit([fact for fact, _ in part], [place for _, place in part if place is not None])
+        await ledger.commit(
+            [fact for fact, _ in part], [location for _, location in part if location is not None]
+        )
 
 
 # -- transactional ids ------------------------------------------------------------------------------------
@@ -251,19 +253,19 @@ class _Log:
     def stable(self) -> int:
         return min(self.open.values(), default=self.end)
 
-    def write(self, producer_id: int) -> tuple[Any, Place]:
-        fact, place = self._scribe.append(self._key)
+    def write(self, producer_id: int) -> tuple[Any, BatchLocation]:
+        fact, location = self._scribe.append(self._key)
         opens = producer_id not in self.open
         self.open.setdefault(producer_id, fact.base_offset)
-        return fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens), place
+        return fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens), location
 
-    def close(self, producer_id: int, *, is_commit: bool) -> list[tuple[Any, Place | None]]:
-        marker, place = self._scribe.append(self._key)
+    def close(self, producer_id: int, *, is_commit: bool) -> list[tuple[Any, BatchLocation | None]]:
+        marker, location = self._scribe.append(self._key)
         first = self.open.pop(producer_id)
         if not is_commit:
             self.aborted.append((marker.base_offset, producer_id, first))
         closes = Closing(first, self.stable, is_commit)
-        return [(marker.but(producer_id=producer_id, closes=closes), place)]
+        return [(marker.but(producer_id=producer_id, closes=closes), location)]
 
     def told(self, first: int, before: int) -> list[tuple[int, int]]:
         touched = [each for each in self.aborted if each[0] >= first and each[2] < before]
@@ -301,7 +303,7 @@ async def test_readers_are_told_every_abort_that_touches_them(ledgers: Any, scri
     ledger = await ledgers.open()
     keys = await _one_topic(ledger, scribe, 2)
     logs = [_Log(key, scribe) for key in keys]
-    pairs: list[tuple[Any, Place | None]] = []
+    pairs: list[tuple[Any, BatchLocation | None]] = []
     for _ in range(160):
         log = chance.choice(logs)
         if log.open and chance.random() < 0.4:
@@ -346,12 +348,12 @@ class _Stage:
     def __init__(self, scribe: Any) -> None:
         self._scribe = scribe
         self._end = 0
-        self.held: dict[tuple[PartitionKey, int], list[tuple[BatchStaged, Place]]] = {}
+        self.held: dict[tuple[PartitionKey, int], list[tuple[BatchStaged, BatchLocation]]] = {}
 
     def stage(
         self, key: PartitionKey, producer_id: int, offsets: int = 1, timestamp: int = 1_000, size: int = 10
-    ) -> tuple[BatchStaged, Place]:
-        pair = BatchStaged(key, producer_id, offsets, timestamp, size), Place(3, self._end, size)
+    ) -> tuple[BatchStaged, BatchLocation]:
+        pair = BatchStaged(key, producer_id, offsets, timestamp, size), BatchLocation(3, self._end, size)
         self._end += size
         self.held.setdefault((key, producer_id), []).append(pair)
         return pair
@@ -359,10 +361,10 @@ class _Stage:
     def commit(self, key: PartitionKey, producer_id: int) -> tuple[StagedCommitted, None]:
         before = self._scribe.partitions[key]
         offset, peak, size = before.high_watermark, before.peak_timestamp, 0
-        for fact, place in self.held.pop((key, producer_id)):
+        for fact, location in self.held.pop((key, producer_id)):
             last = offset + fact.offsets - 1
-            self._scribe.batches[key].append(StoredBatch(offset, last, fact.max_timestamp, place))
-            offset, peak, size = last + 1, max(peak, fact.max_timestamp), size + place.length
+            self._scribe.batches[key].append(StoredBatch(offset, last, fact.max_timestamp, location))
+            offset, peak, size = last + 1, max(peak, fact.max_timestamp), size + location.length
         self._scribe.partitions[key] = before.but(
             high_watermark=offset, peak_timestamp=peak, size_bytes=before.size_bytes + size
         )
@@ -380,7 +382,7 @@ async def test_staged_batches_get_offsets_when_they_are_committed(
     ledger = await ledgers.open()
     keys = await _one_topic(ledger, scribe, 2)
     stage = _Stage(scribe)
-    pairs: list[tuple[Any, Place | None]] = [
+    pairs: list[tuple[Any, BatchLocation | None]] = [
         stage.stage(keys[0], 7, 3, timestamp=50),
         stage.stage(keys[0], 8, 2, timestamp=900),
         scribe.append(keys[0], records=4, timestamp=60),
@@ -422,7 +424,7 @@ async def test_what_was_staged_by_earlier_commits_and_this_one_is_committed_toge
     (key,) = await _one_topic(ledger, scribe)
     stage = _Stage(scribe)
     for number in range(700):
-        pairs: list[tuple[Any, Place | None]] = [
+        pairs: list[tuple[Any, BatchLocation | None]] = [
             stage.stage(key, 7, 1 + number % 3, timestamp=number * 37 % 500),
             stage.stage(key, 8),
         ]
@@ -448,12 +450,12 @@ async def test_what_is_dropped_gives_its_space_back(ledgers: Any, scribe: Any, a
     await _commit(ledger, [*dropped, *kept, *again], at_once=at_once)
     # Rows point at the bytes until they are swept.
     assert await ledger.chunk_references() == {3: 25 * 10 + 2 * 20 + 30}
-    expected = [place for _, place in dropped]
+    expected = [location for _, location in dropped]
     assert await ledger.leftovers(limit=100) == expected
-    freed: list[Place] = []
-    while places := await ledger.leftovers(limit=10):
-        assert await ledger.sweep(limit=10) == places
-        freed += places
+    freed: list[BatchLocation] = []
+    while locations := await ledger.leftovers(limit=10):
+        assert await ledger.sweep(limit=10) == locations
+        freed += locations
     assert freed == expected
     assert await ledger.chunk_references() == {3: 2 * 20 + 30}
     await _commit(ledger, [stage.commit(key, 8), stage.commit(key, 7)], at_once=at_once)
@@ -470,16 +472,16 @@ async def test_a_sweep_takes_trimmed_and_dropped_batches_within_its_limit(ledger
         await scribe.fill(ledger, key, [{}] * 7)
     pairs = [stage.stage(keys[0], 7) for _ in range(9)]
     await _commit(ledger, [*pairs, stage.drop(keys[0], 7)], at_once=False)
-    expected = [batch.place for key in keys for batch in scribe.batches[key][:5]]
-    expected += [place for _, place in pairs]
+    expected = [batch.location for key in keys for batch in scribe.batches[key][:5]]
+    expected += [location for _, location in pairs]
     await ledger.commit([scribe.trim(key, 5) for key in keys], [])
-    freed: list[Place] = []
-    while places := await ledger.leftovers(limit=4):
-        assert len(places) <= 4
+    freed: list[BatchLocation] = []
+    while locations := await ledger.leftovers(limit=4):
+        assert len(locations) <= 4
         swept = await ledger.sweep(limit=4)
         # A partition with nothing left counts as a row of a sweep, so a look may see more.
         assert swept
-        assert set(swept) <= set(places)
+        assert set(swept) <= set(locations)
         freed += swept
     assert sorted(freed) == sorted(expected)
     await ledger.close()
@@ -529,7 +531,7 @@ async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scri
     ledger = await durable_ledgers.open()
     keys = await _one_topic(ledger, scribe, 2)
     log, stage = _Log(keys[0], scribe), _Stage(scribe)
-    pairs: list[tuple[Any, Place | None]] = [
+    pairs: list[tuple[Any, BatchLocation | None]] = [
         log.write(7),
         *log.close(7, is_commit=False),
         log.write(8),

@@ -12,7 +12,7 @@ import pytest
 from semel.store import local_chunks
 from semel.store.chunk_header import HEADER_BYTES
 from semel.store.files import OpenFiles
-from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.interface import BatchLocation, StoreBroken, StoreFull
 from semel.store.local_chunks import LocalChunks
 
 MEGABYTE = 1024 * 1024
@@ -78,8 +78,8 @@ async def test_no_room_is_not_a_failure(tmp_path: Path, failing_files: Any, call
             await chunks.append([b"refused"])
     assert "write" not in failing_files.calls
     failing_files.failures.clear()
-    (place,) = await chunks.append([b"there is room again"])
-    assert await chunks.read([place]) == [b"there is room again"]
+    (location,) = await chunks.append([b"there is room again"])
+    assert await chunks.read([location]) == [b"there is room again"]
     await chunks.close()
 
 
@@ -108,16 +108,16 @@ async def test_the_reserve_is_kept(
     free = 10 * MEGABYTE
     monkeypatch.setattr(failing_files, "free_bytes", lambda path: free)
     chunks = LocalChunks(tmp_path / "chunks", MEGABYTE, 8 * MEGABYTE, files=failing_files)
-    (place,) = await chunks.append([b"fits"])
+    (location,) = await chunks.append([b"fits"])
     free = 8 * MEGABYTE
     with pytest.raises(StoreFull, match="8388608 bytes"):
         await chunks.append([bytes(MEGABYTE)])
     # Reads go on, and so do writes into room that was taken before.
-    assert await chunks.read([place]) == [b"fits"]
+    assert await chunks.read([location]) == [b"fits"]
     await chunks.append([b"small"])
     free = 20 * MEGABYTE
     (after,) = await chunks.append([bytes(MEGABYTE)])
-    assert after.chunk_id == place.chunk_id + 1
+    assert after.chunk_id == location.chunk_id + 1
     await chunks.close()
 
 
@@ -125,23 +125,23 @@ async def test_what_was_reserved_is_written_later_in_any_order_also_when_the_chu
     tmp_path: Path,
 ) -> None:
     chunks = _open(tmp_path, chunk_bytes_max=10_000)
-    written: list[tuple[Place, bytes]] = []
+    written: list[tuple[BatchLocation, bytes]] = []
     for size in (4_000, 5_000, 6_000, 100):
         batches = [os.urandom(size // 2), os.urandom(size // 2)]
         if not chunks.has_room(size):
             chunks.make_room_now(size)
         written += zip(chunks.reserve([len(batch) for batch in batches]), batches, strict=True)
-    assert [place.chunk_id for place, _ in written] == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert [location.chunk_id for location, _ in written] == [1, 1, 1, 1, 2, 2, 2, 2]
     assert (chunks.writing_id, chunks.reserve([])) == (2, [])
     random.Random(5).shuffle(written)
-    for place, batch in written:
-        chunks.write_now([place], [batch])
+    for location, batch in written:
+        chunks.write_now([location], [batch])
     chunks.flush_now()
-    places = [place for place, _ in written]
-    assert await chunks.read(places) == [batch for _, batch in written]
+    locations = [location for location, _ in written]
+    assert await chunks.read(locations) == [batch for _, batch in written]
     # A chunk that was deleted needs no flush.
-    chunks.write_now(places[:1], [written[0][1]])
-    await chunks.delete(places[0].chunk_id)
+    chunks.write_now(locations[:1], [written[0][1]])
+    await chunks.delete(locations[0].chunk_id)
     chunks.flush_now()
     assert [chunks.has_chunk(chunk_id) for chunk_id in (1, 2)].count(True) == 1
     await chunks.close()
@@ -154,8 +154,8 @@ async def test_no_chunk_is_called_sealed_while_it_is_begun(tmp_path: Path, faili
     failing_files.after = lambda call: seen.append(chunks.writing_id)
     for number in range(1, 4):
         seen.clear()
-        (place,) = await chunks.append([bytes(80)])
-        assert place.chunk_id == number
+        (location,) = await chunks.append([bytes(80)])
+        assert location.chunk_id == number
         assert set(seen[-5:]) == {number}
     await chunks.close()
 
@@ -177,11 +177,11 @@ async def test_short_writes_are_continued(tmp_path: Path, failing_files: Any) ->
     chunks = _open(tmp_path, files=failing_files)
     failing_files.short_write_bytes = 700
     batches = [os.urandom(500) for _ in range(9)]
-    places = await chunks.append(batches)
+    locations = await chunks.append(batches)
     assert failing_files.calls.count("write") == 2 + 7
     failing_files.short_write_bytes = None
-    places += await chunks.append([b"next"])
-    assert await chunks.read(places) == [*batches, b"next"]
+    locations += await chunks.append([b"next"])
+    assert await chunks.read(locations) == [*batches, b"next"]
     await chunks.close()
 
 
@@ -195,11 +195,11 @@ async def test_a_disk_that_takes_no_bytes_breaks_the_store(tmp_path: Path, faili
 
 async def test_released_space_goes_back_to_the_disk(tmp_path: Path) -> None:
     chunks = _open(tmp_path, chunk_bytes_max=8 * MEGABYTE)
-    places = await chunks.append([os.urandom(MEGABYTE // 4) for _ in range(16)])
+    locations = await chunks.append([os.urandom(MEGABYTE // 4) for _ in range(16)])
     await chunks.append([bytes(5 * MEGABYTE)])
     before = dict(await chunks.list_chunks())[1]
     # Every place by itself has odd edges; together they are one range.
-    await chunks.release(places[4:12])
+    await chunks.release(locations[4:12])
     after = dict(await chunks.list_chunks())[1]
     if after == before:
         pytest.skip("this file system does not punch holes")
@@ -214,7 +214,7 @@ async def test_room_that_was_not_used_goes_back_when_a_chunk_is_sealed(tmp_path:
     await chunks.close()
     chunks = _open(tmp_path)
     assert dict(await chunks.list_chunks())[1] <= max(size // 100, 4096)
-    assert await chunks.read([Place(1, HEADER_BYTES, 5)]) == [b"small"]
+    assert await chunks.read([BatchLocation(1, HEADER_BYTES, 5)]) == [b"small"]
     await chunks.close()
 
 
@@ -222,7 +222,7 @@ async def test_a_disk_error_while_reading_is_not_a_missing_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks = _open(tmp_path)
-    (place,) = await chunks.append([b"x"])
+    (location,) = await chunks.append([b"x"])
 
     def fail(*args: Any) -> int:
         raise OSError(errno.EIO, "a broken sector")
@@ -230,22 +230,22 @@ async def test_a_disk_error_while_reading_is_not_a_missing_batch(
     with monkeypatch.context() as patched:
         patched.setattr(os, "preadv", fail)
         with pytest.raises(OSError, match="broken sector"):
-            await chunks.read([place])
-    assert await chunks.read([place]) == [b"x"]
+            await chunks.read([location])
+    assert await chunks.read([location]) == [b"x"]
     await chunks.close()
 
 
 async def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = _open(tmp_path)
     batches = [os.urandom(size) for size in (10, 1, 300, 7)]
-    places = await chunks.append(batches)
+    locations = await chunks.append(batches)
     preadv = os.preadv
 
     def little(descriptor: int, buffers: Any, position: int, flags: int = 0) -> int:
         return preadv(descriptor, [memoryview(buffers[0])[:3]], position)
 
     monkeypatch.setattr(os, "preadv", little)
-    assert await chunks.read(places) == batches
+    assert await chunks.read(locations) == batches
     await chunks.close()
 
 
@@ -255,20 +255,20 @@ async def test_what_was_just_written_is_read_without_a_thread(
     if not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this system cannot say whether bytes are in memory")
     chunks = _open(tmp_path)
-    (place,) = await chunks.append([b"hot"])
-    chunks.read_now([place])
-    if not chunks._reading.read_cached([place], [bytearray(3)]):
+    (location,) = await chunks.append([b"hot"])
+    chunks.read_now([location])
+    if not chunks._reading.read_cached([location], [bytearray(3)]):
         pytest.skip("this file system cannot say whether bytes are in memory")
     monkeypatch.setattr(chunks._reading, "read", None)
-    assert await chunks.read([place]) == [b"hot"]
+    assert await chunks.read([location]) == [b"hot"]
     await chunks.close()
 
 
 async def test_close_leaves_no_thread_and_no_open_file(tmp_path: Path, open_files: Any) -> None:
     before = set(threading.enumerate())
     chunks = _open(tmp_path)
-    places = await chunks.append([b"x"])
-    await chunks.read(places)
+    locations = await chunks.append([b"x"])
+    await chunks.read(locations)
     await chunks.close()
     assert set(threading.enumerate()) <= before
     assert not [name for name in open_files() if str(tmp_path) in name]
@@ -298,7 +298,7 @@ def test_open_files_are_bounded_and_not_closed_under_a_reader(tmp_path: Path) ->
 async def test_the_room_that_a_crash_leaves_is_given_back(tmp_path: Path) -> None:
     """A process that is killed leaves its room behind the last byte it wrote."""
     killed = _open(tmp_path)
-    (place,) = await killed.append([b"x" * 5_000])
+    (location,) = await killed.append([b"x" * 5_000])
     path = next((tmp_path / "chunks").iterdir())
     before = path.stat().st_blocks * 512
     reopened = _open(tmp_path)
@@ -307,6 +307,6 @@ async def test_the_room_that_a_crash_leaves_is_given_back(tmp_path: Path) -> Non
         pytest.skip("this file system does not punch holes")
     # Memory is written in larger pieces than blocks.
     assert after <= 65_536 < before
-    assert await reopened.read([place]) == [b"x" * 5_000]
+    assert await reopened.read([location]) == [b"x" * 5_000]
     await reopened.close()
     await killed.close()

@@ -31,7 +31,7 @@ async def test_a_new_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
                 await book.begin(store)
             await book.commit(store)
             modes = _modes(tmp_path / "data")
-        assert {"ledger.db", "ledger.db-wal", "journal-0", "lock", "chunks"} <= modes.keys()
+        assert {"ledger.db", "ledger.db-wal", "wal-0", "lock", "chunks"} <= modes.keys()
         for name, mode in modes.items():
             assert mode == (0o700 if name in (".", "chunks") else 0o600), name
 

@@ -17,10 +17,10 @@ from support.stored import LARGE, SETTINGS, Book, make_small, opened
 from semel.config import Settings
 from semel.core.facts import LogStartAdvanced, ProducerIdAllocated
 from semel.core.types import ClusterKey
-from semel.store import embedded
+from semel.store import opening
 from semel.store.embedded import EmbeddedStore
-from semel.store.following import Following
 from semel.store.interface import StoreBroken
+from semel.store.wal_applier import WalApplier
 
 SMALL = Settings(semel_chunk_bytes_max=32 * 1024, semel_disk_reserve_bytes=0)
 
@@ -28,7 +28,7 @@ SMALL = Settings(semel_chunk_bytes_max=32 * 1024, semel_disk_reserve_bytes=0)
 def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operating system starts anew."""
     name = os.urandom(8).hex()
-    monkeypatch.setattr(embedded, "_boot_id", lambda: name)
+    monkeypatch.setattr(opening, "_boot_id", lambda: name)
 
 
 async def _check(book: Book, directory: Path, least: int, most: int, term: int) -> int:
@@ -46,7 +46,7 @@ async def _check(book: Book, directory: Path, least: int, most: int, term: int) 
 
 
 async def test_the_end_of_the_process_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frame, chunk, ledger, flushes, a switch of the journal's files, large batches, early ones."""
+    """Frame, chunk, ledger, flushes, a switch of the WAL's files, large batches, early ones."""
     make_small(monkeypatch)
     disk, book = Disk(tmp_path / "data"), Book()
     images: list[tuple[str, Path, int, int]] = []
@@ -60,16 +60,16 @@ async def test_the_end_of_the_process_at_every_step(tmp_path: Path, monkeypatch:
         look("before the first step")
         disk.step = look
         await book.commit(store)
-        await book.commit(store, is_early=True)
+        await book.commit(store, defers_sync=True)
         await book.commit(store, LARGE)
         await store.ledger.topics()
-        await store.synchronise()
+        await store.checkpoint()
         for size in (1_500, 1_500, 1_500, 1_500, 1_500, 1_500):
             await book.commit(store, size)
-        await book.commit(store, LARGE, is_early=True)
+        await book.commit(store, LARGE, defers_sync=True)
     names = {name for name, *_ in images}
     assert names >= {
-        *(f"{call} journal-{number}" for call in ("write", "flush") for number in range(2)),
+        *(f"{call} wal-{number}" for call in ("write", "flush") for number in range(2)),
         *(f"{call} {1:016d}.chunk" for call in ("write", "flush")),
         *(f"{call} ledger.db-wal" for call in ("write", "flush")),
     }
@@ -96,8 +96,8 @@ async def test_what_was_flushed_is_all_that_a_commit_needs(
         images.append((disk.lost(nothing_more), book.durable))
         await book.check(store)
         images.append((disk.lost(nothing_more), book.durable))
-        await store.synchronise()
-        await book.commit(store, is_early=True)
+        await store.checkpoint()
+        await book.commit(store, defers_sync=True)
         images.append((disk.lost(nothing_more), book.durable))
     _boot(monkeypatch)
     for image, durable in images:
@@ -108,13 +108,13 @@ async def test_what_was_flushed_is_all_that_a_commit_needs(
 async def test_the_power_goes_again_right_after_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a start takes over is on the disk before it answers anybody, since it gives up the journal."""
+    """What a start takes over is on the disk before it answers anybody, since it gives up the WAL."""
     make_small(monkeypatch)
     _boot(monkeypatch)
     disk, book = Disk(tmp_path / "data"), Book()
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
-        await store.synchronise()
+        await store.checkpoint()
         for size in (100, LARGE, 1_500):
             await book.commit(store, size)
         image = disk.lost(nothing_more)
@@ -128,12 +128,12 @@ async def test_the_power_goes_again_right_after_a_start(
     await _check(book, image, 3, 3, term=4)
 
 
-async def test_a_file_of_the_journal_is_not_used_again_before_it_may_be(
+async def test_a_file_of_the_wal_is_not_used_again_before_it_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
     # Nobody sees to it in time, so whoever needs the file must.
-    monkeypatch.setattr(Following, "begin_to_synchronise", lambda following: None)
+    monkeypatch.setattr(WalApplier, "begin_checkpoint", lambda wal_applier: None)
     _boot(monkeypatch)
     disk, book = Disk(tmp_path / "data"), Book()
     images: list[Path] = []
@@ -147,7 +147,7 @@ async def test_a_file_of_the_journal_is_not_used_again_before_it_may_be(
         await _check(book, image, count, count, term=2)
 
 
-@pytest.mark.parametrize("name", ["journal-0", f"{1:016d}.chunk", "ledger.db-wal"])
+@pytest.mark.parametrize("name", ["wal-0", f"{1:016d}.chunk", "ledger.db-wal"])
 @pytest.mark.parametrize("size", [100, LARGE])
 async def test_what_a_failed_flush_forgot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
@@ -158,19 +158,19 @@ async def test_what_a_failed_flush_forgot(
     disk, book = Disk(tmp_path / "data"), Book()
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
-        await store.synchronise()
+        await store.checkpoint()
         await book.commit(store)
-        await book.commit(store, is_early=True)
+        await book.commit(store, defers_sync=True)
         disk.failing = {name}
         with contextlib.suppress(StoreBroken):
             await book.commit(store, size)
         with pytest.raises(StoreBroken):
-            await store.synchronise()
+            await store.checkpoint()
         durable = book.durable
     disk.failing = set()
     async with disk.opened(SMALL, monkeypatch) as store:
         term = store.term
-        assert term == 2 if name == "journal-0" else 1
+        assert term == 2 if name == "wal-0" else 1
         shown = await book.check(store)
         assert shown >= durable
         del book.batches[shown:]
@@ -204,14 +204,14 @@ class _Life:
             if what == "read":
                 await self.book.check(store)
             elif what == "rest":
-                await store.synchronise()
+                await store.checkpoint()
             elif what == "facts":
                 # More than a frame takes.
                 await store.commit([ProducerIdAllocated(number) for number in range(2_000)], [])
                 self.book.durable = self.book.answered
             else:
                 size = LARGE if what == "large" else self.chance.choice([10, 700, 1_500])
-                await self.book.commit(store, size, is_early=what == "early")
+                await self.book.commit(store, size, defers_sync=what == "early")
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -220,8 +220,8 @@ async def test_the_end_of_the_power_at_any_moment(
 ) -> None:
     make_small(monkeypatch)
     if seed % 2:
-        # Then whoever needs the other file of the journal has to wait for what is in it.
-        monkeypatch.setattr(Following, "begin_to_synchronise", lambda following: None)
+        # Then whoever needs the other file of the WAL has to wait for what is in it.
+        monkeypatch.setattr(WalApplier, "begin_checkpoint", lambda wal_applier: None)
     chance = random.Random(seed)
     book, directory = Book(), tmp_path / "data"
     _boot(monkeypatch)
@@ -264,11 +264,11 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
             await book.commit(store, LARGE)
         trims = [LogStartAdvanced(key, 4, 0) for key in book.keys]
         await store.commit(trims, [])
-        places = await store.ledger.leftovers(limit=100)
-        assert len(places) == 8
+        locations = await store.ledger.leftovers(limit=100)
+        assert len(locations) == 8
         if is_released:
-            await store.synchronise()
-            await store.chunks.release(places)
+            await store.checkpoint()
+            await store.chunks.release(locations)
         assert len(await store.ledger.sweep(limit=100)) == 8
         # What is chunk by chunk unused goes with its file.
         await book.commit(store)
@@ -286,7 +286,7 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
 async def test_a_number_that_was_seen_is_not_given_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames behind one that was lost stay in the journal. They are not new."""
+    """Frames behind one that was lost stay in the WAL. They are not new."""
     make_small(monkeypatch)
     _boot(monkeypatch)
     disk, book = Disk(tmp_path / "data"), Book()
@@ -295,10 +295,10 @@ async def test_a_number_that_was_seen_is_not_given_again(
         await book.commit(store)
         kept = len(book.batches)
         for _ in range(3):
-            await book.commit(store, is_early=True)
+            await book.commit(store, defers_sync=True)
         image = disk.killed()
     # Nobody flushed these three, and of the first there is nothing.
-    path = image / "journal-0"
+    path = image / "wal-0"
     data = bytearray(path.read_bytes())
     at = data.index(book.batches[kept][0][:50])
     data[at : at + 50] = bytes(50)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.stored import Book, opened
 
-from semel.store import embedded
+from semel.store import opening
 from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoreBroken
 from simulation.mutants import applied
@@ -45,12 +45,12 @@ def test_what_a_defect_loses_is_told_with_its_seed() -> None:
 async def test_the_power_goes_while_a_start_takes_over_what_a_failed_flush_forgot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
 ) -> None:
-    """The ledger's log says of a commit that it is synchronised, and only the page cache has that log.
+    """The ledger's log says of a commit that it is checkpointed, and only the page cache has that log.
 
     A start moves the log into the database. If it trusts it, half of that move is a broken ledger.
     """
     if is_trusted:
-        monkeypatch.setattr(embedded, "write_log_again", lambda path, files: None)
+        monkeypatch.setattr(opening, "write_log_again", lambda path, files: None)
     boots = itertools.count()
     with small_store(lambda: f"boot {next(boots)}", 1):
         book, platter = Book(), Platter()
@@ -59,14 +59,14 @@ async def test_the_power_goes_while_a_start_takes_over_what_a_failed_flush_forgo
         await book.begin(store)
         for _ in range(8):
             await book.commit(store)
-            await store.synchronise()
+            await store.checkpoint()
         # All of the log is in the database, so the next commit begins it anew.
         store.ledger._writer.rest(quiet=True)
         await book.commit(store)
         await book.check(store)
         recorder.fails = lambda name: name.endswith("-wal")
         with pytest.raises(StoreBroken):
-            await store.synchronise()
+            await store.checkpoint()
         await _end(recorder, store)
         for event in recorder.events:
             platter.take(event)

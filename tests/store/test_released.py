@@ -62,10 +62,10 @@ def test_all_and_only_whole_blocks_are_given_back(edges: set[int], chance: rando
 async def test_batches_smaller_than_a_block_are_given_back_one_by_one(tmp_path: Path) -> None:
     """As retention does it: a little in every round."""
     chunks = LocalChunks(tmp_path, 1 << 20, 0)
-    places = await chunks.append([os.urandom(1_000) for _ in range(500)])
+    locations = await chunks.append([os.urandom(1_000) for _ in range(500)])
     before = dict(await chunks.list_chunks())[1]
-    for place in places:
-        await chunks.release([place])
+    for location in locations:
+        await chunks.release([location])
     assert before - dict(await chunks.list_chunks())[1] >= 500_000 - 2 * 4096
     await chunks.close()
 
@@ -80,6 +80,6 @@ async def test_room_that_a_crash_left_is_given_back_at_the_next_start(tmp_path: 
     chunks = LocalChunks(tmp_path, 1 << 20, 0)
     assert dict(await chunks.list_chunks())[7] <= 16_384
     assert path.read_bytes()[:5_001] == b"x" * 5_000 + b"\0"
-    (place,) = await chunks.append([b"y"])
-    assert place.chunk_id == 8
+    (location,) = await chunks.append([b"y"])
+    assert location.chunk_id == 8
     await chunks.close()

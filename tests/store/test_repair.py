@@ -11,8 +11,8 @@ from support.stored import EVERYTHING, SETTINGS, Book, opened
 from semel.core.types import PartitionKey
 from semel.store.check_storage import check_storage
 from semel.store.chunk_header import chunks_in
-from semel.store.embedded import open_store
 from semel.store.interface import StoreDamaged, StoreLocked
+from semel.store.opening import open_store
 from semel.store.repair import batches_in, carry_out, plan, salvage
 
 COMMITS = 12
@@ -28,7 +28,7 @@ def made(tmp_path: Path) -> Book:
             await book.begin(store)
             for _ in range(COMMITS - 4):
                 await book.commit(store)
-            await store.synchronise()
+            await store.checkpoint()
             for _ in range(4):
                 await book.commit(store)
             await store.ledger.topics()
@@ -72,10 +72,10 @@ async def test_nothing_is_done_where_nothing_is_wrong(tmp_path: Path, made: Book
             assert await made.check(store) == COMMITS
 
 
-async def test_a_damaged_journal_is_left_at_the_last_good_frame(tmp_path: Path, made: Book) -> None:
+async def test_a_damaged_wal_is_left_at_the_last_good_frame(tmp_path: Path, made: Book) -> None:
     directory = tmp_path / "killed"
-    # The ledger as it was before it followed, so that only the journal knows the last commits.
-    path = directory / "journal-0"
+    # The ledger as it was before it followed, so that only the WAL knows the last commits.
+    path = directory / "wal-0"
     data = bytearray(path.read_bytes())
     at = data.index(made.batches[COMMITS - 2][0][:50])
     data[at] ^= 1
@@ -83,7 +83,7 @@ async def test_a_damaged_journal_is_left_at_the_last_good_frame(tmp_path: Path, 
     (directory / "ledger.db-wal").unlink()
     planned = await _planned(directory)
     assert not planned.needs_salvage
-    assert any("the journal lacks commit" in problem for problem in planned.problems)
+    assert any("the WAL lacks commit" in problem for problem in planned.problems)
     assert any("lost by that: at least" in action for action in planned.actions)
     await carry_out(directory)
     async with opened(directory) as store:
@@ -95,9 +95,9 @@ async def test_a_damaged_journal_is_left_at_the_last_good_frame(tmp_path: Path, 
         assert await made.check(store) == COMMITS - 1
 
 
-async def test_without_a_journal_the_ledger_goes_on(tmp_path: Path, made: Book) -> None:
+async def test_without_a_wal_the_ledger_goes_on(tmp_path: Path, made: Book) -> None:
     directory = tmp_path / "killed"
-    for path in directory.glob("journal-*"):
+    for path in directory.glob("wal-*"):
         path.unlink()
     await _planned(directory)
     await carry_out(directory)
@@ -174,7 +174,7 @@ async def test_without_a_ledger_records_are_salvaged(tmp_path: Path, made: Book,
             (topic,) = await store.ledger.topics()
             assert (topic.name, topic.partitions) == ("salvaged", 1)
             rows = await store.ledger.find_batches(PartitionKey(topic.topic_id, 0), 0, **EVERYTHING)
-            data = await store.chunks.read([row.place for row in rows])
+            data = await store.chunks.read([row.location for row in rows])
             wanted = [bytes(each) for commit in made.batches for each in commit]
             assert sorted(map(bytes, data)) == sorted(wanted)
             assert await store.sweep_orphans() == []

@@ -73,12 +73,12 @@ async def _busy(path: Path, scribe: Any) -> SqliteLedger:
     facts: list[Any] = [orders, journal]
     keys = [PartitionKey(orders.topic.topic_id, index) for index in range(2)]
     staged = PartitionKey(journal.topic.topic_id, 0)
-    places = []
+    locations = []
     for key, producer_id in ((keys[0], 5), (keys[0], 7), (keys[0], 9), (keys[1], 9), (keys[1], 5)):
-        fact, place = scribe.append(key)
+        fact, location = scribe.append(key)
         is_transactional = producer_id > 5
         facts.append(fact.but(producer_id=producer_id, opens_transaction=is_transactional))
-        places.append(place)
+        locations.append(location)
         first = fact.base_offset if is_transactional else -1
         state = ProducerState(0, transaction_first_offset=first)
         facts.append(ProducerAdvanced(key.of(producer_id), state))
@@ -110,7 +110,7 @@ async def _busy(path: Path, scribe: Any) -> SqliteLedger:
             ),
         ),
     ]
-    await ledger.commit(facts, places)
+    await ledger.commit(facts, locations)
     return ledger
 
 
@@ -137,7 +137,7 @@ async def test_open_transactions_are_seen(path: Path, scribe: Any) -> None:
             "deadline_ms": None,
             **nowhere,
         },
-        {**seven, "topic": "journal", "partition_index": 0, "first_offset": None},
+        {**seven, "topic": "wal", "partition_index": 0, "first_offset": None},
         {**seven, "topic": "orders", "partition_index": 0, "first_offset": 1},
     ]
     await ledger.close()
@@ -173,13 +173,13 @@ async def test_blocked_partitions_are_seen(path: Path, scribe: Any) -> None:
     (row,) = _look(path, "SELECT * FROM blocked_partitions WHERE partition_index = 0")
     assert row["last_stable_offset"] == partition.last_stable_offset == 2
     facts: list[Any] = []
-    places: list[Any] = []
+    locations: list[Any] = []
     for producer_id, first in ((7, 1), (9, 2)):
-        marker, place = scribe.append(key)
+        marker, location = scribe.append(key)
         facts.append(marker.but(producer_id=producer_id, closes=Closing(first, 6, is_commit=True)))
-        places.append(place)
+        locations.append(location)
         facts.append(ProducerAdvanced(key.of(producer_id), ProducerState(0)))
-    await ledger.commit(facts, places)
+    await ledger.commit(facts, locations)
     assert [row["partition_index"] for row in _look(path, "SELECT * FROM blocked_partitions")] == [1]
     await ledger.close()
 
@@ -297,7 +297,7 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
 
 
 def test_an_older_ledger_that_was_not_stopped_cleanly_is_left_to_its_own_version(path: Path) -> None:
-    """Its journal may hold what only that version reads, and that version cannot read new tables."""
+    """Its wal may hold what only that version reads, and that version cannot read new tables."""
     _version_1(path)
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE meta SET value = '0' WHERE name = 'clean_stop'")
@@ -318,14 +318,14 @@ async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
     connection = apsw.Connection(str(path), vfs=page_checksums.available())
     later = {
         "partitions": ("cleaned_offset", "compactions"),
-        "cluster": ("checkpoints",),
-        "chunks": ("end_position", "synchronised_end"),
+        "cluster": ("sqlite_checkpoints",),
+        "chunks": ("end_position", "checkpointed_end"),
     }
     for table, columns in later.items():
         for column in columns:
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
-    connection.execute("DELETE FROM meta WHERE name IN ('store_id', 'journal_bytes')")
+    connection.execute("DELETE FROM meta WHERE name IN ('store_id', 'wal_bytes')")
     connection.close()
     ledger = await SqliteLedger.open(path)
     assert await ledger.load([key]) == [scribe.partitions[key]]

@@ -29,7 +29,7 @@ from semel.core.types import (
     Transaction,
 )
 from semel.store import ledger_writer, page_checksums, partition_fold
-from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.interface import BatchLocation, StoreBroken, StoreFull
 from semel.store.ledger_opening import open_reader
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.queries import QUERIES, SCHEMA, ManyRows, Statements, parse
@@ -117,7 +117,7 @@ def test_many_rows_writes_each_row_once(count: int) -> None:
 
 
 NOT_WHILE_CLIENTS_WAIT = (
-    *("chunk_references", "synchronise_chunks", "known_chunks", "known_chunks_before_4"),
+    *("chunk_references", "checkpoint_chunks", "known_chunks", "known_chunks_before_4"),
     *("batches_at_rest", "counts"),
 )
 """A row for each chunk, and a chunk holds 256 MiB; and what is asked when no broker serves clients."""
@@ -150,17 +150,17 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
     created = scribe.created(partitions=10)
     await ledger.commit([created], [])
     facts: list[Any] = []
-    places: list[Place] = []
+    locations: list[BatchLocation] = []
     for number in range(1_000):
         key = PartitionKey(created.topic.topic_id, number % 10)
-        fact, place = scribe.append(key)
+        fact, location = scribe.append(key)
         facts += [fact, ProducerAdvanced(key.of(7), ProducerState(0, seen_ms=number))]
-        places.append(place)
+        locations.append(location)
     steps: list[str] = []
     connection = ledger._writer.connection
     connection.exec_trace = lambda cursor, sql, bindings: steps.append(sql) is None
     changes = connection.total_changes()
-    await ledger.commit(facts, places)
+    await ledger.commit(facts, locations)
     connection.exec_trace = None
     # A thousand batches, ten partitions, ten producers, one chunk, one row of counters.
     assert connection.total_changes() - changes == 1_000 + 10 + 10 + 1 + 1
@@ -180,7 +180,7 @@ async def test_partition_rows_in_memory_are_bounded(
         for key in keys:
             await scribe.fill(ledger, key, [{}])
         pairs = [scribe.append(key) for key in keys]
-        await ledger.commit([fact for fact, _ in pairs], [place for _, place in pairs])
+        await ledger.commit([fact for fact, _ in pairs], [location for _, location in pairs])
         await scribe.fill(ledger, keys[0], [{}])
     assert len(ledger._writer._fold._partitions.rows) <= 8
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
@@ -236,14 +236,14 @@ async def test_no_room_for_a_commit_undoes_it(tmp_path: Path, failing_disk: Any,
                     ProducerIdAllocated(1),
                     scribe.created("refused"),
                 ],
-                [Place(1, 900, 100)],
+                [BatchLocation(1, 900, 100)],
             )
     # Reads go on.
     assert await ledger.load([key, ClusterKey()]) == [expected, Cluster(1)]
     failing_disk.failing.clear()
-    fact, place = scribe.append(key)
+    fact, location = scribe.append(key)
     assert fact.base_offset == 3
-    assert await ledger.commit([fact, scribe.created("after")], [place]) == number + 1
+    assert await ledger.commit([fact, scribe.created("after")], [location]) == number + 1
     await ledger.close()
     ledger = await SqliteLedger.open(tmp_path / "ledger.db")
     assert await ledger.load([key, ClusterKey()]) == [scribe.partitions[key], Cluster(1)]
@@ -293,13 +293,13 @@ async def test_a_database_that_may_not_grow_still_deletes(tmp_path: Path, scribe
         for number in range(3_000)
     ]
     with pytest.raises(StoreFull):
-        await ledger.commit(refused, [Place(2, number, 1) for number in range(3_000)])
+        await ledger.commit(refused, [BatchLocation(2, number, 1) for number in range(3_000)])
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.commit([scribe.trim(key, 1_000)], [])
     await ledger.commit([TopicDeleted(created.topic)], [])
     freed = 0
-    while places := await ledger.sweep(limit=300):
-        freed += len(places)
+    while locations := await ledger.sweep(limit=300):
+        freed += len(locations)
     assert freed == 2_000
     assert await ledger.chunk_references() == {}
     await ledger.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semel.store.interface import StoreBroken, StoreFull
-from semel.store.worker import Fuse, Worker
+from semel.store.worker import StoreHealth, Worker
 
 
 async def test_jobs_run_in_order_on_one_thread() -> None:
@@ -104,20 +104,20 @@ async def test_several_threads_share_a_queue() -> None:
 
 
 def test_a_fuse_is_blown_by_anything_but_a_full_disk() -> None:
-    fuse = Fuse()
+    health = StoreHealth()
 
     def fail(error: Exception) -> Any:
         raise error
 
-    assert fuse.guard(int) == 0
+    assert health.guard(int) == 0
     with pytest.raises(StoreFull):
-        fuse.guard(fail, StoreFull("full"))
-    assert not fuse.blown
+        health.guard(fail, StoreFull("full"))
+    assert not health.has_failed
     with pytest.raises(StoreBroken, match="KeyError: 'first'"):
-        fuse.guard(fail, KeyError("first"))
-    assert fuse.blown
+        health.guard(fail, KeyError("first"))
+    assert health.has_failed
     with pytest.raises(StoreBroken, match="first"):
-        fuse.guard(int)
-    fuse.blow("second")
+        health.guard(int)
+    health.fail("second")
     with pytest.raises(StoreBroken, match="first"):
-        fuse.check()
+        health.check()

@@ -8,7 +8,7 @@ from typing import Any
 from semel.broker.broker import Broker
 from semel.broker.reads import FetchRange, FetchResult, Isolation
 from semel.config import Settings
-from semel.core.partition import Append, Appended, Membership
+from semel.core.partition import Append, Appended, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import DescribeTransaction, EndTransaction, InitProducer, ProducerGiven
 from semel.core.types import ErrorCode, PartitionKey, Transaction
@@ -58,7 +58,7 @@ class Producer:
                 key,
                 read_header(data),
                 data,
-                membership=Membership(self.transactional_id, 2),
+                transaction_context=TransactionContext(self.transactional_id, 2),
                 is_journal=key is J0,
             )
         )

@@ -4,7 +4,7 @@ Beside the switches of ``faulty`` there is one for the end: a file ``kill`` with
 count. The process sends itself SIGKILL when it comes to that point for the so-manieth time. ``slow`` has the
 milliseconds that every flush takes longer.
 
-The journal's files are small here, so that going from one to the other is not rare.
+The WAL's files are small here, so that going from one to the other is not rare.
 """
 
 import os
@@ -17,12 +17,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from semel.store import embedded, journal
-from semel.store.journal import Journal
+from semel.store import embedded, wal
 from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.wal import WriteAheadLog
 from support.faulty import FaultyBroker, FaultyFiles
 
-JOURNAL_BYTES = 512 * 1024
+WAL_BYTES = 512 * 1024
 
 RUNNING = (
     "before write",
@@ -33,19 +33,19 @@ RUNNING = (
     "after switch",
     "before apply",
     "after apply",
-    "before synchronise",
-    "after synchronise",
+    "before checkpoint",
+    "after checkpoint",
 )
 """Points that a broker under load comes to. Behind a flush nobody has been answered yet."""
-RARE = ("before switch", "after switch", "before synchronise", "after synchronise")
+RARE = ("before switch", "after switch", "before checkpoint", "after checkpoint")
 """Those that it comes to once in some seconds."""
 STARTING = (
     "before recovery",
     "before write",
     "after write",
     "before flush",
-    "before synchronise",
-    "after synchronise",
+    "before checkpoint",
+    "after checkpoint",
     "after recovery",
 )
 """Points that the start after a kill comes to, before the broker is ready."""
@@ -156,11 +156,11 @@ class ChaosFiles(FaultyFiles):
 def install(switches: Path) -> ChaosFiles:
     """Put the points into this process; the files that its store has to use."""
     points = Points(switches)
-    journal.FILE_BYTES = JOURNAL_BYTES  # type: ignore[misc]
-    Journal.switch = points.around(Journal.switch, "switch")  # type: ignore[method-assign]
+    wal.FILE_BYTES = WAL_BYTES  # type: ignore[misc]
+    WriteAheadLog.switch = points.around(WriteAheadLog.switch, "switch")  # type: ignore[method-assign]
     SqliteLedger.apply_now = points.around(SqliteLedger.apply_now, "apply")  # type: ignore[method-assign]
-    SqliteLedger.synchronise_now = points.around(  # type: ignore[method-assign]
-        SqliteLedger.synchronise_now, "synchronise"
+    SqliteLedger.checkpoint_now = points.around(  # type: ignore[method-assign]
+        SqliteLedger.checkpoint_now, "checkpoint"
     )
     embedded.recover = points.around(embedded.recover, "recovery")
     return ChaosFiles(switches, points)

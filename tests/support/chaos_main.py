@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from semel.broker import broker
 from semel.cli.main import run
-from semel.store.embedded import open_store
+from semel.store.opening import open_store
 from support.chaos_broker import install
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ HANGING = ("hanging-transaction",)
 
 
 @dataclass
-class Outcome:
+class ChaosResult:
     """What one run, or many, came to."""
 
     name: str
@@ -94,7 +94,7 @@ class Outcome:
         known = self.count((*LOST, *DOUBLED, *TORN, *ABORTED, *HANGING))
         return self.anomalies.total() - known + len(self.failures)
 
-    def add(self, other: "Outcome") -> None:
+    def add(self, other: "ChaosResult") -> None:
         """This one and another are one."""
         self.seeds += other.seeds
         self.problems += other.problems
@@ -142,7 +142,7 @@ class Run:
         self.directory = directory
         self.history = directory / "history.jsonl"
         self.recorder = Recorder(self.history)
-        self.outcome = Outcome(name, [seed])
+        self.outcome = ChaosResult(name, [seed])
         self.workloads: list[Workload] = []
         self.mend: Callable[[], None] = lambda: None
         """Called while somebody waits for progress: a broker that ends by itself is started again."""
@@ -214,7 +214,7 @@ class Run:
 
     # ---- after it is over
 
-    def judge(self, bootstrap: str) -> Outcome:
+    def judge(self, bootstrap: str) -> ChaosResult:
         """End what is open, read everything once more, and let the checker look at it."""
         for workload in self.workloads:
             self.outcome.failures += workload.failures()

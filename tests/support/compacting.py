@@ -8,7 +8,7 @@ from typing import Any
 from semel.broker.broker import Broker
 from semel.broker.reads import FetchRange, FetchResult, Isolation
 from semel.config import Settings
-from semel.core.partition import Append, Appended, Membership
+from semel.core.partition import Append, Appended, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, Partition, PartitionKey
 from semel.wire.records import (
@@ -93,7 +93,7 @@ class Table:
                 self.key,
                 read_header(data),
                 data,
-                membership=Membership(producer.transactional_id, 2),
+                transaction_context=TransactionContext(producer.transactional_id, 2),
                 is_journal=self.is_journal,
             )
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from semel.spark.delta import DeltaDataSource, pipeline
+from semel.spark.delta import DeltaDataSource, batch_commit
 from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.sink import StreamWriter
 from semel.spark.delta.table import Table
@@ -52,17 +52,17 @@ class FaultyWriter(StreamWriter):
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
         place = self._told()
-        kept = (Table.commit, pipeline._follow)
+        kept = (Table.commit, batch_commit._follow)
         try:
             if place == "before_commit":
                 Table.commit = self._instead(self._die)  # type: ignore[method-assign]
             if place == "wait_before_commit":
                 self._wait()
             if place in ("before_follow", "hang_before_follow"):
-                pipeline._follow = self._instead(self._die if place == "before_follow" else self._wait)
+                batch_commit._follow = self._instead(self._die if place == "before_follow" else self._wait)
             super().commit(messages, batchId)
         finally:
-            Table.commit, pipeline._follow = kept  # type: ignore[method-assign]
+            Table.commit, batch_commit._follow = kept  # type: ignore[method-assign]
         if place == "after_follow":
             self._die()
         if place == "raise_after":

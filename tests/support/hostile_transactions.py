@@ -28,7 +28,7 @@ ADD_PARTITIONS, ADD_OFFSETS, END, MARKERS, COMMIT = 24, 25, 26, 27, 28
 
 
 def transactions() -> list[Hostile]:
-    return [*_beginnings(), *_ends(), *_between_brokers(), *_looks()]
+    return [*_beginnings(), *_ends(), *_between_brokers(), *_planner()]
 
 
 def _beginnings() -> list[Hostile]:
@@ -127,7 +127,7 @@ def _between_brokers() -> list[Hostile]:
     ]
 
 
-def _looks() -> list[Hostile]:
+def _planner() -> list[Hostile]:
     def listing(pattern: str) -> bytes:
         return request(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from semel.broker.clock import Clock
-from semel.broker.commit_loop import CommitLoop, Outcome
+from semel.broker.commit_loop import Answers, CommitLoop
 from semel.broker.metrics import Metrics
 from semel.config import Settings
-from semel.core.partition import Append, Membership
+from semel.core.partition import Append, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
 from semel.core.types import (
@@ -62,16 +62,16 @@ class HeldStore:
         self.began = asyncio.Event()
         self.commits: list[list[Fact]] = []
         """What each flush made durable, early work included."""
-        self.early: list[Fact] = []
-        self.early_commits = 0
-        self.takes_early = True
+        self.unsynced: list[Fact] = []
+        self.unsynced_commits = 0
+        self.takes_unsynced = True
         self.error: Exception | None = None
         self.room = 2**62
         self.asked_for: list[int] = []
 
     @property
-    def has_early(self) -> bool:
-        return bool(self.early)
+    def has_unsynced(self) -> bool:
+        return bool(self.unsynced)
 
     async def make_room(self, length: int) -> None:
         self.asked_for.append(length)
@@ -79,18 +79,18 @@ class HeldStore:
             raise StoreFull("no room")
 
     async def commit(
-        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, is_early: bool = False
+        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
         self.began.set()
         await self.let.wait()
         if self.error is not None:
             raise self.error
-        if is_early and self.takes_early:
-            self.early_commits += 1
-            self.early += facts
+        if defers_sync and self.takes_unsynced:
+            self.unsynced_commits += 1
+            self.unsynced += facts
         else:
-            self.commits.append([*self.early, *facts])
-            self.early = []
+            self.commits.append([*self.unsynced, *facts])
+            self.unsynced = []
         return len(self.commits)
 
 
@@ -113,7 +113,7 @@ class Looping:
             lambda keys: not self.awaited.isdisjoint(keys),
         )
         self.task = asyncio.create_task(self.loop.run())
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[Answers] = []
 
     def _publish(self, state: Any, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         self.published.append(list(facts))
@@ -123,8 +123,8 @@ class Looping:
     def submit(self, *commands: Any) -> None:
         self.loop.submit(commands, self.outcomes.append)
 
-    async def ask(self, *commands: Any) -> Outcome:
-        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async def ask(self, *commands: Any) -> Answers:
+        answered: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         self.loop.submit(commands, answered.set_result)
         return await answered
 
@@ -160,7 +160,7 @@ class Producer:
             PARTITION,
             batch._replace(length=size),
             b"x" * size,
-            membership=Membership(ID, 2),
+            transaction_context=TransactionContext(ID, 2),
             is_journal=is_journal,
         )
 

@@ -5,8 +5,8 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from semel.client import Client, Identity
-from semel.spark import pipeline, planning
+from semel.client import Client, ProducerIdAndEpoch
+from semel.spark import batch_commit, planning
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.scratch import SCRATCH
 
@@ -32,7 +32,7 @@ class Planner:
     def __exit__(self, *_: object) -> None:
         self._process.shutdown()
 
-    def plan(self, pipeline_id: str, checkpoint: Checkpoint, *, decides: bool = False) -> Identity:
+    def plan(self, pipeline_id: str, checkpoint: Checkpoint, *, decides: bool = False) -> ProducerIdAndEpoch:
         """Plan a batch, and decide that it counts or leave it; the run."""
         future = self._process.submit(_plan, self._bootstrap, pipeline_id, checkpoint, decides)
         return future.result(READY_SECONDS)
@@ -42,9 +42,9 @@ def _begin(scratch: str) -> None:
     os.environ[SCRATCH] = scratch
 
 
-def _plan(bootstrap: str, pipeline_id: str, checkpoint: Checkpoint, decides: bool) -> Identity:
+def _plan(bootstrap: str, pipeline_id: str, checkpoint: Checkpoint, decides: bool) -> ProducerIdAndEpoch:
     with Client(bootstrap, timeout_s=5) as client:
         plan = planning.plan_stream(client, pipeline_id, checkpoint)
         if decides:
-            pipeline.decide(client, plan, [])
+            batch_commit.decide(client, plan, [])
         return plan.run

@@ -1,6 +1,6 @@
 """A disk that remembers what was not flushed, so that a test can see what a crash leaves of it.
 
-A ``Disk`` stands between a store and the operating system on both ways: as ``Files`` for the journal and the
+A ``Disk`` stands between a store and the operating system on both ways: as ``Files`` for the WAL and the
 chunks, as a VFS for SQLite. Everything is written, and remembered sector by sector until its file is flushed.
 
 ``killed`` is what the end of the process leaves: all of it. ``lost`` is what the end of the power leaves: of
@@ -25,7 +25,7 @@ import apsw
 import pytest
 
 from semel.config import Settings
-from semel.store import embedded
+from semel.store import opening
 from semel.store.files import Files
 
 SECTOR = 512
@@ -55,14 +55,14 @@ class Disk:
     async def opened(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Any:
         """The store in the directory, on this disk."""
         vfs = _Vfs(self)
-        open_ledger = embedded.SqliteLedger.open
+        open_ledger = opening.SqliteLedger.open
         with monkeypatch.context() as patch:
             patch.setattr(
-                embedded.SqliteLedger,
+                opening.SqliteLedger,
                 "open",
                 lambda *args, **options: open_ledger(*args, **options, vfs=vfs.name),
             )
-            store = await embedded.open_store(self.directory, settings, files=_Files(self))
+            store = await opening.open_store(self.directory, settings, files=_Files(self))
         try:
             yield store
         finally:

@@ -5,10 +5,10 @@ from typing import Any
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import (
     BeginAttemptRequest,
-    GroupCommitPartition,
-    GroupCommitRequest,
-    GroupCommitTopic,
-    GroupCommitTransaction,
+    CommitTransactionsPartition,
+    CommitTransactionsRequest,
+    CommitTransactionsTopic,
+    CommitTransactionsTransaction,
 )
 from support.raw import RawClient
 from support.raw_transactions import RawProducer, new_name
@@ -37,14 +37,14 @@ class RawDriver(RawProducer):
 
     def request(
         self, *members: RawProducer, offsets: dict[str, int] | None = None, note: str = ""
-    ) -> GroupCommitRequest:
+    ) -> CommitTransactionsRequest:
         """All of these, and an offset of partition 0 for each of these topics."""
-        return GroupCommitRequest(
+        return CommitTransactionsRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             transactions=[
-                GroupCommitTransaction(
+                CommitTransactionsTransaction(
                     transactional_id=each.transactional_id,
                     producer_id=each.producer_id,
                     producer_epoch=each.epoch,
@@ -53,10 +53,10 @@ class RawDriver(RawProducer):
             ],
             group_id=self.group if offsets else "",
             topics=[
-                GroupCommitTopic(
+                CommitTransactionsTopic(
                     name=topic,
                     partitions=[
-                        GroupCommitPartition(
+                        CommitTransactionsPartition(
                             partition_index=0, committed_offset=offset, committed_metadata=note
                         )
                     ],

@@ -1,7 +1,7 @@
 """Words for tests of the rules: a state with one partition, and batches that are only a header."""
 
 from semel.core.facts import DURABLE, TransactionChanged
-from semel.core.partition import Append, Appended, Membership
+from semel.core.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic
 from semel.core.types import (
@@ -86,23 +86,23 @@ class Rules:
         if sequence == -1:
             fields = {"producer_id": -1, "epoch": -1, **fields}
         batch = header(sequence, **fields)
-        membership = None
+        transaction_context = None
         if transaction:
-            membership = Membership(f"id-{batch.producer_id}", transaction)
-            self.open_transaction(membership, batch)
-        answer = self.run(Append(PARTITION, batch, b"", membership=membership))
+            transaction_context = TransactionContext(f"id-{batch.producer_id}", transaction)
+            self.open_transaction(transaction_context, batch)
+        answer = self.run(Append(PARTITION, batch, b"", transaction_context=transaction_context))
         assert isinstance(answer, Appended)
         return answer
 
     def open_transaction(
-        self, membership: Membership, batch: BatchHeader, partition: PartitionKey = PARTITION
+        self, transaction_context: TransactionContext, batch: BatchHeader, partition: PartitionKey = PARTITION
     ) -> None:
         """Make it true that the batch may be in a transaction, without asking the coordinator."""
-        known = self.state.transactions.get(TransactionKey(membership.transactional_id))
+        known = self.state.transactions.get(TransactionKey(transaction_context.transactional_id))
         if known is not None and partition in known.partitions and known.epoch == batch.producer_epoch:
             return
         opened = Transaction(
-            membership.transactional_id,
+            transaction_context.transactional_id,
             batch.producer_id,
             batch.producer_epoch,
             60_000,
@@ -111,7 +111,7 @@ class Rules:
             started_ms=self.now,
             updated_ms=self.now,
             deadline_ms=self.now + 60_000,
-            version=membership.version,
+            version=transaction_context.version,
         )
         self.become(TransactionChanged(opened))
 

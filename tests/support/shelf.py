@@ -10,7 +10,7 @@ from semel.broker.reads import FetchRange, FetchResult, Isolation, Reads
 from semel.config import Settings
 from semel.core.facts import BatchAppended
 from semel.core.types import OpenTransaction, Partition, PartitionKey
-from semel.store.interface import Place, StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch
 from semel.wire.records import Codec, Record, decode_batch, encode_batch, iter_batches, read_header
 
 TOPIC_ID = bytes(range(16))
@@ -33,9 +33,9 @@ class Shelf:
         self.calls: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
         self.reached: dict[str, asyncio.Event] = {}
-        self.gone: set[Place] = set()
+        self.gone: set[BatchLocation] = set()
         self.error: OSError | None = None
-        self.places_read: list[Place] = []
+        self.locations_read: list[BatchLocation] = []
 
     def hold(self, call: str) -> None:
         """Make this call wait, after it has looked, until ``let``."""
@@ -65,7 +65,7 @@ class Shelf:
         for row in self.rows.get(partition, []):
             if row.last_offset < offset or row.base_offset >= before:
                 continue
-            size += row.place.length
+            size += row.location.length
             if found and (size > bytes_max or len(found) == batches_max):
                 break
             found.append(row)
@@ -89,19 +89,19 @@ class Shelf:
     async def topic_by_id(self, topic_id: bytes) -> None:
         return None
 
-    async def read(self, places: Sequence[Place]) -> list[bytearray]:
-        self.places_read = list(places)
+    async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
+        self.locations_read = list(locations)
         if self.error is not None:
             raise self.error
-        for _, start, length in places:
+        for _, start, length in locations:
             if any(start <= lost.position < start + length for lost in self.gone):
                 raise LookupError("gone")
-        found = [self.chunk[position : position + length] for _, position, length in places]
+        found = [self.chunk[position : position + length] for _, position, length in locations]
         await self._called("read")
         return found
 
-    async def read_together(self, places: Sequence[Place]) -> bytearray:
-        return bytearray().join(await self.read(places))
+    async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
+        return bytearray().join(await self.read(locations))
 
 
 class Reading:
@@ -136,7 +136,7 @@ class Reading:
             opened = (*opened, OpenTransaction(base, 7))
         peak = max(before.peak_timestamp, header.max_timestamp)
         shelf.chunk += bytes(pad)
-        row = StoredBatch(base, last, header.max_timestamp, Place(1, len(shelf.chunk), len(batch)))
+        row = StoredBatch(base, last, header.max_timestamp, BatchLocation(1, len(shelf.chunk), len(batch)))
         shelf.chunk += batch
         shelf.rows.setdefault(key, []).append(row)
         shelf.partitions[key] = Partition(
@@ -183,11 +183,11 @@ class Reading:
         kept = [row for row in shelf.rows[key] if row.last_offset >= offset]
         for row in shelf.rows[key]:
             if row not in kept:
-                at, length = row.place.position, row.place.length
+                at, length = row.location.position, row.location.length
                 shelf.chunk[at : at + length] = bytes(length)
         shelf.rows[key] = kept
         shelf.partitions[key] = shelf.partitions[key].but(
-            log_start_offset=offset, size_bytes=sum(row.place.length for row in kept)
+            log_start_offset=offset, size_bytes=sum(row.location.length for row in kept)
         )
         if publish:
             self.publish(keys=[key])

@@ -5,8 +5,8 @@ A batch of two tasks asks for these, in this order, if the broker has Kafka's re
     InitProducerId (driver), then of each task InitProducerId and Produce, then of the driver
     AddOffsetsToTxn, TxnOffsetCommit and EndTxn, and last EndTxn for each task
 
-and with Semel's own, BeginAttempt instead of the tasks' InitProducerId, and GroupCommit instead of all from
-AddOffsetsToTxn on. A point is caught on its way: the
+and with Semel's own, BeginAttempt instead of the tasks' InitProducerId, and CommitTransactions instead of
+all from AddOffsetsToTxn on. A point is caught on its way: the
 request does not get to the broker, or its answer does not get back. So it shows nothing of how the pipeline
 is written, only of what it asks for.
 """
@@ -19,8 +19,8 @@ import psutil
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
     BeginAttemptRequest,
+    CommitTransactionsRequest,
     EndTxnRequest,
-    GroupCommitRequest,
     InitProducerIdRequest,
     ProduceRequest,
     TxnOffsetCommitRequest,
@@ -50,7 +50,7 @@ def of_task(transactional_id: str) -> bool:
     return "/" in transactional_id and not of_driver(transactional_id)
 
 
-_END, _GROUP = EndTxnRequest.api_key, GroupCommitRequest.api_key
+_END, _GROUP = EndTxnRequest.api_key, CommitTransactionsRequest.api_key
 
 #: What is asked of every broker. Batches have two tasks.
 PORTABLE = {

@@ -10,9 +10,10 @@ import pytest
 from semel.config import Settings
 from semel.core.facts import BatchAppended, TopicCreated
 from semel.core.types import PartitionKey, Topic
-from semel.store import embedded, following, journal, ledger_writer
-from semel.store.embedded import EmbeddedStore, open_store
+from semel.store import embedded, ledger_writer, wal, wal_applier
+from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoredBatch
+from semel.store.opening import open_store
 from semel.wire.records import Record, encode_batch
 
 SETTINGS = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=0)
@@ -31,7 +32,7 @@ async def opened(directory: Path | None, settings: Settings = SETTINGS, **option
 async def log_of(store: EmbeddedStore, key: PartitionKey) -> list[tuple[StoredBatch, bytes]]:
     """Every batch of a partition with its bytes."""
     batches = await store.ledger.find_batches(key, 0, **EVERYTHING)
-    data = await store.chunks.read([batch.place for batch in batches])
+    data = await store.chunks.read([batch.location for batch in batches])
     return [(batch, bytes(each)) for batch, each in zip(batches, data, strict=True)]
 
 
@@ -56,7 +57,7 @@ def assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
 
 
 LARGE = 9_000
-"""Bytes of a batch that is too large for the journal of a small store."""
+"""Bytes of a batch that is too large for the WAL of a small store."""
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,11 +65,11 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The ledger follows when somebody reads it, and not by itself.
     """
-    monkeypatch.setattr(journal, "FILE_BYTES", 16 * 1024)
-    monkeypatch.setattr(journal, "ZEROED_BYTES", 1024)
+    monkeypatch.setattr(wal, "FILE_BYTES", 16 * 1024)
+    monkeypatch.setattr(wal, "ZEROED_BYTES", 1024)
     monkeypatch.setattr(embedded, "FRAME_BYTES_MAX", 8 * 1024)
-    monkeypatch.setattr(embedded, "JOURNALED_BYTES_MAX", 4 * 1024)
-    monkeypatch.setattr(following, "DELAY_SECONDS", 3_600)
+    monkeypatch.setattr(embedded, "WAL_BATCH_BYTES_MAX", 4 * 1024)
+    monkeypatch.setattr(wal_applier, "DELAY_SECONDS", 3_600)
     monkeypatch.setattr(ledger_writer, "LOG_FRAMES_MAX", 60)
     monkeypatch.setattr(ledger_writer, "LOG_FRAMES_BUSY", 40)
     monkeypatch.setattr(ledger_writer, "LOG_FRAMES_QUIET", 20)
@@ -94,7 +95,7 @@ class Book:
     async def begin(self, store: EmbeddedStore) -> None:
         await store.commit([TopicCreated(self.topic)], [])
 
-    async def commit(self, store: EmbeddedStore, size: int = 100, *, is_early: bool = False) -> None:
+    async def commit(self, store: EmbeddedStore, size: int = 100, *, defers_sync: bool = False) -> None:
         offset = len(self.batches)
         both = [encode_batch([Record(0, offset, None, os.urandom(size))]) for _ in self.keys]
         self.batches.append(both)
@@ -102,9 +103,9 @@ class Book:
             BatchAppended(key, offset, offset, offset, offset, len(each), -1, False, False)
             for key, each in zip(self.keys, both, strict=True)
         ]
-        await store.commit(facts, both, is_early=is_early)
+        await store.commit(facts, both, defers_sync=defers_sync)
         self.answered = offset + 1
-        if not store.has_early:
+        if not store.has_unsynced:
             self.durable = self.answered
 
     async def check(self, store: EmbeddedStore) -> int:
@@ -118,5 +119,5 @@ class Book:
             assert [data for _, data in log] == [both[index] for both in self.batches[:count]]
             (partition,) = await store.ledger.load([key])
             assert partition.high_watermark == count
-            assert partition.size_bytes == sum(batch.place.length for batch, _ in log)
+            assert partition.size_bytes == sum(batch.location.length for batch, _ in log)
         return count

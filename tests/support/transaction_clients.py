@@ -7,7 +7,8 @@ drives them: `tests/property/test_transactions_machine.py`.
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.core.partition import Append, Membership
+from semel.core.partition import Append, TransactionContext
+from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, Producer, TransactionsCommitted
 from semel.core.transactions.commands import (
     SUPERSEDED,
     AddOffsets,
@@ -17,7 +18,6 @@ from semel.core.transactions.commands import (
     EndTransaction,
     InitProducer,
 )
-from semel.core.transactions.runs import BeginAttempt, GroupCommit, GroupCommitted, Producer
 from semel.core.types import (
     CommittedOffset,
     ErrorCode,
@@ -103,7 +103,7 @@ class Clients:
         if answer.error is not ErrorCode.NONE:
             return
         values = values_of(command)
-        name = command.membership.transactional_id if command.membership else None
+        name = command.transaction_context.transactional_id if command.transaction_context else None
         if values[0] in self.accepted:
             # A duplicate. It is answered as if it were written now, so it must be in what is open now.
             assert name is not None
@@ -188,7 +188,9 @@ class Clients:
         written = tuple(Producer(each.transactional_id, *each.pair) for each in members)
         value = (place, CommittedOffset(offset))
         self.driver_connection = max(self.driver_connection, self.number())
-        command = GroupCommit(run, written, place.group_id, (value,), connection=self.driver_connection)
+        command = CommitTransactions(
+            run, written, place.group_id, (value,), connection=self.driver_connection
+        )
         lost = {each.transactional_id for each in members if not self.is_whole(each)}
         facts = len(self.shelf.facts)
         answer = self.shelf.run(command)
@@ -199,7 +201,7 @@ class Clients:
             )
             assert len(self.shelf.facts) == facts, "nothing has changed"
             return
-        assert answer == GroupCommitted(ErrorCode.NONE)
+        assert answer == TransactionsCommitted(ErrorCode.NONE)
         self.decided.add(self.runs[-1])
         for each in members:
             self.expected.ended(each.transactional_id, is_commit=True)
@@ -247,8 +249,10 @@ class Clients:
             base_sequence=client.sequences.get(key, 0),
             transactional=True,
         )
-        membership = Membership(client.transactional_id, client.version)
-        return Append(key, read_header(data), data, membership=membership, is_journal=is_journal(key))
+        transaction_context = TransactionContext(client.transactional_id, client.version)
+        return Append(
+            key, read_header(data), data, transaction_context=transaction_context, is_journal=is_journal(key)
+        )
 
     def coordinate(self, client: Client, command: Any) -> bool:
         """Ask the coordinator on the connection of the client, which is the newest of the id."""
@@ -320,8 +324,8 @@ def values_of(command: Append) -> list[bytes]:
 
 def name_of(command: Any) -> str | None:
     if isinstance(command, Append):
-        return command.membership.transactional_id if command.membership else None
-    if isinstance(command, GroupCommit):
+        return command.transaction_context.transactional_id if command.transaction_context else None
+    if isinstance(command, CommitTransactions):
         return DRIVER
     name: str = command.transactional_id
     return name

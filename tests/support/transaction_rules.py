@@ -4,7 +4,7 @@ from typing import Any
 
 from semel.core.facts import BatchAppended, BatchStaged, Closing
 from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
-from semel.core.partition import Append, Appended, Membership
+from semel.core.partition import Append, Appended, TransactionContext
 from semel.core.state import BrokerState
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import (
@@ -207,9 +207,11 @@ class Producer:
     ) -> Append:
         producer_id, epoch = pair or self.pair
         first = self.sequences.get(key, 0) if sequence is None else sequence
-        membership = Membership(self.transactional_id, version or self.version, **fields)
+        transaction_context = TransactionContext(self.transactional_id, version or self.version, **fields)
         batch = header(first, producer_id=producer_id, epoch=epoch, count=count)
-        return Append(key, batch, b"", membership=membership, is_journal=key.topic_id == STAGED)
+        return Append(
+            key, batch, b"", transaction_context=transaction_context, is_journal=key.topic_id == STAGED
+        )
 
     def send(self, key: PartitionKey, count: int = 1, **fields: Any) -> Appended:
         command = self.command(key, count, **fields)

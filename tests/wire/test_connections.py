@@ -139,10 +139,10 @@ def test_a_client_that_comes_during_a_stop_is_not_waited_for(
 ) -> None:
     """It was accepted before the listener was closed, and nobody would have told it to finish."""
     with serve_broker() as served:
-        served.server._edge.is_closing = True
+        served.server._server.is_closing = True
         with served.connect() as wire:
             assert wire.receive_frame() is None
-        assert not served.server._edge.connections
+        assert not served.server._server.connections
 
 
 def test_a_silent_client_is_closed(serve_broker: Callable[..., Any]) -> None:

@@ -75,13 +75,13 @@ def bulk(bootstrap: str, partition: int, stopping: threading.Event, sent: list[i
     record = batch(value=os.urandom(MIB // 2), timestamp=int(time.time() * 1000))
     frame = b"".join(encode_request(produce_request("t", record, partition=partition), 9, 1, "bulk"))
     with RawClient(bootstrap, timeout_seconds=60) as client:
-        under_way = 0
-        while not stopping.is_set() or under_way:
-            while under_way < 8 and not stopping.is_set():
+        in_flight = 0
+        while not stopping.is_set() or in_flight:
+            while in_flight < 8 and not stopping.is_set():
                 client.send_frame(frame[4:])
-                under_way += 1
+                in_flight += 1
             assert client.receive_frame() is not None
-            under_way -= 1
+            in_flight -= 1
             sent.append(len(record))
 
 

@@ -16,7 +16,7 @@ from support.sparking import committed
 
 from semel.client import Client
 from verification.world.truth import Partition
-from verification.world.verdict import Broken, End, Outcome, outcome_of
+from verification.world.verdict import Broken, End, RunResult, result_of
 
 RUN_SECONDS: Final = 90
 """No run has more to do than a few seconds of work, so it hangs if it takes this long."""
@@ -101,7 +101,7 @@ class Job:
         options: dict[str, Any] | None = None,
         *,
         fault: str = "",
-    ) -> Outcome:
+    ) -> RunResult:
         """Run it to its end, or to a fault. Broken if it hangs or fails without a refusal of ours."""
         if fault:
             self.fault.write_text(fault)
@@ -109,11 +109,11 @@ class Job:
         try:
             outcome = wait(self.start(spark, bootstrap, options))
         except PySparkException as error:
-            outcome = outcome_of(error, fault_was_asked=bool(fault))
+            outcome = result_of(error, fault_was_asked=bool(fault))
         finally:
             self.fault.unlink(missing_ok=True)
         had_batch = (self.logged("offsets"), self.logged("commits")) != before
-        return Outcome(outcome.end, outcome.words, had_batch)
+        return RunResult(outcome.end, outcome.words, had_batch)
 
     # ---- what it wrote
 
@@ -130,9 +130,9 @@ class Job:
         return Counter({int(value): count for value, count in committed(bootstrap, self.output).items()})
 
 
-def wait(query: StreamingQuery) -> Outcome:
+def wait(query: StreamingQuery) -> RunResult:
     """Until a query ends. PySparkException if it fails, Broken if it hangs."""
     if not query.awaitTermination(RUN_SECONDS):
         query.stop()
         raise Broken(f"the query has not ended within {RUN_SECONDS} s")
-    return Outcome(End.WELL)
+    return RunResult(End.WELL)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from verification.world.job import Job
 from verification.world.truth import Partition
-from verification.world.verdict import Broken, End, Outcome
+from verification.world.verdict import Broken, End, RunResult
 from verification.world.world import TABLE_FAULTS, TOPIC_FAULTS, World, now_ms
 
 PATTERN: Final = "in-.*"
@@ -25,7 +25,7 @@ _AGAIN: Final = re.compile("[Ss]tart (the query )?again|has taken over|has writt
 DAY_HOURS: Final = 24
 
 
-class Turn(NamedTuple):
+class Situation(NamedTuple):
     """What a change has to work with."""
 
     world: World
@@ -48,96 +48,102 @@ class Turn(NamedTuple):
         return topic, self.chance.randrange(self.world.partitions(topic))
 
 
-Change = Callable[[Turn], object]
+Change = Callable[[Situation], object]
 
 
 # ---- who knows how far the pipeline is
 
 
-def _lose_checkpoint(turn: Turn) -> None:
-    turn.world.lose_checkpoint(turn.job)
+def _lose_checkpoint(situation: Situation) -> None:
+    situation.world.lose_checkpoint(situation.job)
 
 
-def _restore_checkpoint(turn: Turn) -> None:
-    copies = len(turn.job.copies)
+def _restore_checkpoint(situation: Situation) -> None:
+    copies = len(situation.job.copies)
     if copies:
         # The newest copy is often the checkpoint itself, so it is seldom worth a try.
-        turn.world.restore_checkpoint(turn.job, min(turn.chance.choice([0, 1, 1, 1, 2]), copies - 1))
+        situation.world.restore_checkpoint(
+            situation.job, min(situation.chance.choice([0, 1, 1, 1, 2]), copies - 1)
+        )
 
 
-def _swap_checkpoints(turn: Turn) -> None:
-    other = turn.other()
-    if other is not None and other.checkpoint.exists() and turn.job.checkpoint.exists():
-        turn.world.swap_checkpoints(turn.job, other)
+def _swap_checkpoints(situation: Situation) -> None:
+    other = situation.other()
+    if other is not None and other.checkpoint.exists() and situation.job.checkpoint.exists():
+        situation.world.swap_checkpoints(situation.job, other)
 
 
-def _copy_checkpoint(turn: Turn) -> None:
-    other = turn.other()
-    if other is not None and turn.job.checkpoint.exists():
-        turn.world.copy_checkpoint(turn.job, other)
+def _copy_checkpoint(situation: Situation) -> None:
+    other = situation.other()
+    if other is not None and situation.job.checkpoint.exists():
+        situation.world.copy_checkpoint(situation.job, other)
 
 
-def _uncommit(turn: Turn) -> None:
-    turn.world.uncommit(turn.job)
+def _uncommit(situation: Situation) -> None:
+    situation.world.uncommit(situation.job)
 
 
-def _uncommit_and_delete_group(turn: Turn) -> None:
-    turn.world.uncommit(turn.job)
-    turn.world.delete_group(turn.job)
+def _uncommit_and_delete_group(situation: Situation) -> None:
+    situation.world.uncommit(situation.job)
+    situation.world.delete_group(situation.job)
 
 
-def _delete_group(turn: Turn) -> None:
-    turn.world.delete_group(turn.job)
-    if turn.chance.random() < 0.5:
-        turn.world.lose_checkpoint(turn.job)
+def _delete_group(situation: Situation) -> None:
+    situation.world.delete_group(situation.job)
+    if situation.chance.random() < 0.5:
+        situation.world.lose_checkpoint(situation.job)
 
 
-def _reset_offsets(turn: Turn) -> None:
-    offsets = turn.world.group_offsets(turn.job)
-    keys = turn.chance.sample(sorted(offsets), turn.chance.randint(0, len(offsets)))
+def _reset_offsets(situation: Situation) -> None:
+    offsets = situation.world.group_offsets(situation.job)
+    keys = situation.chance.sample(sorted(offsets), situation.chance.randint(0, len(offsets)))
     if keys:
-        turn.world.reset_offsets(turn.job, {key: _reset(turn, key, offsets[key]) for key in keys})
-    if turn.chance.random() < 0.6:
-        turn.world.lose_checkpoint(turn.job)
+        situation.world.reset_offsets(
+            situation.job, {key: _reset(situation, key, offsets[key]) for key in keys}
+        )
+    if situation.chance.random() < 0.6:
+        situation.world.lose_checkpoint(situation.job)
 
 
-def _reset(turn: Turn, key: Partition, now: int) -> int:
-    log = turn.world.truth.logs.get(key, [])
+def _reset(situation: Situation, key: Partition, now: int) -> int:
+    log = situation.world.truth.logs.get(key, [])
     end = log[-1].offset + 1 if log else 0
-    return turn.chance.choice([0, end, turn.chance.randint(0, max(now, 1))])
+    return situation.chance.choice([0, end, situation.chance.randint(0, max(now, 1))])
 
 
-def _delete_offsets(turn: Turn) -> None:
-    there = {key for key in turn.world.group_offsets(turn.job) if key in turn.world.truth.logs}
+def _delete_offsets(situation: Situation) -> None:
+    there = {key for key in situation.world.group_offsets(situation.job) if key in situation.world.truth.logs}
     if there:
-        turn.world.delete_offsets(turn.job, [turn.chance.choice(sorted(there))])
-    if turn.chance.random() < 0.6:
-        turn.world.lose_checkpoint(turn.job)
+        situation.world.delete_offsets(situation.job, [situation.chance.choice(sorted(there))])
+    if situation.chance.random() < 0.6:
+        situation.world.lose_checkpoint(situation.job)
 
 
-def _crash(turn: Turn) -> None:
-    _write_some(turn)
-    fault = turn.chance.choice(TABLE_FAULTS if turn.job.writes_table else TOPIC_FAULTS)
-    turn.world.run(turn.job, fault=fault)
+def _crash(situation: Situation) -> None:
+    _write_some(situation)
+    fault = situation.chance.choice(TABLE_FAULTS if situation.job.writes_table else TOPIC_FAULTS)
+    situation.world.run(situation.job, fault=fault)
 
 
-def _stop(turn: Turn) -> None:
-    _write_some(turn)
-    turn.world.stop_in_batch(turn.job)
+def _stop(situation: Situation) -> None:
+    _write_some(situation)
+    situation.world.stop_in_batch(situation.job)
 
 
-def _zombie(turn: Turn) -> None:
-    _write_some(turn)
-    turn.world.run_as_zombie(turn.job)
+def _zombie(situation: Situation) -> None:
+    _write_some(situation)
+    situation.world.run_as_zombie(situation.job)
 
 
-def _reuse_id(turn: Turn) -> None:
+def _reuse_id(situation: Situation) -> None:
     """Another query takes the pipeline.id, with the same input and output or with others."""
-    world, job = turn.world, turn.job
+    world, job = situation.world, situation.job
     if len(world.jobs) >= JOBS_MAX:
         return
     same = {"pipeline_id": job.pipeline_id, "batch_max": job.batch_max, "writes_table": job.writes_table}
-    how = turn.chance.choice(["all the same", "another output", "another input", "another kind of output"])
+    how = situation.chance.choice(
+        ["all the same", "another output", "another input", "another kind of output"]
+    )
     if how == "another kind of output":
         same["writes_table"] = not job.writes_table
     if how == "another input":
@@ -154,78 +160,82 @@ def _reuse_id(turn: Turn) -> None:
 # ---- what there is to read and to write
 
 
-def _grow(turn: Turn) -> None:
-    topic, number = turn.world.grow(turn.topic())
-    if turn.chance.random() < 0.7:
-        turn.world.write(topic, turn.chance.randint(1, 6), to=[number])
+def _grow(situation: Situation) -> None:
+    topic, number = situation.world.grow(situation.topic())
+    if situation.chance.random() < 0.7:
+        situation.world.write(topic, situation.chance.randint(1, 6), to=[number])
 
 
-def _recreate_input(turn: Turn) -> None:
-    world, topic = turn.world, turn.topic()
+def _recreate_input(situation: Situation) -> None:
+    world, topic = situation.world, situation.topic()
     count = sum(len(log) for key, log in world.truth.logs.items() if key[0] == topic)
-    partitions = world.partitions(topic) + turn.chance.choice([0, 0, 0, 1, -1])
+    partitions = world.partitions(topic) + situation.chance.choice([0, 0, 0, 1, -1])
     world.recreate(topic, max(1, partitions))
-    if new := turn.chance.choice([0, count // 2, count, count * 2 + 1]):
+    if new := situation.chance.choice([0, count // 2, count, count * 2 + 1]):
         world.write(topic, new)
 
 
-def _recreate_output(turn: Turn) -> None:
-    turn.world.recreate_output(turn.job)
+def _recreate_output(situation: Situation) -> None:
+    situation.world.recreate_output(situation.job)
 
 
-def _new_topic(turn: Turn) -> None:
-    topic = f"in-new-{len(turn.world.log)}"
-    turn.world.create(topic, turn.chance.randint(1, 2), is_compacted=turn.chance.random() < 0.2)
-    turn.world.write(topic, turn.chance.randint(1, 6))
+def _new_topic(situation: Situation) -> None:
+    topic = f"in-new-{len(situation.world.log)}"
+    situation.world.create(
+        topic, situation.chance.randint(1, 2), is_compacted=situation.chance.random() < 0.2
+    )
+    situation.world.write(topic, situation.chance.randint(1, 6))
 
 
-def _delete_records(turn: Turn) -> None:
-    if turn.chance.random() < 0.5:
-        _write_some(turn)
-    turn.world.delete_records(turn.partition(), turn.chance.randint(1, 20))
+def _delete_records(situation: Situation) -> None:
+    if situation.chance.random() < 0.5:
+        _write_some(situation)
+    situation.world.delete_records(situation.partition(), situation.chance.randint(1, 20))
 
 
-def _transactions(turn: Turn) -> None:
-    for _ in range(turn.chance.randint(1, 3)):
-        turn.world.transact(turn.topic(), turn.chance.randint(1, 6), commits=turn.chance.random() < 0.5)
+def _transactions(situation: Situation) -> None:
+    for _ in range(situation.chance.randint(1, 3)):
+        situation.world.transact(
+            situation.topic(), situation.chance.randint(1, 6), commits=situation.chance.random() < 0.5
+        )
 
 
-def _open_transaction(turn: Turn) -> None:
-    turn.world.open_transaction(turn.topic())
-    _write_some(turn)
+def _open_transaction(situation: Situation) -> None:
+    situation.world.open_transaction(situation.topic())
+    _write_some(situation)
 
 
-def _finish_transaction(turn: Turn) -> None:
-    turn.world.finish_transaction(commits=turn.chance.random() < 0.5)
+def _finish_transaction(situation: Situation) -> None:
+    situation.world.finish_transaction(commits=situation.chance.random() < 0.5)
 
 
-def _odd_timestamps(turn: Turn) -> None:
+def _odd_timestamps(situation: Situation) -> None:
     odd = [0, 1, now_ms() - 400 * DAY_HOURS * 3_600_000, now_ms() + 1_800_000]
-    turn.world.write(turn.topic(), 5, timestamp_ms=turn.chance.choice(odd))
+    situation.world.write(situation.topic(), 5, timestamp_ms=situation.chance.choice(odd))
 
 
-def _move_clock(turn: Turn) -> None:
-    turn.world.restart(hours=turn.chance.choice([-48, -6, -1, 1, 6, 48, 10 * DAY_HOURS]))
+def _move_clock(situation: Situation) -> None:
+    situation.world.restart(hours=situation.chance.choice([-48, -6, -1, 1, 6, 48, 10 * DAY_HOURS]))
 
 
-def _switch_extensions(turn: Turn) -> None:
-    turn.world.restart(has_extensions=not turn.world.broker.has_extensions)
+def _switch_extensions(situation: Situation) -> None:
+    situation.world.restart(has_extensions=not situation.world.broker.has_extensions)
 
 
-def _backup(turn: Turn) -> None:
-    if turn.world.has_backup:
-        turn.world.restore()
+def _backup(situation: Situation) -> None:
+    if situation.world.has_backup:
+        situation.world.restore()
     else:
-        turn.world.back_up()
+        situation.world.back_up()
 
 
-def _write_some(turn: Turn) -> None:
+def _write_some(situation: Situation) -> None:
     """To some partitions of some topics, or nowhere."""
-    for topic in turn.world.inputs():
-        if turn.chance.random() < 0.6:
-            partitions = range(turn.world.partitions(topic))
-            to = turn.chance.sample(partitions, turn.chance.randint(1, len(partitions)))
-            turn.world.write(topic, turn.chance.randint(1, 12), to=sorted(to))
+    for topic in situation.world.inputs():
+        if situation.chance.random() < 0.6:
+            partitions = range(situation.world.partitions(topic))
+            to = situation.chance.sample(partitions, situation.chance.randint(1, len(partitions)))
+            situation.world.write(topic, situation.chance.randint(1, 12), to=sorted(to))
 
 
 POSITIONS: Final[tuple[Change, ...]] = (
@@ -254,17 +264,17 @@ def play(world: World, chance: random.Random) -> None:
             world.run(job)
     if chance.random() < 0.4:
         world.back_up()
-    _write_some(Turn(world, chance, world.jobs[0]))
+    _write_some(Situation(world, chance, world.jobs[0]))
     world.run(world.jobs[0])
     for _ in range(2):
-        turn = Turn(world, chance, chance.choice(world.jobs))
+        situation = Situation(world, chance, chance.choice(world.jobs))
         changes = [chance.choice(each) for each in (POSITIONS, LOGS) if chance.random() < 0.85]
         chance.shuffle(changes)
         for change in changes:
-            change(turn)
+            change(situation)
         if chance.random() < 0.7:
-            _write_some(turn)
-        run_with_help(world, chance, turn.job)
+            _write_some(situation)
+        run_with_help(world, chance, situation.job)
     world.finish_transaction(commits=chance.random() < 0.5)
     for topic in world.inputs():
         world.write(topic, 6)
@@ -301,7 +311,7 @@ def run_with_help(world: World, chance: random.Random, job: Job) -> None:
         _replace(world, job)
 
 
-def _helped(world: World, chance: random.Random, job: Job, words: str) -> Outcome | None:
+def _helped(world: World, chance: random.Random, job: Job, words: str) -> RunResult | None:
     """Do what the words of a refusal recommend, and run the job again; nothing if they recommend nothing."""
     if "failOnDataLoss=false" in words and chance.random() < 0.7:
         return world.run(job, fails_on_loss=False)

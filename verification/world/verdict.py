@@ -30,7 +30,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """How a run ended, what it said, and whether it had a batch at all."""
 
     end: End
@@ -42,13 +42,13 @@ class Broken(AssertionError):
     """The promise is broken: a run ended without error and its output is wrong, or it said nothing useful."""
 
 
-def outcome_of(error: BaseException, *, fault_was_asked: bool) -> Outcome:
+def result_of(error: BaseException, *, fault_was_asked: bool) -> RunResult:
     """How the run ended that raised this. Broken if it is neither a refusal of ours nor the fault."""
     words = explain(error)
     if is_ours(error, words):
-        return Outcome(End.REFUSED, words)
+        return RunResult(End.REFUSED, words)
     if fault_was_asked and _FAULTS.search(str(error)):
-        return Outcome(End.FAULT)
+        return RunResult(End.FAULT)
     raise Broken(f"failed without a refusal of ours: {words}\n{str(error)[-3_000:]}") from error
 
 

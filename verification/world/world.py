@@ -36,7 +36,7 @@ from semel.client import (
 from verification.world.broker import HOUR_MS, Broker
 from verification.world.job import RUN_SECONDS, Job, wait
 from verification.world.truth import Entry, Fate, Partition, Truth
-from verification.world.verdict import Broken, End, Outcome, compare, outcome_of
+from verification.world.verdict import Broken, End, RunResult, compare, result_of
 
 #: Records are taken, and stay until a step deletes them, whatever their time and that of the broker are.
 KEPT: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -287,14 +287,14 @@ class World:
         self.jobs.append(job)
         return job
 
-    def run(self, job: Job, *, fault: str = "", fails_on_loss: bool = True) -> Outcome:
+    def run(self, job: Job, *, fault: str = "", fails_on_loss: bool = True) -> RunResult:
         """Run a job to its end, or to a fault, and judge it."""
         options = {} if fails_on_loss else {"failOnDataLoss": False}
         step = f"run {job.name}" + (f" with the fault {fault!r}" if fault else "")
         self.step(step + ("" if fails_on_loss else " with failOnDataLoss=false"))
         return self._judged(job, job.run(self.spark, self.bootstrap, options, fault=fault), fails_on_loss)
 
-    def _judged(self, job: Job, outcome: Outcome, fails_on_loss: bool = True) -> Outcome:
+    def _judged(self, job: Job, outcome: RunResult, fails_on_loss: bool = True) -> RunResult:
         self.ends[outcome.end] += 1
         self.log[-1] += f": {outcome.end.value}" + (f": {outcome.words}" if outcome.words else "")
         if outcome.end is End.REFUSED:
@@ -320,21 +320,21 @@ class World:
         if job.checkpoint.exists():
             job.keep_copy()
 
-    def run_as_zombie(self, job: Job) -> tuple[Outcome, Outcome]:
+    def run_as_zombie(self, job: Job) -> tuple[RunResult, RunResult]:
         """Hold a job before its decision while a second copy of it runs to its end, then let it go on."""
         self.step(f"run {job.name} and hold it before it decides")
         held = len(self.log) - 1
         other = copy.copy(job)
         other.new_checkpoint()
         other.fault = job.directory / "no-fault"
-        successor = Outcome(End.REFUSED)
+        successor = RunResult(End.REFUSED)
         try:
             query = self._hold(job)
             successor = self.run(other)
             job.fault.write_text("go on")
             outcome = wait(query)
         except PySparkException as error:
-            outcome = outcome_of(error, fault_was_asked=False)
+            outcome = result_of(error, fault_was_asked=False)
         finally:
             job.fault.write_text("go on")
         self.step(f"let {job.name} go on, which was held in step {held + 1}")

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from crc32c import crc32c
 
 from semel.broker.tail import LEADER_EPOCH
-from semel.store.interface import ChunkStore, Place, StoredBatch
+from semel.store.interface import BatchLocation, ChunkStore, StoredBatch
 from semel.wire.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, stamp
 
 Piece: TypeAlias = bytearray | memoryview
@@ -36,28 +36,28 @@ _CHECKED_AT: Final = 8
 _COVERED_AT: Final = 21
 
 
-def runs_of(batches: Sequence[StoredBatch]) -> list[Place]:
+def runs_of(batches: Sequence[StoredBatch]) -> list[BatchLocation]:
     """Where batches lie, with those that lie one behind another taken together."""
-    runs: list[Place] = []
+    runs: list[BatchLocation] = []
     chunk_id = position = -1
     length = 0
     for batch in batches:
-        place = batch.place
-        if place.chunk_id == chunk_id and place.position == position + length:
-            length += place.length
+        location = batch.location
+        if location.chunk_id == chunk_id and location.position == position + length:
+            length += location.length
             continue
         if length:
-            runs.append(Place(chunk_id, position, length))
-        chunk_id, position, length = place
+            runs.append(BatchLocation(chunk_id, position, length))
+        chunk_id, position, length = location
     if length:
-        runs.append(Place(chunk_id, position, length))
+        runs.append(BatchLocation(chunk_id, position, length))
     return runs
 
 
-def spans_of(runs: Iterable[Place]) -> tuple[list[Place], dict[Place, int]]:
+def spans_of(runs: Iterable[BatchLocation]) -> tuple[list[BatchLocation], dict[BatchLocation, int]]:
     """What to read for these runs, and in which of the reads each of them lies."""
-    spans: list[Place] = []
-    lies_in: dict[Place, int] = {}
+    spans: list[BatchLocation] = []
+    lies_in: dict[BatchLocation, int] = {}
     chunk_id = start = end = -1
     waste_left = WASTE_BYTES_MAX
     for run in sorted(runs):
@@ -65,7 +65,7 @@ def spans_of(runs: Iterable[Place]) -> tuple[list[Place], dict[Place, int]]:
         is_far = run.chunk_id != chunk_id or gap > min(GAP_BYTES_MAX, waste_left)
         if is_far or run.position + run.length - start > SPAN_BYTES_MAX:
             if end > start:
-                spans.append(Place(chunk_id, start, end - start))
+                spans.append(BatchLocation(chunk_id, start, end - start))
             chunk_id, start, end = run.chunk_id, run.position, run.position
         elif gap > 0:
             waste_left -= gap
@@ -73,7 +73,7 @@ def spans_of(runs: Iterable[Place]) -> tuple[list[Place], dict[Place, int]]:
         end = max(end, run.position + run.length)
         lies_in[run] = len(spans)
     if end > start:
-        spans.append(Place(chunk_id, start, end - start))
+        spans.append(BatchLocation(chunk_id, start, end - start))
     return spans, lies_in
 
 
@@ -90,12 +90,12 @@ async def read_batches(chunks: ChunkStore, wanted: Sequence[Sequence[StoredBatch
         buffers = await chunks.read(spans)
     except LookupError:
         # What lies in a gap may be gone, and a store may know only the places that it gave out itself.
-        exact = iter(await chunks.read([batch.place for batches in wanted for batch in batches]))
+        exact = iter(await chunks.read([batch.location for batches in wanted for batch in batches]))
         return [[next(exact) for _ in batches] for batches in wanted]
     return [[_piece(run, spans[lies_in[run]], buffers[lies_in[run]]) for run in each] for each in runs]
 
 
-def _piece(run: Place, span: Place, buffer: bytearray) -> Piece:
+def _piece(run: BatchLocation, span: BatchLocation, buffer: bytearray) -> Piece:
     if run == span:
         return buffer
     at = run.position - span.position
@@ -112,7 +112,7 @@ def count_whole(batches: Sequence[StoredBatch], pieces: Sequence[Piece], *, chec
     for count, batch in enumerate(batches):
         if index < len(pieces) and at == len(pieces[index]):
             index, at = index + 1, 0
-        length = batch.place.length
+        length = batch.location.length
         if index == len(pieces) or at + length > len(pieces[index]) or length < HEADER_BYTES:
             return count
         piece = pieces[index]
@@ -132,7 +132,7 @@ def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> None:
         if at == len(pieces[index]):
             index, at = index + 1, 0
         stamp(pieces[index], at, batch.base_offset, LEADER_EPOCH)
-        at += batch.place.length
+        at += batch.location.length
 
 
 def together(pieces: Sequence[Piece]) -> bytes | bytearray:

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
-from semel.broker.commit_loop import CommitLoop, Done, Outcome
+from semel.broker.commit_loop import Answers, CommitLoop, Done
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
 from semel.broker.fair_queue import ASKER
@@ -62,8 +62,9 @@ from semel.core.types import (
     PartitionKey,
     TransactionKey,
 )
-from semel.store.embedded import EmbeddedStore, open_store
+from semel.store.embedded import EmbeddedStore
 from semel.store.interface import Counts, StoreFull
+from semel.store.opening import open_store
 
 log = logging.getLogger("semel.broker")
 
@@ -109,7 +110,7 @@ class Broker:
         self._loop = CommitLoop(
             store, settings, self.clock, self.metrics, self._publish, self.reads.is_awaited
         )
-        self.reads.watch(self._loop.early.partitions, self._loop.flush, self._turn)
+        self.reads.watch(self._loop.unsynced.partitions, self._loop.flush, self._turn)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
@@ -217,7 +218,7 @@ class Broker:
             return []
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: Answers) -> None:
             # A client that left cancelled the wait. What was decided stays decided.
             if future.done():
                 return
@@ -255,7 +256,7 @@ class Broker:
 
     def connection_gone(self, connection_id: int) -> None:
         """A client left. If the settings say so, the transactions that it spoke for are aborted."""
-        ids = self._loop.speakers.gone(connection_id)
+        ids = self._loop.latest_connections.gone(connection_id)
         if ids:
             # Behind what the client asked before it left.
             ASKER.set(connection_id)
@@ -277,8 +278,8 @@ class Broker:
         return [each.started_ms for each in known if each is not None]
 
     async def delete_records(self, partition: PartitionKey, offset: int) -> RecordsDeleted:
-        """Move the start of a log. Looks up what that frees, and again if the start moved meanwhile."""
-        if partition in self._loop.early.partitions:
+        """Move the start of a log. Retries if the log start moved meanwhile."""
+        if partition in self._loop.unsynced.partitions:
             await self._loop.flush()
         newest = await self.reads.partition(partition)
         if newest is not None and offset > newest.high_watermark:
@@ -351,7 +352,7 @@ class Broker:
         self.counts = self.counts._replace(partitions=self.counts.partitions + more)
 
 
-def _ignore(outcome: Outcome) -> None:
+def _ignore(outcome: Answers) -> None:
     """Nobody waits for it; what could not be aborted now is aborted when its time is over."""
 
 

@@ -29,15 +29,15 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from semel.broker.asked import Asked, Done, Outcome, without_room
 from semel.broker.clock import Clock
-from semel.broker.early import FLUSH_AFTER_SECONDS, Early
 from semel.broker.fair_queue import FairQueue
+from semel.broker.latest_connections import LatestConnections
 from semel.broker.metrics import Metrics
-from semel.broker.speakers import Speakers
-from semel.broker.telling import Telling
+from semel.broker.pending_commands import Answers, Done, PendingCommands, without_room
+from semel.broker.replies import Replies
 from semel.broker.tick import Tick, newest_groups_only, newest_only
 from semel.broker.transaction_metrics import Watch
+from semel.broker.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.config import Settings
 from semel.core.facts import DURABLE, BatchAppended, GroupChanged
 from semel.core.state import BrokerState
@@ -55,7 +55,7 @@ from semel.core.types import (
 )
 from semel.store.interface import Store, StoreFull
 
-__all__ = ["CommitLoop", "Done", "Outcome"]
+__all__ = ["Answers", "CommitLoop", "Done"]
 
 Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer | None]], None]
 IsAwaited = Callable[[Iterable[PartitionKey]], bool]
@@ -78,8 +78,8 @@ class CommitLoop:
         is_awaited: IsAwaited = lambda keys: False,
     ) -> None:
         self.state = BrokerState(term=store.term)
-        self.early = Early()
-        self.speakers = Speakers(settings.semel_entities_max)
+        self.unsynced = UnsyncedWork()
+        self.latest_connections = LatestConnections(settings.semel_entities_max)
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -87,9 +87,9 @@ class CommitLoop:
         self._publish = publish
         self._is_awaited = is_awaited
         self._hears_speakers = settings.transaction_abort_on_disconnect
-        self._answers_early = settings.semel_durability != "flush"
+        self._defers_sync = settings.semel_durability != "flush"
         self._queue = FairQueue(settings.semel_tick_bytes_max)
-        self._telling = Telling()
+        self._replies = Replies()
         self._sleep: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._stopping = self._must_recall = False
@@ -113,24 +113,24 @@ class CommitLoop:
         older = [each.transactional_id for each in known if each is not None and each.term < term]
         for start in range(0, len(older), _PAGE):
             page = [AbortOpen(each, before_term=term) for each in older[start : start + _PAGE]]
-            await self._tick([Asked(page, _ignore)])
+            await self._tick([PendingCommands(page, _ignore)])
 
     def submit(self, commands: Sequence[Command], done: Done) -> None:
         """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
-        self._queue.put(Asked(commands, done))
+        self._queue.put(PendingCommands(commands, done))
         self._wake()
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do this behind the answers of the tick that answers now; if none does, as soon as possible."""
-        self._telling.soon(work)
+        self._replies.soon(work)
 
     async def flush(self) -> bool:
         """Make durable, and show to readers, all that was answered so far. False if there is no room."""
-        if not self.early:
+        if not self.unsynced:
             return True
         flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: Answers) -> None:
             if not flushed.done():
                 flushed.set_result(not isinstance(outcome, StoreFull))
 
@@ -144,7 +144,7 @@ class CommitLoop:
 
     def end_waits(self) -> None:
         """Tell those who wait for others, as joins do, to come back later. What was decided stays decided."""
-        self._telling.refuse((), StoreFull("the broker stops"))
+        self._replies.refuse((), StoreFull("the broker stops"))
 
     async def run(self) -> None:
         """Turn until stopped. Any exception is fatal to the process: see the module's rules."""
@@ -154,14 +154,14 @@ class CommitLoop:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep
                 while self._queue:
-                    asked, room_bytes = self._queue.take()
+                    pending, room_bytes = self._queue.take()
                     if room_bytes and (full := await self._is_full_for(room_bytes)) is not None:
-                        asked = without_room(asked, full)
-                    if asked:
-                        await self._tick(asked)
+                        pending = without_room(pending, full)
+                    if pending:
+                        await self._tick(pending)
                 if self._stopping:
-                    if self.early:
-                        await self._tick([Asked((), _ignore, is_flush=True)])
+                    if self.unsynced:
+                        await self._tick([PendingCommands((), _ignore, is_flush=True)])
                     return
         finally:
             self._stop_timer()
@@ -178,59 +178,59 @@ class CommitLoop:
             return full
         return None
 
-    async def _tick(self, asked: list[Asked]) -> None:
+    async def _tick(self, pending: list[PendingCommands]) -> None:
         try:
             if self._must_recall:
                 await self._recall()
-            await self._load(asked)
+            await self._load(pending)
         except StoreFull as full:
             # The ledger has no room for what was committed, so it cannot say what is true.
-            for each in asked:
+            for each in pending:
                 each.done(full)
             return
         started = time.perf_counter()
-        tick = self._decide(asked)
+        tick = self._decide(pending)
         decided = time.perf_counter()
         durable, batches = tick.durable, tick.batches
         batch_bytes = sum(map(len, batches))
-        must_flush = bool(self.early.facts) and any(each.is_flush for each in asked)
-        is_early = tick.is_early and not must_flush and self._may_stay_unflushed(durable, batch_bytes)
-        flushes = must_flush or (bool(durable) and not is_early)
+        must_flush = bool(self.unsynced.facts) and any(each.is_flush for each in pending)
+        defers_sync = tick.defers_sync and not must_flush and self._may_stay_unflushed(durable, batch_bytes)
+        flushes = must_flush or (bool(durable) and not defers_sync)
         try:
-            if is_early:
-                await self._store.commit(durable, batches, is_early=True)
+            if defers_sync:
+                await self._store.commit(durable, batches, defers_sync=True)
                 # The store may have flushed all the same.
-                is_early, flushes = self._store.has_early, not self._store.has_early
+                defers_sync, flushes = self._store.has_unsynced, not self._store.has_unsynced
             elif flushes:
                 await self._store.commit(durable, batches)
         except StoreFull as full:
-            await self._refuse(asked, tick, full)
+            await self._refuse(pending, tick, full)
             return
         committed = time.perf_counter()
-        if is_early:
-            self._keep_early(tick)
+        if defers_sync:
+            self._keep_unsynced(tick)
         elif flushes:
             self._publish_all(tick)
-        self._telling.tell(asked, tick.replies)
+        self._replies.tell(pending, tick.replies)
         if tick.watch is not None:
-            tick.watch.count(committed - each.begun for each in asked if each.begun)
-        if not self.early.facts:
+            tick.watch.count(committed - each.begun for each in pending if each.begun)
+        if not self.unsynced.facts:
             # What is unflushed is not in the ledger, and must not be loaded from there.
             self.state.evict(self._settings.semel_entities_max)
         self._metrics.observe_tick(
-            commands=sum(len(each.commands) for each in asked),
+            commands=sum(len(each.commands) for each in pending),
             facts=len(durable),
             batch_bytes=batch_bytes,
             decide_seconds=decided - started,
-            commit_seconds=committed - decided if is_early or flushes else 0.0,
+            commit_seconds=committed - decided if defers_sync or flushes else 0.0,
             flush_seconds=self._store.flush_seconds if flushes else 0.0,
         )
 
-    async def _load(self, asked: list[Asked]) -> None:
+    async def _load(self, pending: list[PendingCommands]) -> None:
         missing: dict[Key, None] = {}
         tables = self.state.tables
         has_more_keys = False
-        for each in asked:
+        for each in pending:
             has_more_keys |= each.has_more_keys
             for command in each.commands:
                 for key in command.keys():  # noqa: SIM118 - not a dictionary
@@ -240,7 +240,7 @@ class CommitLoop:
             await self._load_all(list(missing))
         if has_more_keys:
             more: dict[Key, None] = {}
-            for command in (command for each in asked if each.has_more_keys for command in each.commands):
+            for command in (command for each in pending if each.has_more_keys for command in each.commands):
                 if hasattr(command, "more_keys"):
                     more.update(dict.fromkeys(self.state.missing(command.more_keys(self.state))))
             if more:
@@ -250,13 +250,13 @@ class CommitLoop:
         for key, value in zip(keys, await self._store.ledger.load(keys), strict=True):
             self.state.put(key, value)
 
-    def _decide(self, asked: list[Asked]) -> Tick:
+    def _decide(self, pending: list[PendingCommands]) -> Tick:
         state = self.state
         now = self._clock.now()
         state.clock_lag_ms = self._clock.time_of_day() - now
         tick = Tick()
-        facts, batches, replies, is_early = tick.facts, tick.batches, tick.replies, True
-        for each in asked:
+        facts, batches, replies, defers_sync = tick.facts, tick.batches, tick.replies, True
+        for each in pending:
             decide: Callable[[Command, int], Decision] = state.decide
             if each.is_watched:
                 tick.watch = tick.watch or Watch(self._metrics.transactions, state)
@@ -265,14 +265,14 @@ class CommitLoop:
                 decision = decide(command, now)
                 for fact in decision.facts:
                     state.apply(fact)
-                if is_early and not decision.is_early:
-                    is_early = _DURABLE.isdisjoint(map(type, decision.facts))
+                if defers_sync and not decision.defers_sync:
+                    defers_sync = _DURABLE.isdisjoint(map(type, decision.facts))
                 facts.extend(decision.facts)
                 batches.extend(decision.batches)
                 replies.extend(decision.replies)
                 if decision.answer is PARKED:
                     # Only commands that carry a ticket are ever parked.
-                    self._telling.park(command.ticket, each)  # type: ignore[attr-defined]
+                    self._replies.park(command.ticket, each)  # type: ignore[attr-defined]
                 each.answers.append(decision.answer)
             if each.is_watched and tick.watch is not None:
                 tick.watch.end(each.commands)
@@ -281,16 +281,16 @@ class CommitLoop:
             tick.durable = newest_only(tick.durable)
         if len(tick.durable) > 1 and type(tick.durable[-1]) is GroupChanged:
             tick.durable = newest_groups_only(tick.durable)
-        tick.is_early = is_early and bool(tick.durable)
+        tick.defers_sync = defers_sync and bool(tick.durable)
         if self._hears_speakers and len(tick.durable) < len(facts):
-            self.speakers.learn(facts)
+            self.latest_connections.learn(facts)
         return tick
 
     # -- early work ------------------------------------------------------------------------------------------
 
     def _may_stay_unflushed(self, facts: Sequence[Fact], batch_bytes: int) -> bool:
         """Whether a tick of early work may be answered before it is flushed."""
-        if not self._answers_early or not self.early.has_room_for(facts, batch_bytes):
+        if not self._defers_sync or not self.unsynced.has_room_for(facts, batch_bytes):
             return False
         if self._is_awaited_now(facts):
             return False
@@ -302,10 +302,10 @@ class CommitLoop:
         """Whether a reader that looks past open transactions waits for one of these."""
         return self._is_awaited(fact.partition for fact in facts if type(fact) is BatchAppended)
 
-    def _keep_early(self, tick: Tick) -> None:
-        self._metrics.transactions.early_ticks += 1
+    def _keep_unsynced(self, tick: Tick) -> None:
+        self._metrics.transactions.unsynced_ticks += 1
         loop = asyncio.get_running_loop()
-        self.early.add(tick.durable, tick.batches, loop.time())
+        self.unsynced.add(tick.durable, tick.batches, loop.time())
         if self._is_awaited_now(tick.durable):
             # Somebody began to wait while this was written.
             self._ask_flush(_ignore)
@@ -315,10 +315,10 @@ class CommitLoop:
     def _flush_if_due(self) -> None:
         """One timer looks after many transactions: most are over long before it rings."""
         self._flush_timer = None
-        if not self.early:
+        if not self.unsynced:
             return
         loop = asyncio.get_running_loop()
-        left = self.early.since + FLUSH_AFTER_SECONDS - loop.time()
+        left = self.unsynced.since + FLUSH_AFTER_SECONDS - loop.time()
         if left <= 0:
             self._ask_flush(_ignore)
             # Again if there was no room.
@@ -326,7 +326,7 @@ class CommitLoop:
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
     def _ask_flush(self, done: Done) -> None:
-        self._queue.put(Asked((), done, is_flush=True))
+        self._queue.put(PendingCommands((), done, is_flush=True))
         self._wake()
 
     def _stop_timer(self) -> None:
@@ -339,26 +339,26 @@ class CommitLoop:
     def _publish_all(self, tick: Tick) -> None:
         """Show readers what this commit made durable, the early work before it first."""
         self._metrics.transactions.flushes += 1
-        if self.early.facts:
-            facts, batches = self.early.take()
+        if self.unsynced.facts:
+            facts, batches = self.unsynced.take()
             self._publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
         else:
             self._publish(self.state, tick.durable, tick.batches)
 
-    async def _refuse(self, asked: list[Asked], tick: Tick, full: StoreFull) -> None:
+    async def _refuse(self, pending: list[PendingCommands], tick: Tick, full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         if not tick.durable:
             # A flush found no room. No state is wrong, and the early work is still there.
-            self._telling.tell([each for each in asked if not each.is_flush], tick.replies)
-            for each in asked:
+            self._replies.tell([each for each in pending if not each.is_flush], tick.replies)
+            for each in pending:
                 if each.is_flush:
                     each.done(full)
             return
         before, self.state = self.state, BrokerState(term=self._store.term)
         # Who spoke last is true whatever became of it.
-        self.state.speakers.update(before.speakers)
-        self.state.offset_speakers.update(before.offset_speakers)
-        self._telling.refuse(asked, full)
+        self.state.latest_connections.update(before.latest_connections)
+        self.state.latest_offset_connections.update(before.latest_offset_connections)
+        self._replies.refuse(pending, full)
         self._must_recall = True
         with contextlib.suppress(StoreFull):
             await self._recall()
@@ -366,11 +366,11 @@ class CommitLoop:
     async def _recall(self) -> None:
         """Put into a new state what the ledger does not say when it is asked for something else."""
         await self.load_open_transactions()
-        await self._load_all(list(self.early.partitions))
-        for fact in self.early.facts:
+        await self._load_all(list(self.unsynced.partitions))
+        for fact in self.unsynced.facts:
             self.state.apply(fact)
         self._must_recall = False
 
 
-def _ignore(outcome: Outcome) -> None:
+def _ignore(outcome: Answers) -> None:
     """Nobody waits for it. What found no room is asked for again."""

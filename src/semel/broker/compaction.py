@@ -44,7 +44,7 @@ class Compaction:
         self._broker = broker
 
     async def compact(self) -> None:
-        """Look at every partition of every topic that is compacted. StoreFull if one found no room."""
+        """Check every partition of every compacted topic. StoreFull if one found no room."""
         full: StoreFull | None = None
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
@@ -190,7 +190,7 @@ class Compaction:
             key, offset, before=end, bytes_max=STEP_BYTES, batches_max=STEP_BATCHES
         )
         try:
-            data = await store.chunks.read([row.place for row in rows])
+            data = await store.chunks.read([row.location for row in rows])
         except (LookupError, OSError) as error:
             log.warning("compaction of %s stops at offset %d: %s", key, offset, error)
             return []

@@ -60,7 +60,7 @@ class Damage:
             )
         whole = count_whole(batches, pieces)
         if whole < len(batches):
-            pieces = _cut(pieces, sum(batch.place.length for batch in batches[:whole]))
+            pieces = _cut(pieces, sum(batch.location.length for batch in batches[:whole]))
         return Readable(batches[:whole], pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
 
     async def found(self, key: PartitionKey, batch: StoredBatch, reason: str) -> None:
@@ -81,8 +81,8 @@ class Damage:
             topic.name if topic is not None else key.topic_id.hex(),
             key.index,
             reason,
-            batch.place.chunk_id,
-            batch.place.position,
+            batch.location.chunk_id,
+            batch.location.position,
         )
 
 

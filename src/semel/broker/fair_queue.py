@@ -12,7 +12,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import Final
 
-from semel.broker.asked import Asked
+from semel.broker.pending_commands import PendingCommands
 
 ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
 """The number of the connection whose request is being worked on."""
@@ -29,26 +29,26 @@ class FairQueue:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: dict[int, deque[Asked]] = {}
+        self._waiting: dict[int, deque[PendingCommands]] = {}
         self._askers: deque[int] = deque()
         """Those who have something in the queue, in the order in which they are served."""
 
     def __bool__(self) -> bool:
         return bool(self._askers)
 
-    def put(self, asked: Asked) -> None:
+    def put(self, pending: PendingCommands) -> None:
         """Add a request to those of its client."""
         asker = ASKER.get()
         waiting = self._waiting.get(asker)
         if waiting is None:
-            self._waiting[asker] = deque((asked,))
+            self._waiting[asker] = deque((pending,))
             self._askers.append(asker)
         else:
-            waiting.append(asked)
+            waiting.append(pending)
 
-    def take(self) -> tuple[list[Asked], int]:
+    def take(self) -> tuple[list[PendingCommands], int]:
         """Requests for one tick (one at least) and the bytes that they need room for."""
-        taken: list[Asked] = []
+        taken: list[PendingCommands] = []
         bytes_taken = commands = 0
         askers = self._askers
         while askers:
@@ -56,10 +56,10 @@ class FairQueue:
             size = waiting[0].room_bytes
             if taken and (bytes_taken + size > self._bytes_max or commands >= COMMANDS_MAX):
                 break
-            asked = waiting.popleft()
-            taken.append(asked)
+            pending = waiting.popleft()
+            taken.append(pending)
             bytes_taken += size
-            commands += len(asked.commands)
+            commands += len(pending.commands)
             if waiting:
                 askers.rotate(-1)
             else:

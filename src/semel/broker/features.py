@@ -14,7 +14,7 @@ The APIs are not here: those that have a handler are served, in the versions of 
 from typing import Final, NamedTuple
 
 from semel.core.types import Cluster
-from semel.wire.messages.semel import GROUP_COMMIT
+from semel.wire.messages.semel import COMMIT_TRANSACTIONS
 
 TRANSACTION_VERSION: Final = "transaction.version"
 SNAPSHOT: Final = "semel.snapshot"
@@ -40,8 +40,8 @@ FEATURES: Final = (
     # Ours. 1: the ends that one ListOffsets asks for are those after one and the same commit.
     # 2: ListOffsets also tells how often a partition was compacted, and holds compaction.
     Feature(SNAPSHOT, 1, 2, finalized=2),
-    # Ours. 1: GroupCommit and BeginAttempt, which are API keys from 20000 on.
-    Feature(GROUP_COMMIT, 1, 1, finalized=1),
+    # Ours. 1: CommitTransactions and BeginAttempt, which are API keys from 20000 on.
+    Feature(COMMIT_TRANSACTIONS, 1, 1, finalized=1),
 )
 
 

@@ -158,12 +158,12 @@ class Housekeeping:
         while True:
             released = await store.ledger.leftovers(limit=SWEEP_ROWS)
             # After the look: what it saw is on the disk, so no start looks for these bytes again.
-            await store.synchronise()
+            await store.checkpoint()
             await store.chunks.release(released)
             swept = await store.ledger.sweep(limit=SWEEP_ROWS)
             # What was left behind since the look may be swept before what was looked at.
             if missed := sorted(set(swept) - set(released)):
-                await store.synchronise()
+                await store.checkpoint()
                 await store.chunks.release(missed)
             if not swept:
                 break

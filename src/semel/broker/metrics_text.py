@@ -114,7 +114,11 @@ def _transaction_families(metrics: TransactionMetrics) -> Iterable[Metric]:
             "Batches that are not in the transaction they claim to be in.",
             metrics.verification_failures,
         ),
-        ("semel_early_ticks", "Ticks that were answered before they were flushed.", metrics.early_ticks),
+        (
+            "semel_unsynced_ticks",
+            "Ticks that were answered before they were flushed.",
+            metrics.unsynced_ticks,
+        ),
         ("semel_flushes", "Commits that flushed, with all early work before them.", metrics.flushes),
     ):
         yield CounterMetricFamily(name, documentation, value=total)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
-from semel.broker.views import Isolation, Views, last_fetchable_offset
+from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
 from semel.core.types import ErrorCode, Partition, PartitionKey
 from semel.store.interface import Store, StoredBatch
 from semel.wire.errors import ProtocolError
@@ -50,7 +50,7 @@ NOTHING: Final = ListedOffset(ErrorCode.NONE)
 class OffsetSearch:
     """Finds offsets in what is committed."""
 
-    def __init__(self, store: Store, views: Views) -> None:
+    def __init__(self, store: Store, views: PublishedPartitions) -> None:
         self._store = store
         self._views = views
 
@@ -114,21 +114,21 @@ class OffsetSearch:
         self, key: PartitionKey, partition: Partition, batch: StoredBatch, timestamp: int
     ) -> ListedOffset | None:
         try:
-            (data,) = await self._store.chunks.read([batch.place])
+            (data,) = await self._store.chunks.read([batch.location])
         except (LookupError, OSError) as error:
             log.warning("the batch at offset %d of %s cannot be read: %s", batch.base_offset, key, error)
             return None
         newest = self._views.get(key) or partition
         # A batch that compaction has replaced since will do: who reads from there gets the next there is.
-        if newest.log_start_offset > batch.last_offset or read_header(data).length != batch.place.length:
+        if newest.log_start_offset > batch.last_offset or read_header(data).length != batch.location.length:
             return None
         start = newest.log_start_offset
-        early = ListedOffset(ErrorCode.NONE, batch.max_timestamp, max(batch.base_offset, start))
+        unsynced = ListedOffset(ErrorCode.NONE, batch.max_timestamp, max(batch.base_offset, start))
         stamp(data, 0, batch.base_offset, 0)
         try:
             record = await asyncio.to_thread(first_at_or_after, data, timestamp, from_offset=start)
         except ProtocolError:
-            return early
+            return unsynced
         if record is None:
-            return early
+            return unsynced
         return ListedOffset(ErrorCode.NONE, record.timestamp, record.offset)

@@ -28,11 +28,11 @@ from typing import Final, NamedTuple
 
 from semel.broker.batch_bytes import Piece, count_whole, read_batches, stamp_all, together
 from semel.broker.damage import Damage
-from semel.broker.looks import FetchRange, Look, Looks
+from semel.broker.fetch_planner import FetchPlan, FetchPlanner, FetchRange
 from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
+from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
 from semel.broker.tail import Tail
-from semel.broker.views import Isolation, Views, last_fetchable_offset
 from semel.broker.waiting import Waiting, gained
 from semel.config import Settings
 from semel.core.facts import BatchAppended, StagedCommitted
@@ -68,9 +68,9 @@ class Reads:
         self._store = store
         self._settings = settings
         self._metrics = metrics
-        self._views = Views(store.ledger, settings.semel_entities_max)
+        self._views = PublishedPartitions(store.ledger, settings.semel_entities_max)
         self._tail = Tail()
-        self._looks = Looks(store.ledger, self._views, self._tail)
+        self._planner = FetchPlanner(store.ledger, self._views, self._tail)
         self._waiting = Waiting(settings.semel_fetch_waiting_partitions_max)
         self._damage = damage or Damage(store, metrics)
         self._is_ending = False
@@ -191,48 +191,48 @@ class Reads:
         min_bytes = min(min_bytes, max_bytes)
         may_flush = has_room = True
         while True:
-            looks = await self._looks.look(ranges, max_bytes)
-            if may_flush and self._is_short(looks):
+            plans = await self._planner.plan(ranges, max_bytes)
+            if may_flush and self._is_short(plans):
                 has_room = await self._flush()
                 may_flush = False
                 continue
-            missing = min_bytes - sum(look.size_bytes for look in looks)
+            missing = min_bytes - sum(plan.size_bytes for plan in plans)
             seconds_left = 0.0 if self._is_ending else deadline - clock()
             if (
                 missing <= 0
                 or seconds_left <= 0
-                or not self._waiting.has_room_for(len(looks))
-                or not looks
-                or any(look.must_answer for look in looks)
+                or not self._waiting.has_room_for(len(plans))
+                or not plans
+                or any(plan.must_answer for plan in plans)
             ):
-                results = await self._read(looks)
-                self._follow(looks)
+                results = await self._read(plans)
+                self._follow(plans)
                 return results
             # What was published since the look is counted here, what is published later wakes.
-            missing -= self._gained_since(looks)
+            missing -= self._gained_since(plans)
             may_flush = True
-            if missing > 0 and not (has_room and self._is_short(looks)):
-                self._follow(looks)
-                interests = {look.wanted.partition: look.wanted.isolation for look in looks}
+            if missing > 0 and not (has_room and self._is_short(plans)):
+                self._follow(plans)
+                interests = {plan.wanted.partition: plan.wanted.isolation for plan in plans}
                 # A fetch that waits holds no batches.
-                looks = []
+                plans = []
                 await self._wait(interests, missing, seconds_left)
 
-    def _gained_since(self, looks: Sequence[Look]) -> int:
+    def _gained_since(self, plans: Sequence[FetchPlan]) -> int:
         total = 0
-        for look in looks:
-            after = self._views.get(look.wanted.partition)
+        for plan in plans:
+            after = self._views.get(plan.wanted.partition)
             if after is not None:
-                total += gained(look.partition, after, look.wanted.isolation)
+                total += gained(plan.partition, after, plan.wanted.isolation)
         return total
 
-    def _is_short(self, looks: Sequence[Look]) -> bool:
+    def _is_short(self, plans: Sequence[FetchPlan]) -> bool:
         """Whether somebody has come to the end of what is published, and there is more."""
-        for look in looks if self._unflushed else ():
-            if look.wanted.partition in self._unflushed:
-                if look.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+        for plan in plans if self._unflushed else ():
+            if plan.wanted.partition in self._unflushed:
+                if plan.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     return True
-                if look.wanted.isolation is Isolation.READ_UNCOMMITTED and not look.must_answer:
+                if plan.wanted.isolation is Isolation.READ_UNCOMMITTED and not plan.must_answer:
                     return True
         return False
 
@@ -245,33 +245,33 @@ class Reads:
         finally:
             self._metrics.parked_fetches -= 1
 
-    def _follow(self, looks: Sequence[Look]) -> None:
+    def _follow(self, plans: Sequence[FetchPlan]) -> None:
         """Have the tail keep what comes next in the partitions that are read to their end."""
-        for look in looks:
-            if look.must_answer:
+        for plan in plans:
+            if plan.must_answer:
                 continue
-            key = look.wanted.partition
+            key = plan.wanted.partition
             newest = self._views.get(key)
             if newest is not None:
                 self._tail.follow(key, newest.high_watermark)
 
-    async def _read(self, looks: Sequence[Look]) -> list[FetchResult]:
+    async def _read(self, plans: Sequence[FetchPlan]) -> list[FetchResult]:
         """Read what was found, all in one go, and check that it was not given back meanwhile."""
         pieces: Sequence[Sequence[Piece] | None]
         try:
-            pieces = await read_batches(self._store.chunks, [look.batches for look in looks])
+            pieces = await read_batches(self._store.chunks, [plan.batches for plan in plans])
         except (LookupError, OSError):
             # Which one is gone or cannot be read is found out partition by partition.
-            pieces = [None] * len(looks)
+            pieces = [None] * len(plans)
         results: list[FetchResult] = []
-        for look, mine in zip(looks, pieces, strict=True):
-            result = None if look.batches or look.is_gone else await self._result(look)
-            results.append(await self._settle(look, mine) if result is None else result)
+        for plan, mine in zip(plans, pieces, strict=True):
+            result = None if plan.batches or plan.is_gone else await self._result(plan)
+            results.append(await self._settle(plan, mine) if result is None else result)
         return results
 
-    async def _settle(self, look: Look, pieces: Sequence[Piece] | None) -> FetchResult:
+    async def _settle(self, plan: FetchPlan, pieces: Sequence[Piece] | None) -> FetchResult:
         """The result of a look that was read, or of another look if this one was overtaken."""
-        wanted = look.wanted
+        wanted = plan.wanted
         looks_left = LOOKS_MAX
         while looks_left:
             newest = await self.partition(wanted.partition)
@@ -279,65 +279,65 @@ class Reads:
                 return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if newest.log_start_offset > wanted.offset:
                 return FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if look.error:
-                return FetchResult(look.error)
-            is_overtaken = not _is_as_it_was(look.partition, newest)
-            is_whole = pieces is not None and self._is_whole(look.batches, pieces)
-            if pieces is not None and is_whole and not (is_overtaken or look.is_gone):
-                result = await self._served(look, pieces)
+            if plan.error:
+                return FetchResult(plan.error)
+            is_overtaken = not _is_as_it_was(plan.partition, newest)
+            is_whole = pieces is not None and self._is_whole(plan.batches, pieces)
+            if pieces is not None and is_whole and not (is_overtaken or plan.is_gone):
+                result = await self._served(plan, pieces)
                 if result is not None:
                     return result
                 is_overtaken = True
             # Compaction may overtake a reader time and again. That says nothing of the bytes.
             looks_left -= not is_overtaken
-            at_least_one = look.size_bytes > look.limit_bytes
-            look = await self._looks.in_ledger(wanted, newest, look.limit_bytes, at_least_one=at_least_one)
+            at_least_one = plan.size_bytes > plan.limit_bytes
+            plan = await self._planner.in_ledger(wanted, newest, plan.limit_bytes, at_least_one=at_least_one)
             try:
-                (pieces,) = await read_batches(self._store.chunks, [look.batches])
+                (pieces,) = await read_batches(self._store.chunks, [plan.batches])
             except (LookupError, OSError):
                 pieces = None
-        return await self._good_part(look)
+        return await self._good_part(plan)
 
-    async def _good_part(self, look: Look) -> FetchResult:
+    async def _good_part(self, plan: FetchPlan) -> FetchResult:
         """What can be served of a look with a damaged batch: all before it; an error if it is the first."""
-        readable = await self._damage.readable(look.batches)
-        wanted = look.wanted
-        if len(readable.batches) < len(look.batches):
-            bad = look.batches[len(readable.batches)]
+        readable = await self._damage.readable(plan.batches)
+        wanted = plan.wanted
+        if len(readable.batches) < len(plan.batches):
+            bad = plan.batches[len(readable.batches)]
             await self._damage.found(wanted.partition, bad, readable.reason)
         if readable.batches:
-            look.batches = readable.batches
-            look.end_offset = readable.batches[-1].last_offset + 1
+            plan.batches = readable.batches
+            plan.end_offset = readable.batches[-1].last_offset + 1
             newest = await self.partition(wanted.partition)
-            if newest is not None and _is_as_it_was(look.partition, newest):
-                result = await self._served(look, readable.pieces)
+            if newest is not None and _is_as_it_was(plan.partition, newest):
+                result = await self._served(plan, readable.pieces)
                 if result is not None:
                     return result
-        elif not look.batches:
+        elif not plan.batches:
             log.error("there are no batches at offset %d of %s", wanted.offset, wanted.partition)
-        return FetchResult(readable.error if look.batches else ErrorCode.KAFKA_STORAGE_ERROR)
+        return FetchResult(readable.error if plan.batches else ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _is_whole(self, batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> bool:
         return count_whole(batches, pieces, checks_crc=self._settings.semel_fetch_check_crcs) == len(batches)
 
-    async def _served(self, look: Look, pieces: Sequence[Piece]) -> FetchResult | None:
+    async def _served(self, plan: FetchPlan, pieces: Sequence[Piece]) -> FetchResult | None:
         """Batches that are whole, ready to be sent; None if they were overtaken by compaction."""
-        stamp_all(look.batches, pieces)
-        look.buffers = [together(pieces)]
-        return await self._result(look)
+        stamp_all(plan.batches, pieces)
+        plan.buffers = [together(pieces)]
+        return await self._result(plan)
 
-    async def _result(self, look: Look) -> FetchResult | None:
+    async def _result(self, plan: FetchPlan) -> FetchResult | None:
         """What is told of a look; None if it was overtaken by compaction."""
-        partition = look.partition
-        if look.error or partition is None:
-            return FetchResult(look.error)
-        wanted = look.wanted
+        partition = plan.partition
+        if plan.error or partition is None:
+            return FetchResult(plan.error)
+        wanted = plan.wanted
         aborted: Sequence[tuple[int, int]] | None = None
         if wanted.isolation is Isolation.READ_COMMITTED:
             aborted = ()
-            if look.end_offset > wanted.offset and wanted.offset <= partition.last_aborted_offset:
+            if plan.end_offset > wanted.offset and wanted.offset <= partition.last_aborted_offset:
                 # The ledger may know of more that ended since; those began behind what was found.
-                aborted = await self._store.ledger.aborted(wanted.partition, wanted.offset, look.end_offset)
+                aborted = await self._store.ledger.aborted(wanted.partition, wanted.offset, plan.end_offset)
                 newest = await self.partition(wanted.partition)
                 if newest is None:
                     return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -350,7 +350,7 @@ class Reads:
             partition.high_watermark,
             partition.last_stable_offset,
             partition.log_start_offset,
-            look.buffers,
+            plan.buffers,
             aborted,
         )
 

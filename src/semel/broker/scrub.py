@@ -62,7 +62,7 @@ class Scrub:
                 return
             await self._step(key, batches)
             offset = batches[-1].last_offset + 1
-            size = sum(batch.place.length for batch in batches)
+            size = sum(batch.location.length for batch in batches)
             self._broker.metrics.scrubbed_bytes += size
             await asyncio.sleep(size / self._rate)
 

@@ -10,14 +10,14 @@ from semel.core.types import Buffer, Fact, Ticket
 class Tick:
     """What one turn came to."""
 
-    __slots__ = ("batches", "durable", "facts", "is_early", "replies", "watch")
+    __slots__ = ("batches", "defers_sync", "durable", "facts", "replies", "watch")
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
         self.durable: list[Fact] = []
         self.batches: list[Buffer] = []
         self.replies: list[tuple[Ticket, Any]] = []
-        self.is_early = False
+        self.defers_sync = False
         """Whether there are durable facts, and all are of work inside open transactions."""
         self.watch: Watch | None = None
 

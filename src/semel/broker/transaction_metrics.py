@@ -13,8 +13,8 @@ from semel.broker.histogram import SECONDS, Histogram
 from semel.core.facts import TransactionChanged
 from semel.core.partition import Append
 from semel.core.state import BrokerState
+from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import NO_CONNECTION, AbortOpen, EndTransaction, InitProducer
-from semel.core.transactions.runs import GroupCommit
 from semel.core.types import Command, Decision, ErrorCode, Fact, TransactionState
 
 CLIENT: Final = "client"
@@ -47,7 +47,7 @@ class TransactionMetrics:
         self.end_seconds = Histogram(SECONDS)
         self.verification_seconds = Histogram(SECONDS)
         self.verification_failures = 0
-        self.early_ticks = 0
+        self.unsynced_ticks = 0
         self.flushes = 0
 
 
@@ -74,11 +74,11 @@ class Watch:
             if (
                 not decision.facts
                 and decision.answer.error in NOT_A_MEMBER
-                and command.membership is not None
+                and command.transaction_context is not None
             ):
                 self._metrics.verification_failures += 1
             return decision
-        if isinstance(command, GroupCommit):
+        if isinstance(command, CommitTransactions):
             return self._see_all(command, state.decide(command, now))
         was_open = getattr(command, "transactional_id", None) in state.ongoing
         decision = state.decide(command, now)
@@ -88,10 +88,10 @@ class Watch:
 
     def end(self, commands: Sequence[Command]) -> None:
         """All its commands are decided. If it writes, all its batches were held against their transaction."""
-        if isinstance(commands[0], Append) and commands[0].membership is not None:
+        if isinstance(commands[0], Append) and commands[0].transaction_context is not None:
             self._metrics.verification_seconds.observe(time.perf_counter() - self._begun)
 
-    def _see_all(self, command: GroupCommit, decision: Decision) -> Decision:
+    def _see_all(self, command: CommitTransactions, decision: Decision) -> Decision:
         """Several are ended by one command, all of them committed, unless they were before."""
         if decision.facts:
             open_now = self._state.ongoing

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from semel.broker.views import Isolation
+from semel.broker.published_partitions import Isolation
 from semel.core.types import Partition, PartitionKey
 
 ENOUGH: Final = 1 << 62

@@ -24,7 +24,7 @@ Directory = Annotated[
 def check_storage(directory: Directory, as_json: Json = False) -> None:
     """Read everything in a data directory and compare its checksums. Changes nothing.
 
-    Says whether ledger, journal and chunks belong together, and names every batch that is damaged by topic,
+    Says whether ledger, wal and chunks belong together, and names every batch that is damaged by topic,
     partition and offsets. A broker that runs does the same slowly in the background (the scrub).
 
     Try:  semel check-storage ./log
@@ -94,7 +94,7 @@ def repair(
 
     plan = repairing.plan(directory)
     if not plan.problems and not salvage:
-        show("Nothing is wrong: ledger, journal and chunks belong together.")
+        show("Nothing is wrong: ledger, wal and chunks belong together.")
         return
     _tell(plan)
     if not apply:

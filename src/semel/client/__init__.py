@@ -25,7 +25,7 @@ Where to read on: `connection` for one socket, `security` and `sasl`, `cluster` 
 """
 
 from semel.client.admin import Admin
-from semel.client.batches import Delivered, Delivery, Identity
+from semel.client.batches import Delivered, Delivery
 from semel.client.cluster import Client
 from semel.client.cluster_info import ClusterInfo, Node, PartitionInfo, TopicInfo
 from semel.client.commit_order import CommitOrderConsumer
@@ -67,6 +67,7 @@ from semel.client.transactions_admin import (
     TransactionListing,
 )
 from semel.wire.compression import Codec
+from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Header
 
 __all__ = [
@@ -99,7 +100,6 @@ __all__ = [
     "GroupListing",
     "GroupMetadata",
     "Header",
-    "Identity",
     "Isolation",
     "KafkaError",
     "MemberInfo",
@@ -115,6 +115,7 @@ __all__ = [
     "ProducerDescription",
     "ProducerFailed",
     "ProducerFenced",
+    "ProducerIdAndEpoch",
     "ProtocolError",
     "RequestTimedOut",
     "ResourceType",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from semel.client.offsets import Partition
 from semel.wire.columns import Packed, seal_packed
 from semel.wire.compression import Codec
+from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Header, Record, encode_batch
 
 if TYPE_CHECKING:
@@ -27,13 +28,6 @@ Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | No
 
 SEQUENCES = 1 << 31
 RECORD_OVERHEAD_BYTES = 24  # lengths and deltas of a record, about
-
-
-class Identity(NamedTuple):
-    """As whom batches are written; the broker checks the sequence numbers of each identity."""
-
-    producer_id: int = -1
-    epoch: int = -1
 
 
 class Delivered(NamedTuple):
@@ -110,7 +104,7 @@ class Batch:
         self.size_bytes = 0
         self.opened_at = time.monotonic()
         self.data: bytes | None = None
-        self.identity = Identity()
+        self.identity = ProducerIdAndEpoch()
         self.deadline = 0.0
         self.error: Exception | None = None
 
@@ -145,7 +139,7 @@ class Outgoing:
         self._batch_bytes = batch_bytes
         self._queue: deque[Batch] = deque()
         self._open: Batch | None = None
-        self._identity = Identity()
+        self._identity = ProducerIdAndEpoch()
         self._next_sequence = 0
 
     @property
@@ -183,7 +177,9 @@ class Outgoing:
             self._queue.append(self._open)
             self._open = None
 
-    def head(self, identity: Identity, *, codec: Codec, timeout_s: float, transactional: bool) -> Batch:
+    def head(
+        self, identity: ProducerIdAndEpoch, *, codec: Codec, timeout_s: float, transactional: bool
+    ) -> Batch:
         """The batch to be sent next, encoded. It keeps the identity under which it was encoded first."""
         batch = self._queue[0]
         if batch.data is None:

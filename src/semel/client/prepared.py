@@ -15,7 +15,6 @@ takes it over by two-phase commit (KIP-939), and ends whatever is open. Both may
 from dataclasses import dataclass
 from typing import Self
 
-from semel.client.batches import Identity
 from semel.client.cluster import Client
 from semel.client.errors import (
     ClientError,
@@ -28,6 +27,7 @@ from semel.client.errors import (
     is_retriable,
 )
 from semel.client.transaction_coordinator import Coordinator, transaction_version
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 TIMEOUT_S = 60.0
 ANY_TIMEOUT_MS = 60_000  # two-phase commit has none, and the request still carries one
@@ -81,7 +81,7 @@ def end_transaction(
     coordinator = Coordinator(client, transactional_id, timeout_s)
     chosen = transaction_version(client) if version is None else version
     try:
-        coordinator.end(Identity(producer_id, epoch), chosen, commit=commit)
+        coordinator.end(ProducerIdAndEpoch(producer_id, epoch), chosen, commit=commit)
     except (KafkaError, ClientError) as error:
         raise _explained(error, PreparedTransaction(transactional_id, producer_id, epoch), commit) from error
 
@@ -100,7 +100,7 @@ def complete_transaction(
     taken = coordinator.init(ANY_TIMEOUT_MS, two_phase=True, keep_prepared=True)
     if taken.prepared is None:
         return False
-    found = PreparedTransaction(transactional_id, *taken.prepared)
+    found = PreparedTransaction(transactional_id, taken.prepared.producer_id, taken.prepared.epoch)
     if wanted is not None and found != wanted:
         raise TransactionError(
             ErrorCode.INVALID_TXN_STATE,

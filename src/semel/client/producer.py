@@ -24,7 +24,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from semel.client.batches import Batch, Delivery, Headers, Identity, Outgoing, record_of, size_of
+from semel.client.batches import Batch, Delivery, Headers, Outgoing, record_of, size_of
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.connection import Connection, Pending
 from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError, check, is_retriable
@@ -43,6 +43,7 @@ from semel.wire.messages import (
     TopicProduceData,
 )
 from semel.wire.partitioner import partition_for
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 ALL = -1
 PACKED_BYTES = 1 << 20  # that wait, before an answer is waited for
@@ -77,12 +78,12 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
-        self._identity: Identity | None = None if idempotent else Identity()
+        self._identity: ProducerIdAndEpoch | None = None if idempotent else ProducerIdAndEpoch()
         self._transactional_id: str | None = None
         self._outgoing: dict[Partition, Outgoing] = {}
         self._sticky: dict[str, int] = {}
         self._buffered_bytes = 0
-        self._under_way: Round | None = None
+        self._in_flight: Round | None = None
         self._failure: Exception | None = None
         self._is_closed = False
 
@@ -140,7 +141,7 @@ class Producer:
         delivery = Delivery(self, topic, partition, packed.max_timestamp)
         self._queue((topic, partition)).add_packed(packed, delivery)
         self._buffered_bytes += len(packed.payload)
-        if self._under_way is None or self._buffered_bytes - self._under_way.size_bytes >= PACKED_BYTES:
+        if self._in_flight is None or self._buffered_bytes - self._in_flight.size_bytes >= PACKED_BYTES:
             self._go_on()
         return delivery
 
@@ -246,7 +247,7 @@ class Producer:
 
     def _finish_last(self) -> bool:
         """Wait for what `send_packed` has sent; whether nothing of it has to be sent again."""
-        last, self._under_way = self._under_way, None
+        last, self._in_flight = self._in_flight, None
         return last is None or self._finish(last)
 
     def _go_on(self) -> None:
@@ -254,9 +255,9 @@ class Producer:
         if not self._finish_last():
             self._drain(everything=False)
         if ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
-            self._under_way = self._begin(ready)
+            self._in_flight = self._begin(ready)
 
-    def _identify(self, ready: Sequence[Outgoing]) -> Identity | None:
+    def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
         if self._identity is None:
             try:
                 self._identity = self._init_producer_id()
@@ -267,13 +268,13 @@ class Producer:
                 self._failure = self._failure or error
         return self._identity
 
-    def _init_producer_id(self) -> Identity:
+    def _init_producer_id(self) -> ProducerIdAndEpoch:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         for attempt in Attempts(self._client.patience_s):
             try:
                 response: InitProducerIdResponse = self._client.send(request)
                 check(response.error_code, "no producer id was given out")
-                return Identity(response.producer_id, response.producer_epoch)
+                return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
             except (KafkaError, ClientError) as error:
                 attempt.failed(error)
         raise AssertionError("attempts end by an error")

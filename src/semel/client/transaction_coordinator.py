@@ -13,7 +13,6 @@ wrong. What an error means for the transaction is decided in `transactional_prod
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from semel.client.batches import Identity
 from semel.client.cluster import GROUP, TRANSACTION, Client
 from semel.client.errors import UnsupportedRequest, check
 from semel.client.group_offsets import CommittedOffset, GroupMetadata
@@ -34,8 +33,9 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from semel.wire.producer_id import ProducerIdAndEpoch
 
-NOBODY_YET = Identity()
+NOBODY_YET = ProducerIdAndEpoch()
 
 FEATURE = "transaction.version"
 TWO_PHASE_VERSION = 6  # of InitProducerId
@@ -51,8 +51,8 @@ FIRST_OFFSETS = 5
 class Taken(NamedTuple):
     """The pair to go on with, and that of a prepared transaction that was taken over with the id."""
 
-    identity: Identity
-    prepared: Identity | None
+    identity: ProducerIdAndEpoch
+    prepared: ProducerIdAndEpoch | None
 
 
 def transaction_version(client: Client) -> int:
@@ -78,7 +78,7 @@ class Coordinator:
     def init(
         self,
         timeout_ms: int,
-        identity: Identity = NOBODY_YET,
+        identity: ProducerIdAndEpoch = NOBODY_YET,
         *,
         two_phase: bool = False,
         keep_prepared: bool = False,
@@ -108,9 +108,9 @@ class Coordinator:
             within_s=self._timeout_s,
         )
         check(response.error_code, f"the transactional id {self.transactional_id!r} was not given")
-        ongoing = Identity(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
+        ongoing = ProducerIdAndEpoch(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
         return Taken(
-            Identity(response.producer_id, response.producer_epoch),
+            ProducerIdAndEpoch(response.producer_id, response.producer_epoch),
             ongoing if ongoing != NOBODY_YET else None,
         )
 
@@ -118,7 +118,7 @@ class Coordinator:
         """Whether the id can be taken on the condition that nobody else has."""
         return self._client.serves(InitProducerIdRequest.api_key, RECOVERY_VERSION)
 
-    def add_partitions(self, identity: Identity, partitions: Collection[Partition]) -> None:
+    def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Collection[Partition]) -> None:
         """Version 1: the transaction will write to these partitions."""
         topics: dict[str, AddPartitionsToTxnTopic] = {}
         for name, partition in partitions:
@@ -143,7 +143,7 @@ class Coordinator:
                 where = f"{answer.name}/{each.partition_index}"
                 check(each.partition_error_code, f"{where} was not added to the transaction")
 
-    def add_group(self, identity: Identity, group_id: str) -> None:
+    def add_group(self, identity: ProducerIdAndEpoch, group_id: str) -> None:
         """Version 1: the transaction will commit offsets of this group."""
         request = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
@@ -162,7 +162,7 @@ class Coordinator:
 
     def commit_offsets(
         self,
-        identity: Identity,
+        identity: ProducerIdAndEpoch,
         version: int,
         group: GroupMetadata,
         offsets: Mapping[Partition, int | CommittedOffset],
@@ -191,7 +191,7 @@ class Coordinator:
                 where = f"{answer.name}/{each.partition_index}"
                 check(each.error_code, f"the offset of group {group.group_id!r} on {where} was not taken")
 
-    def end(self, identity: Identity, version: int, *, commit: bool) -> Identity:
+    def end(self, identity: ProducerIdAndEpoch, version: int, *, commit: bool) -> ProducerIdAndEpoch:
         """Commit or abort. The pair to go on with, which in version 1 is the same."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -210,7 +210,7 @@ class Coordinator:
         )
         what = "committed" if commit else "aborted"
         check(response.error_code, f"the transaction of {self.transactional_id!r} was not {what}")
-        given = Identity(response.producer_id, response.producer_epoch)
+        given = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         return given if given.producer_id >= 0 else identity
 
     def _doubt(self) -> None:

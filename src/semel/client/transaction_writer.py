@@ -7,7 +7,7 @@ refused takes the whole transaction with it, so nothing more is sent.
 
 from collections.abc import Sequence
 
-from semel.client.batches import Delivery, Identity, Outgoing
+from semel.client.batches import Delivery, Outgoing
 from semel.client.cluster import Client
 from semel.client.connection import Connection
 from semel.client.errors import ClientError, KafkaError, UnsupportedRequest
@@ -16,6 +16,7 @@ from semel.client.producer import Producer
 from semel.client.rounds import Round
 from semel.client.transaction_coordinator import FIRST_PRODUCE, NOBODY_YET, Coordinator
 from semel.wire.compression import Codec
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 
 class TransactionWriter(Producer):
@@ -52,7 +53,7 @@ class TransactionWriter(Producer):
         """What went wrong first in this transaction."""
         return self._failure
 
-    def start(self, identity: Identity, version: int) -> None:
+    def start(self, identity: ProducerIdAndEpoch, version: int) -> None:
         """Another transaction begins, by this generation of the protocol."""
         self._given, self._transaction_version = identity, version
         self._added.clear()
@@ -84,7 +85,7 @@ class TransactionWriter(Producer):
         self.drop(self._failure)
         return True
 
-    def _identify(self, ready: Sequence[Outgoing]) -> Identity | None:
+    def _identify(self, ready: Sequence[Outgoing]) -> ProducerIdAndEpoch | None:
         self._identity = self._given
         fresh = [queue.partition for queue in ready if queue.partition not in self._added]
         if self._transaction_version >= 2 or not fresh:

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn, Self
 
-from semel.client.batches import Delivery, Headers, Identity
+from semel.client.batches import Delivery, Headers
 from semel.client.cluster import Client
 from semel.client.errors import (
     ClientError,
@@ -44,6 +44,7 @@ from semel.client.transaction_state import State
 from semel.client.transaction_writer import TransactionWriter
 from semel.wire.columns import Packed
 from semel.wire.compression import Codec
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 
 class TransactionalProducer:
@@ -103,7 +104,7 @@ class TransactionalProducer:
             self.close()
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ProducerIdAndEpoch:
         """The pair under which the producer writes now: producer id and epoch."""
         return self._identity
 
@@ -142,7 +143,11 @@ class TransactionalProducer:
             self._timeout_ms, two_phase=self._two_phase, keep_prepared=keep_prepared
         )
         self._version = self._found_version()
-        return None if found is None else PreparedTransaction(self.transactional_id, *found)
+        return (
+            None
+            if found is None
+            else PreparedTransaction(self.transactional_id, found.producer_id, found.epoch)
+        )
 
     def close(self) -> None:
         """Abort what is open, unless it is prepared, and take no more. May be called again."""
@@ -255,7 +260,7 @@ class TransactionalProducer:
             self._state = State.READY
             return None
         self._state = State.PREPARED
-        return PreparedTransaction(self.transactional_id, *self._identity)
+        return PreparedTransaction(self.transactional_id, self._identity.producer_id, self._identity.epoch)
 
     def commit(self) -> None:
         """Make everything count. May be called again after `OutcomeUnknown`, until it is known."""

@@ -1,7 +1,7 @@
 """Plain data that never changes: what keys, values, commands, answers and facts are made of.
 
 A broker makes some thirty of these for every batch that it takes. A structure of msgspec is made in a quarter
-of the time that a named tuple takes, read in less than half, and packed for the journal in C (ADR 0032).
+of the time that a named tuple takes, read in less than half, and packed for the WAL in C (ADR 0032).
 
 Two are equal if they are of one class and hold the same. They refer to nothing that could refer back to them,
 so the garbage collector need not look at them.

@@ -215,7 +215,7 @@ class SessionChanged(_Fact):
     session: Any
 
 
-class SpeakerChanged(_Fact):
+class LatestConnectionChanged(_Fact):
     """The newest connection that spoke for a transactional id. A restart ends all connections."""
 
     transactional_id: str

@@ -39,7 +39,6 @@ from semel.core.producer_state import (
     is_of_open_transaction,
 )
 from semel.core.transactions.joining import join_by_writing
-from semel.core.transactions.model import Pair
 from semel.core.types import (
     Buffer,
     Cluster,
@@ -56,13 +55,14 @@ from semel.core.types import (
     Staged,
     TransactionKey,
 )
+from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import BatchHeader
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 
-class Membership(Data):
+class TransactionContext(Data):
     """The transaction that a batch belongs to, and how it came to."""
 
     transactional_id: str
@@ -84,7 +84,7 @@ class Append(Data):
     records: Buffer
     log_append_time: int = -1
     """The broker's stamp on topics that want it, else -1."""
-    membership: Membership | None = None
+    transaction_context: TransactionContext | None = None
     """Given for a transactional batch, and only for one."""
     is_journal: bool = False
     """Whether the topic has journal visibility: a transaction's batches are staged until it commits."""
@@ -96,9 +96,9 @@ class Append(Data):
         if producer_id < 0:
             return (partition,)
         producer = ProducerKey(partition.topic_id, partition.index, producer_id)
-        if self.membership is None:
+        if self.transaction_context is None:
             return (partition, producer)
-        return (partition, producer, TransactionKey(self.membership.transactional_id))
+        return (partition, producer, TransactionKey(self.transaction_context.transactional_id))
 
 
 class Appended(Data):
@@ -164,7 +164,7 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     arrived = state.time_of_day(now)
     if header.producer_id < 0:
         return _appended(key, partition, command, arrived, (), opens_transaction=False)
-    if command.membership is not None:
+    if command.transaction_context is not None:
         return _append_in_transaction(state, partition, command, now)
 
     producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
@@ -202,26 +202,26 @@ def _recognise(
 
 
 def _append_in_transaction(state: "BrokerState", partition: Partition, command: Append, now: int) -> Decision:
-    key, header, membership = command.partition, command.header, command.membership
-    assert membership is not None
-    transaction = state.transactions[TransactionKey(membership.transactional_id)]
+    key, header, transaction_context = command.partition, command.header, command.transaction_context
+    assert transaction_context is not None
+    transaction = state.transactions[TransactionKey(transaction_context.transactional_id)]
     error, joined = join_by_writing(
         state,
         transaction,
-        Pair(header.producer_id, header.producer_epoch),
+        ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
         now,
-        must_be_in=membership.version == 1 and membership.must_be_added,
+        must_be_in=transaction_context.version == 1 and transaction_context.must_be_added,
         partition=key,
-        also=membership.also,
-        version=membership.version,
-        block_max_ms=membership.block_max_ms,
+        also=transaction_context.also,
+        version=transaction_context.version,
+        block_max_ms=transaction_context.block_max_ms,
     )
     if error is not ErrorCode.NONE:
         return Decision(Appended(error))
     assert joined is not None
     producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
     producer = state.producers[producer_key] or BLANK
-    must_start_at_zero = membership.version >= 2 and not producer.has_open_transaction
+    must_start_at_zero = transaction_context.version >= 2 and not producer.has_open_transaction
     known = _recognise(producer, partition, header, must_start_at_zero=must_start_at_zero)
     if known is not None:
         if known.error is ErrorCode.NONE and not is_of_open_transaction(producer, header):
@@ -229,17 +229,21 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
             return Decision(Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
         return Decision(known)
     also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
-    is_early = not joined.is_two_phase
+    defers_sync = not joined.is_two_phase
     arrived = state.time_of_day(now)
     if command.is_journal:
-        return _staged(key, partition, command, producer_key, producer, also, arrived, is_early=is_early)
+        return _staged(
+            key, partition, command, producer_key, producer, also, arrived, defers_sync=defers_sync
+        )
     opens = producer.transaction_first_offset < 0
     first_offset = partition.high_watermark if opens else producer.transaction_first_offset
     advanced = advance(
         producer, _stamped(command), partition.high_watermark, arrived, transaction_first_offset=first_offset
     )
     facts = (ProducerAdvanced(producer_key, advanced), *also)
-    return _appended(key, partition, command, arrived, facts, opens_transaction=opens, is_early=is_early)
+    return _appended(
+        key, partition, command, arrived, facts, opens_transaction=opens, defers_sync=defers_sync
+    )
 
 
 def _staged(
@@ -251,7 +255,7 @@ def _staged(
     also: tuple[Fact, ...],
     arrived: int,
     *,
-    is_early: bool,
+    defers_sync: bool,
 ) -> Decision:
     header = command.header
     latest = _latest(command, arrived)
@@ -270,7 +274,7 @@ def _staged(
         *also,
     )
     answer = Appended(ErrorCode.NONE, -1, command.log_append_time, partition.log_start_offset)
-    return Decision(answer, facts, (command.records,), (), is_early)
+    return Decision(answer, facts, (command.records,), (), defers_sync)
 
 
 def _stamped(command: Append) -> BatchHeader:
@@ -297,7 +301,7 @@ def _appended(
     also: tuple[Fact, ...],
     *,
     opens_transaction: bool,
-    is_early: bool = False,
+    defers_sync: bool = False,
 ) -> Decision:
     header = command.header
     base = partition.high_watermark
@@ -310,11 +314,11 @@ def _appended(
         max(partition.peak_timestamp, latest),
         header.length,
         header.producer_id,
-        command.membership is not None,
+        command.transaction_context is not None,
         opens_transaction,
     )
     answer = Appended(ErrorCode.NONE, base, command.log_append_time, partition.log_start_offset)
-    return Decision(answer, (fact, *also), (command.records,), (), is_early)
+    return Decision(answer, (fact, *also), (command.records,), (), defers_sync)
 
 
 def _delete_records(state: "BrokerState", command: DeleteRecords, now: int) -> Decision:

@@ -71,8 +71,8 @@ class BrokerState:
         # The deadline of every open transaction (-1: none).
         self.ongoing: dict[str, int] = {}
         # The newest connection that spoke for a transactional id, see SpeakerChanged.
-        self.speakers: dict[str, int] = {}
-        self.offset_speakers: dict[str, int] = {}
+        self.latest_connections: dict[str, int] = {}
+        self.latest_offset_connections: dict[str, int] = {}
         self.tables: Final[dict[type, dict[Any, Any]]] = {
             TopicKey: self.topics,
             PartitionKey: self.partitions,
@@ -132,13 +132,13 @@ class BrokerState:
             for key in list(islice(oldest, excess + eighth)):
                 del table[key]
                 forgotten += 1
-        for speakers in (self.speakers, self.offset_speakers):
-            excess = len(speakers) - max(entities_max, len(self.ongoing))
+        for latest_connections in (self.latest_connections, self.latest_offset_connections):
+            excess = len(latest_connections) - max(entities_max, len(self.ongoing))
             if excess > 0:
                 # While a transaction is open, a late request of the one before must be known as late.
-                silent = (each for each in speakers if each not in self.ongoing)
+                silent = (each for each in latest_connections if each not in self.ongoing)
                 for transactional_id in list(islice(silent, excess + entities_max // 8)):
-                    del speakers[transactional_id]
+                    del latest_connections[transactional_id]
         return forgotten
 
 

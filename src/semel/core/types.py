@@ -321,7 +321,7 @@ class Decision(Data):
     that a ``BatchesReplaced`` rewrote."""
     replies: tuple[tuple[Ticket, Any], ...] = ()
     """Answers for requests that were parked earlier."""
-    is_early: bool = False
+    defers_sync: bool = False
     """Work inside an open transaction: may be answered when the operating system has it, before it is
     flushed. The end of the transaction flushes all of it; if the system dies before, the transaction is
     fenced (the term rule)."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.handlers import (
+    commit_transactions,
     configs,
     features,
     fetch,
@@ -16,7 +17,6 @@ from semel.handlers import (
     metadata,
     offsets,
     produce,
-    runs,
     topics,
     transaction_admin,
     transaction_offsets,
@@ -41,7 +41,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     **transaction_offsets.HANDLERS,
     **transaction_admin.HANDLERS,
     **features.HANDLERS,
-    **runs.HANDLERS,
+    **commit_transactions.HANDLERS,
 }
 
 SUBMITS: Final[dict[int, Submit]] = {PRODUCE: produce.submit, **transactions.SUBMITS}

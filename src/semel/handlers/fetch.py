@@ -14,7 +14,7 @@ from semel.broker.reads import FetchRange, FetchResult, Isolation
 from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import Buffer, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.fetch_sessions import FetchSessions, SessionPartition, TopicReference, Turn
+from semel.handlers.fetch_sessions import FetchSessions, SessionFetch, SessionPartition, TopicReference
 from semel.handlers.list_offsets import (
     NO_EPOCH,
     check_leader_epoch,
@@ -158,7 +158,7 @@ def _records(buffers: Sequence[Buffer]) -> Buffer:
     return b"".join(buffers)
 
 
-def _by_topic(turn: Turn, answers: Sequence[PartitionData]) -> list[FetchableTopicResponse]:
+def _by_topic(turn: SessionFetch, answers: Sequence[PartitionData]) -> list[FetchableTopicResponse]:
     """The answers in the shape of the message; of an incremental session only those with something new."""
     topics: dict[TopicReference, FetchableTopicResponse] = {}
     for partition, data in zip(turn.partitions, answers, strict=True):

@@ -83,7 +83,7 @@ class FetchSession:
             self.partitions[reference] = partition
 
 
-class Turn(NamedTuple):
+class SessionFetch(NamedTuple):
     """What one request is about."""
 
     error: ErrorCode
@@ -109,7 +109,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, *, by_id: bool, now: int) -> Turn:
+    def begin(self, request: FetchRequest, *, by_id: bool, now: int) -> SessionFetch:
         """Find out which partitions a request is about, and move its session on."""
         if request.session_epoch in (BEGIN_EPOCH, NO_SESSION_EPOCH):
             self._remove(request.session_id)
@@ -117,17 +117,17 @@ class FetchSessions:
             session = None
             if request.session_epoch == BEGIN_EPOCH:
                 session = self._create(by_id, partitions, now)
-            return Turn(ErrorCode.NONE, list(partitions.values()), session)
+            return SessionFetch(ErrorCode.NONE, list(partitions.values()), session)
         session = self._sessions.get(request.session_id)
         if session is None:
-            return Turn(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+            return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
         if session.epoch != request.session_epoch:
-            return Turn(ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+            return SessionFetch(ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
         if session.by_id != by_id:
-            return Turn(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, [])
+            return SessionFetch(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, [])
         return self._go_on(session, request, now)
 
-    def _go_on(self, session: FetchSession, request: FetchRequest, now: int) -> Turn:
+    def _go_on(self, session: FetchSession, request: FetchRequest, now: int) -> SessionFetch:
         known = session.partitions
         self._partitions -= len(known)
         for each in _asked(request, session.by_id):
@@ -140,14 +140,14 @@ class FetchSessions:
         self._partitions += len(known)
         if self._partitions > self._partitions_max:
             self._remove(session.session_id)
-            return Turn(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+            return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
         if not known:
             self._remove(session.session_id)
-            return Turn(ErrorCode.NONE, [])
+            return SessionFetch(ErrorCode.NONE, [])
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
         session.used_ms = now
         self._sessions.move_to_end(session.session_id)
-        return Turn(ErrorCode.NONE, list(known.values()), session, is_incremental=True)
+        return SessionFetch(ErrorCode.NONE, list(known.values()), session, is_incremental=True)
 
     def _create(
         self, by_id: bool, partitions: dict[PartitionReference, SessionPartition], now: int

@@ -11,9 +11,9 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.commit_loop import Outcome
+from semel.broker.commit_loop import Answers
 from semel.broker.topic_limits import TopicLimits
-from semel.core.partition import Append, Appended, Membership
+from semel.core.partition import Append, Appended, TransactionContext
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.handlers.submitting import Done
@@ -165,9 +165,11 @@ class _Produce:
         self._refused.clear()
         self._unstamped.clear()
         for data, of_topic in zip(self._request.topic_data, limits, strict=True):
-            membership = None if of_topic is None else self._membership(of_topic)
+            transaction_context = None if of_topic is None else self._membership(of_topic)
             for part in data.partition_data:
-                self._refused.append(self._prepare(of_topic, part.index, part.records, membership, now))
+                self._refused.append(
+                    self._prepare(of_topic, part.index, part.records, transaction_context, now)
+                )
 
     def _submit(self) -> None:
         nothing = self._refuses_all()
@@ -193,12 +195,12 @@ class _Produce:
     def _join_together(self) -> None:
         """The first batch brings the partitions of all into the transaction, which then grows only once."""
         first = self._commands[0]
-        memberships = [each.membership for each in self._commands]
-        if first.membership is None or first.membership.version == 1:
+        memberships = [each.transaction_context for each in self._commands]
+        if first.transaction_context is None or first.transaction_context.version == 1:
             return
         if all(each is not None and each.block_max_ms < 0 for each in memberships):
             also = tuple(each.partition for each in self._commands[1:])
-            self._commands[0] = first.but(membership=first.membership.but(also=also))
+            self._commands[0] = first.but(transaction_context=first.transaction_context.but(also=also))
 
     def _refuses_all(self) -> Refusal | None:
         """Why nothing of the request is taken, although one batch alone may be at fault."""
@@ -208,7 +210,7 @@ class _Produce:
         producers = {
             (each.header.producer_id, each.header.producer_epoch)
             for each in self._commands
-            if each.membership is not None
+            if each.transaction_context is not None
         }
         return SEVERAL_PRODUCERS if len(producers) > 1 else None
 
@@ -221,7 +223,7 @@ class _Produce:
         limits: TopicLimits | None,
         index: int,
         records: Buffer | None,
-        membership: Membership | None,
+        transaction_context: TransactionContext | None,
         now: int,
     ) -> Refusal | None:
         if limits is None:
@@ -236,11 +238,11 @@ class _Produce:
             return Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
         if not header.is_transactional:
             return self._fit(limits, index, header, records, None, now)
-        if membership is None:
+        if transaction_context is None:
             return UNAUTHORIZED
         if header.producer_id < 0:
             return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a transaction without a producer id")
-        return self._fit(limits, index, header, records, membership, now)
+        return self._fit(limits, index, header, records, transaction_context, now)
 
     def _fit(
         self,
@@ -248,7 +250,7 @@ class _Produce:
         index: int,
         header: BatchHeader,
         records: Buffer,
-        membership: Membership | None,
+        transaction_context: TransactionContext | None,
         now: int,
     ) -> Refusal | None:
         """Hold the batch against the topic's configs; what fits waits for the commit."""
@@ -276,7 +278,7 @@ class _Produce:
         if limits.log_append_time:
             self._unstamped.append(len(self._commands))
         self._commands.append(
-            Append(limits.partitions[index], header, records, -1, membership, limits.is_journal)
+            Append(limits.partitions[index], header, records, -1, transaction_context, limits.is_journal)
         )
         return None
 
@@ -298,18 +300,18 @@ class _Produce:
                 raise _TakesLong from None
             raise
 
-    def _membership(self, limits: TopicLimits) -> Membership | None:
+    def _membership(self, limits: TopicLimits) -> TransactionContext | None:
         """The transaction that the request's transactional batches belong to."""
         if self._request.transactional_id is None:
             return None
-        return Membership(
+        return TransactionContext(
             self._request.transactional_id,
             2 if self._context.version >= SECOND_GENERATION else 1,
             self._broker.settings.transaction_partition_verification_enable,
             limits.block_max_ms,
         )
 
-    def _decided(self, outcome: Outcome) -> None:
+    def _decided(self, outcome: Answers) -> None:
         """The commit has happened, or there was no room for it."""
         answers = iter([FULL] * len(self._commands) if isinstance(outcome, StoreFull) else outcome)
         refusals = iter(self._refused)

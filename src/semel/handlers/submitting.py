@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from semel.broker.broker import Broker
-from semel.broker.commit_loop import Outcome
+from semel.broker.commit_loop import Answers
 from semel.core.types import Command
 from semel.handlers.context import RequestContext
 
@@ -21,10 +21,10 @@ Submit: TypeAlias = Callable[[Broker, Any, RequestContext, Done], Coroutine[Any,
 """Submits at once and returns None, or returns what has to be awaited before it is submitted."""
 
 
-def ask(broker: Broker, commands: Sequence[Command], tell: Callable[[Outcome], Any], done: Done) -> None:
+def ask(broker: Broker, commands: Sequence[Command], tell: Callable[[Answers], Any], done: Done) -> None:
     """Have the commands decided in one tick; ``tell`` makes a response of the answers or of ``StoreFull``."""
 
-    def decided(outcome: Outcome) -> None:
+    def decided(outcome: Answers) -> None:
         try:
             answer = tell(outcome)
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.commit_loop import Outcome
+from semel.broker.commit_loop import Answers
 from semel.core.names import is_usable
 from semel.core.partition import AllocateProducerId
 from semel.core.transactions.commands import (
@@ -233,7 +233,7 @@ def _add(
     adding = [_find(broker, each, found, context) for each in asked]
     commands = [_add_command(each, context) for each in adding if _may_add(each)]
 
-    def tell(outcome: Outcome) -> AddPartitionsToTxnResponse:
+    def tell(outcome: Answers) -> AddPartitionsToTxnResponse:
         answers = [FULL] * len(commands) if isinstance(outcome, StoreFull) else outcome
         results = _results(adding, iter(answers), context)
         if context.version < BETWEEN_BROKERS:
@@ -334,7 +334,7 @@ def _submit_offsets(
         connection=context.connection_id,
     )
 
-    def tell(outcome: Outcome) -> AddOffsetsToTxnResponse:
+    def tell(outcome: Answers) -> AddOffsetsToTxnResponse:
         error = FULL if isinstance(outcome, StoreFull) else outcome[0]
         if error is SUPERSEDED:
             close_superseded(request.transactional_id)
@@ -371,7 +371,7 @@ def _submit_end(broker: Broker, request: EndTxnRequest, context: RequestContext,
         connection=context.connection_id,
     )
 
-    def tell(outcome: Outcome) -> EndTxnResponse:
+    def tell(outcome: Answers) -> EndTxnResponse:
         given = ProducerGiven(FULL) if isinstance(outcome, StoreFull) else outcome[0]
         if given is SUPERSEDED:
             close_superseded(request.transactional_id)

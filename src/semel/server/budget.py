@@ -51,7 +51,7 @@ def decoded_bytes(frame_bytes: int, elements_max: int) -> int:
 class RequestBudget:
     """Bytes of requests that arrived and are not answered, over all connections."""
 
-    __slots__ = ("_chosen", "_half", "_held", "_is_chosen_reading", "_limit", "_paused", "under_way", "used")
+    __slots__ = ("_chosen", "_half", "_held", "_is_chosen_reading", "_limit", "_paused", "in_flight", "used")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -62,7 +62,7 @@ class RequestBudget:
         self._chosen: Paused | None = None
         self._is_chosen_reading = False
         self.used = 0
-        self.under_way = 0
+        self.in_flight = 0
         """Requests that were begun and not answered."""
 
     @property
@@ -95,7 +95,7 @@ class RequestBudget:
         The next has its turn when the bytes come back. Only Produce is waited for: it is what is large, and
         it ends by itself, while a Fetch may be parked for as long as its client likes.
         """
-        self.under_way += 1
+        self.in_flight += 1
         if connection is self._chosen:
             self._is_chosen_reading = False
             if not is_produce:
@@ -104,7 +104,7 @@ class RequestBudget:
 
     def end(self, connection: Paused, size: int) -> None:
         """A request is no longer under way."""
-        self.under_way -= 1
+        self.in_flight -= 1
         if connection is self._chosen and not self._is_chosen_reading:
             self._chosen = None
         self.release(connection, size)

@@ -1,8 +1,8 @@
 """One client: bytes in, requests in order, responses in order, bytes out.
 
-How it works. `data_received` cuts frames and puts them in `_waiting`; `_advance` begins those that may
-begin; whoever finishes a request calls `UnderWay.done`; `_turn` runs once behind all that one tick of the
-commit loop answered, sends it with one write, and lets the next requests begin.
+How it works. `data_received` cuts frames and queues them in `_waiting`. `_advance` starts the requests that
+may start. A finished request calls `InFlightRequest.done`. `_turn` runs once after each tick of the commit
+loop, sends all its answers with one write, and lets the next requests start.
 
 Order. Responses leave in the order of their requests. Produce requests are begun as they arrive, many at
 a time, in order: the commit loop decides them in that order, and one flush serves all of them. Any other
@@ -11,11 +11,10 @@ for it. That is what Kafka's muted channel gives, and clients rely on it: who se
 ListOffsets must see the new end, and an EndTxn must not overtake the batches of its transaction. A parked
 Fetch therefore holds up its own connection, never another.
 
-Limits. A client that does not read its responses gets no further request begun (`pause_writing`); a
-client with requests waiting to begin is not read from; budgets over all connections are in `budget`,
-timeouts in `check`, long requests in `handling`. A client that sends what is not the protocol is told
-nothing: what it asked before is answered, then the connection is closed (`_doom`). Nothing that one client
-does reaches another.
+Limits. No further request starts for a client that does not read its responses (`pause_writing`), and a
+client with waiting requests is not read from. Budgets over all connections are in `budget`, timeouts in
+`check`, long requests in `handling`. After bytes that are not the protocol, earlier requests are answered and
+the connection is closed (`_doom`).
 
 When a client is gone its requests are not: what was submitted is decided and stays true, only the answer
 is dropped, and what it sent before it said goodbye is begun. Handlers that wait (a parked Fetch) are
@@ -33,17 +32,17 @@ from semel.handlers.context import RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
 from semel.server.dispatch import PRODUCE, Opened
 from semel.server.handling import LONG_FRAME_BYTES, handle
+from semel.server.in_flight import InFlightRequest
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
 from semel.server.sockets import address_of, keep_alive
-from semel.server.under_way import UnderWay
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser, encode_response
 from semel.wire.schema import Buffer, Request
 
 if TYPE_CHECKING:
-    from semel.server.edge import Edge
+    from semel.server.server_context import ServerContext
 
 FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
 
@@ -51,19 +50,21 @@ FRAME_COST: Final = 4 + FRAME_OVERHEAD_BYTES
 class Connection(asyncio.Protocol):
     """One client of one listener."""
 
-    def __init__(self, edge: "Edge", listener: str) -> None:
-        self._edge = edge
+    def __init__(self, server: "ServerContext", listener: str) -> None:
+        self._server = server
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._requests_max = edge.settings.semel_requests_in_flight_max
+        self._requests_max = server.settings.semel_requests_in_flight_max
         self._parser = FrameParser(
-            edge.settings.socket_request_max_bytes, edge.settings.semel_request_max_bytes, (PRODUCE,)
+            server.settings.socket_request_max_bytes,
+            server.settings.semel_request_max_bytes,
+            (PRODUCE,),
         )
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._context = RequestContext(-1, None, "", listener, 0)
         self._waiting: deque[memoryview] = deque()
-        self._under_way: deque[UnderWay] = deque()
+        self._in_flight: deque[InFlightRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._out: list[Buffer] = []
         self._received = 0
@@ -83,7 +84,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transports have the methods of asyncio's, but are not of their class.
         transport = self._transport = cast(asyncio.Transport, transport)
         host = address_of(transport)
-        connection_id, refused = self._edge.admit(self, host)
+        connection_id, refused = self._server.admit(self, host)
         self._context = RequestContext(-1, None, host, self._listener, connection_id)
         if refused:
             self._close("refused", refused)
@@ -103,12 +104,12 @@ class Connection(asyncio.Protocol):
             return
         size = len(data)
         self._received += size
-        self._edge.metrics.bytes_in += size
+        self._server.metrics.bytes_in += size
         self._active_at = time.monotonic()
         if frames or was_between_frames:
             self._receive_pace.restart(self._received, self._active_at)
         size += FRAME_OVERHEAD_BYTES * len(frames)
-        if not self._edge.requests.charge(self, size):
+        if not self._server.requests.charge(self, size):
             self._is_over_budget = True
         if frames:
             self._waiting.extend(frames)
@@ -141,22 +142,22 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Gone, for whatever reason. What was submitted goes on and gives its bytes back when it is done."""
         self._is_lost = self._is_doomed = True
-        edge = self._edge
-        edge.dismiss(self, self._context.client_host)
-        edge.responses.change(-self._unsent)
+        server = self._server
+        server.dismiss(self, self._context.client_host)
+        server.responses.change(-self._unsent)
         self._unsent = 0
-        if self._task is not None and self._under_way[0].api_key not in edge.dispatch.submits:
+        if self._task is not None and self._in_flight[0].api_key not in server.dispatch.submits:
             self._task.cancel()
-        still_held = sum(each.size for each in self._under_way)
-        edge.requests.forget(self)
-        edge.responses.forget(self)
-        edge.requests.release(self, edge.requests.held(self) - still_held)
+        still_held = sum(each.size for each in self._in_flight)
+        server.requests.forget(self)
+        server.responses.forget(self)
+        server.requests.release(self, server.requests.held(self) - still_held)
         self._waiting.clear()
         self._out.clear()
 
     def _is_held(self) -> bool:
         """Whether something else than Produce is under way: nothing is begun before it is answered."""
-        return bool(self._under_way) and self._under_way[0].api_key != PRODUCE
+        return bool(self._in_flight) and self._in_flight[0].api_key != PRODUCE
 
     def _advance(self) -> None:
         """Begin what may begin."""
@@ -167,116 +168,118 @@ class Connection(asyncio.Protocol):
         while waiting and not self._is_doomed and self._task is None:
             frame = waiting[0]
             if len(frame) >= 2 and frame[0] == 0 and frame[1] == PRODUCE:
-                if len(self._under_way) >= self._requests_max or self._is_held():
+                if len(self._in_flight) >= self._requests_max or self._is_held():
                     break
-            elif self._under_way:
+            elif self._in_flight:
                 break
-            elif self._edge.responses.exceeded:
-                self._edge.responses.wait(self)
+            elif self._server.responses.exceeded:
+                self._server.responses.wait(self)
                 break
             waiting.popleft()
             self._begin(frame)
 
     def _begin(self, frame: memoryview) -> None:
-        edge = self._edge
+        server = self._server
         try:
-            opened = edge.dispatch.open(frame)
+            opened = server.dispatch.open(frame)
             may_be_long = len(frame) > LONG_FRAME_BYTES and opened.api_key != PRODUCE
-            message = None if may_be_long else opened.decode(frame, edge.settings.semel_request_elements_max)
+            message = (
+                None if may_be_long else opened.decode(frame, server.settings.semel_request_elements_max)
+            )
         except ProtocolError as error:
             self._doom("malformed request", error)
             return
         context = self._context
         if context.version != opened.version or context.client_id != opened.client_id:
             context = self._context = context._replace(version=opened.version, client_id=opened.client_id)
-        under_way = UnderWay(
+        in_flight = InFlightRequest(
             self, opened.api_key, opened.response_version, opened.correlation_id, len(frame) + FRAME_COST
         )
-        self._under_way.append(under_way)
+        self._in_flight.append(in_flight)
         ASKER.set(context.connection_id)
-        edge.requests.begin(self, is_produce=opened.api_key == PRODUCE)
+        server.requests.begin(self, is_produce=opened.api_key == PRODUCE)
         if message is None:
-            self._task = self._loop.create_task(self._handle(opened, frame, context, under_way))
+            self._task = self._loop.create_task(self._handle(opened, frame, context, in_flight))
             return
         if opened.api_key != PRODUCE:
-            self._decoded(under_way)
-        submit = edge.dispatch.submits.get(opened.api_key)
+            self._decoded(in_flight)
+        submit = server.dispatch.submits.get(opened.api_key)
         if submit is None:
-            self._task = self._loop.create_task(self._handle(opened, message, context, under_way))
+            self._task = self._loop.create_task(self._handle(opened, message, context, in_flight))
             return
         try:
-            first = submit(edge.broker, message, context, under_way.done)
+            first = submit(server.broker, message, context, in_flight.done)
             if first is not None:
-                self._task = self._loop.create_task(self._look_up(first, under_way))
+                self._task = self._loop.create_task(self._look_up(first, in_flight))
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
-            if not under_way.is_done:
-                under_way.done(error)
+            if not in_flight.is_done:
+                in_flight.done(error)
 
-    def _decoded(self, under_way: UnderWay) -> None:
+    def _decoded(self, in_flight: InFlightRequest) -> None:
         """The bytes of a frame are not needed any more: charge what was read from them instead."""
-        before = under_way.size
-        under_way.size = self._edge.decoded_bytes(under_way.api_key, before - FRAME_COST)
-        if under_way.size <= before:
-            self._edge.requests.release(self, before - under_way.size)
-        elif not self._edge.requests.charge(self, under_way.size - before):
+        before = in_flight.size
+        in_flight.size = self._server.decoded_bytes(in_flight.api_key, before - FRAME_COST)
+        if in_flight.size <= before:
+            self._server.requests.release(self, before - in_flight.size)
+        elif not self._server.requests.charge(self, in_flight.size - before):
             self._is_over_budget = True
 
-    async def _look_up(self, first: Coroutine[Any, Any, None], under_way: UnderWay) -> None:
+    async def _look_up(self, first: Coroutine[Any, Any, None], in_flight: InFlightRequest) -> None:
         """A request that has to look something up; nothing behind it may overtake it."""
         try:
             await first
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
-            under_way.done(error)
+            in_flight.done(error)
         finally:
             self._task = None
             self._schedule_turn()
 
     async def _handle(
-        self, opened: Opened, asked: Request | memoryview, context: RequestContext, under_way: UnderWay
+        self, opened: Opened, asked: Request | memoryview, context: RequestContext, in_flight: InFlightRequest
     ) -> None:
         outcome: Any = None
         try:
-            outcome = await handle(self._edge, opened, asked, context, lambda: self._decoded(under_way))
+            outcome = await handle(self._server, opened, asked, context, lambda: self._decoded(in_flight))
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
             outcome = error
         finally:  # also when it is cancelled: the bytes must be given back
             self._task = None
-            under_way.done(outcome)
+            in_flight.done(outcome)
 
     def answered(self) -> None:
         """A request was finished. It is answered when it is the oldest."""
-        queue = self._under_way
+        queue = self._in_flight
         while queue and queue[0].is_done:
             self._answer(queue.popleft())
         self._schedule_turn()
 
-    def _answer(self, under_way: UnderWay) -> None:
-        edge = self._edge
-        edge.requests.end(self, under_way.size)
-        outcome = under_way.outcome
+    def _answer(self, in_flight: InFlightRequest) -> None:
+        server = self._server
+        server.requests.end(self, in_flight.size)
+        outcome = in_flight.outcome
         if isinstance(outcome, StoreBroken):
-            edge.broker.fatal(outcome)
+            server.broker.fatal(outcome)
         if self._is_lost:
             return
-        counters = edge.metrics.apis[under_way.api_key]
+        counters = server.metrics.apis[in_flight.api_key]
         if isinstance(outcome, BaseException):
             counters.errors += 1
-            self._doom_for(outcome, under_way)
+            self._doom_for(outcome, in_flight)
             return
         counters.requests += 1
-        counters.seconds.observe(time.monotonic() - under_way.started)
+        counters.seconds.observe(time.monotonic() - in_flight.started)
         if outcome is None:
             return
         try:
-            self._out += encode_response(outcome, under_way.version, under_way.correlation_id)
+            self._out += encode_response(outcome, in_flight.version, in_flight.correlation_id)
         except Exception as error:  # noqa: BLE001  a response that cannot be encoded is a mistake of ours
             counters.errors += 1
-            self._doom_for(error, under_way)
+            self._doom_for(error, in_flight)
 
     def _schedule_turn(self) -> None:
         if not self._is_turn_due and not self._is_lost:
             self._is_turn_due = True
-            self._edge.broker.soon(self._turn)
+            self._server.broker.soon(self._turn)
 
     def _turn(self) -> None:
         """Once behind a tick, or per turn of the event loop: send what was answered, then go on."""
@@ -297,7 +300,7 @@ class Connection(asyncio.Protocol):
     def _send(self, outgoing: Outgoing) -> None:
         parts, self._out = self._out, []
         was_blocked = outgoing.is_blocked
-        self._edge.metrics.bytes_out += outgoing.send(parts)
+        self._server.metrics.bytes_out += outgoing.send(parts)
         self._active_at = time.monotonic()
         if outgoing.is_blocked:
             if not was_blocked:
@@ -307,7 +310,7 @@ class Connection(asyncio.Protocol):
     def _measure_unsent(self) -> int:
         """Charge what the kernel did not take."""
         unsent = 0 if self._outgoing is None or self._is_lost else self._outgoing.unsent()
-        self._edge.responses.change(unsent - self._unsent)
+        self._server.responses.change(unsent - self._unsent)
         self._unsent = unsent
         return unsent
 
@@ -338,14 +341,14 @@ class Connection(asyncio.Protocol):
 
     # Ending.
 
-    def _doom_for(self, error: BaseException, under_way: UnderWay) -> None:
-        self._doom(*self._edge.blamed(under_way.api_key, under_way.version, error))
+    def _doom_for(self, error: BaseException, in_flight: InFlightRequest) -> None:
+        self._doom(*self._server.blamed(in_flight.api_key, in_flight.version, error))
 
     def _doom(self, reason: str, error: object) -> None:
         """Begin nothing more; close when what was begun is answered."""
         if self._is_doomed:
             return
-        self._edge.closing(self._context, reason, error)
+        self._server.closing(self._context, reason, error)
         self.finish()
 
     def finish(self) -> None:
@@ -357,13 +360,13 @@ class Connection(asyncio.Protocol):
 
     def _close_when_answered(self) -> None:
         is_sent = not self._out and (self._outgoing is None or not self._outgoing.is_blocked)
-        if is_sent and not self._under_way and self._transport is not None:
+        if is_sent and not self._in_flight and self._transport is not None:
             self._transport.close()
 
     def _close(self, reason: str, error: object) -> None:
         """Close now, and drop what was not sent."""
         self._is_doomed = True
-        self._edge.closing(self._context, reason, error)
+        self._server.closing(self._context, reason, error)
         self.abort()
 
     def abort(self) -> None:
@@ -374,24 +377,24 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Close a client that has been silent, or slow, for too long. Called about once a second."""
-        edge = self._edge
-        patience = edge.settings.semel_write_timeout_ms / 1000
+        server = self._server
+        patience = server.settings.semel_write_timeout_ms / 1000
         outgoing = self._outgoing
         if outgoing is not None and outgoing.is_blocked and self._measure_unsent():
-            is_waited_for = edge.responses.is_waited_for
+            is_waited_for = server.responses.is_waited_for
             stalled = self._send_pace.stalled_seconds(
                 outgoing.taken, now, patience, is_waited_for=is_waited_for
             )
             if stalled:
                 self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
-        elif self._under_way or self._waiting or self._is_doomed or not self._is_reading:
+        elif self._in_flight or self._waiting or self._is_doomed or not self._is_reading:
             return
         elif self._parser.buffered:
-            is_waited_for = edge.requests.is_waited_for
+            is_waited_for = server.requests.is_waited_for
             stalled = self._receive_pace.stalled_seconds(
                 self._received, now, patience, is_waited_for=is_waited_for
             )
             if stalled:
                 self._close("slow sender", f"a frame has not ended for {stalled:.1f} s")
-        elif now - self._active_at > edge.settings.connections_max_idle_ms / 1000:
+        elif now - self._active_at > server.settings.connections_max_idle_ms / 1000:
             self._close("idle", f"silent for {now - self._active_at:.1f} s")

@@ -22,7 +22,7 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
 
-Outcome: TypeAlias = Response | CloseConnection | None
+HandlerResult: TypeAlias = Response | CloseConnection | None
 """What became of a request: a response, a reason to close, or None where no response is wanted."""
 
 

@@ -14,36 +14,36 @@ from semel.wire.messages import FetchRequest
 from semel.wire.schema import Encoded, Request, Response
 
 if TYPE_CHECKING:
-    from semel.server.edge import Edge
+    from semel.server.server_context import ServerContext
 
 LONG_FRAME_BYTES: Final = 16_384
 """A request without records that is longer is decoded in slices: it may have as many elements as bytes."""
 
 
 async def handle(
-    edge: "Edge",
+    server: "ServerContext",
     opened: Opened,
     asked: Request | memoryview,
     context: RequestContext,
     decoded: Callable[[], None],
 ) -> Any:
     """Have a handler answer. A long request comes as its frame; ``decoded`` is called when that can go."""
-    slices = edge.broker.slices
+    slices = server.broker.slices
     if isinstance(asked, memoryview):
-        elements_max = edge.settings.semel_request_elements_max
+        elements_max = server.settings.semel_request_elements_max
         asked = await slices.run(opened.decode_in_slices(asked, elements_max))
         decoded()
-    handler = edge.dispatch.handlers[opened.api_key]
+    handler = server.dispatch.handlers[opened.api_key]
     if isinstance(asked, FetchRequest):
-        responses = edge.responses
+        responses = server.responses
         asked.max_bytes = min(asked.max_bytes, responses.fetch_share())
         responses.fetches += 1
         try:
-            response = await handler(edge.broker, asked, context)
+            response = await handler(server.broker, asked, context)
         finally:
             responses.fetches -= 1
     else:
-        response = await handler(edge.broker, asked, context)
+        response = await handler(server.broker, asked, context)
     if is_long(response):
         parts = await slices.run(response.encode_in_slices(opened.response_version))
         return Encoded(type(response), parts)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.broker import Endpoint
 from semel.server.connection import Connection
-from semel.server.edge import Edge
+from semel.server.server_context import ServerContext
 from semel.server.tls import ServerTls, TlsDoor
 
 BACKLOG: Final = 1_024
@@ -38,21 +38,21 @@ class Listener:
         self._door = door
 
     @classmethod
-    async def bind(cls, edge: Edge, config: ListenerConfig) -> "Listener":
+    async def bind(cls, server: ServerContext, config: ListenerConfig) -> "Listener":
         """Take the address; nobody is let in before `serve`. OSError if it is taken."""
 
         def admit() -> Connection:
-            return Connection(edge, config.name)
+            return Connection(server, config.name)
 
         def refused(host: str, error: Exception) -> None:
-            edge.refused_handshake(config.name, host, error)
+            server.refused_handshake(config.name, host, error)
 
-        server = await asyncio.get_running_loop().create_server(
+        listening = await asyncio.get_running_loop().create_server(
             admit, config.host or None, config.port, backlog=BACKLOG, start_serving=False
         )
         tls = config.tls
-        door = None if tls is None else TlsDoor(server.sockets, tls, admit, refused)
-        return cls(config, server, door)
+        door = None if tls is None else TlsDoor(listening.sockets, tls, admit, refused)
+        return cls(config, listening, door)
 
     async def serve(self) -> None:
         """Let clients in."""

@@ -16,9 +16,9 @@ from typing import Any
 
 from semel.broker.broker import Broker
 from semel.server.dispatch import Dispatch
-from semel.server.edge import Edge
 from semel.server.listener import Listener, ListenerConfig
 from semel.server.logs import event
+from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory
 
@@ -34,7 +34,7 @@ class Server:
         self.broker = broker
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
-        self._edge = Edge(broker, dispatch or _default_dispatch(broker))
+        self._server = ServerContext(broker, dispatch or _default_dispatch(broker))
         self._configs = listeners
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -48,15 +48,15 @@ class Server:
         """Bind all, tell the broker what to advertise, then let clients in. OSError if one is taken."""
         try:
             for config in self._configs:
-                self._listeners.append(await Listener.bind(self._edge, config))
+                self._listeners.append(await Listener.bind(self._server, config))
         except OSError:
             self._close_listeners()
             raise
         for listener in self._listeners:
             self.broker.endpoints[listener.name] = listener.endpoint
-        self._watch("check connections", check_connections(self._edge))
-        self._watch("probe loop", probe_loop(self._edge))
-        self._watch("release memory", release_memory(self._edge))
+        self._watch("check connections", check_connections(self._server))
+        self._watch("probe loop", probe_loop(self._server))
+        self._watch("release memory", release_memory(self._server))
         for tls in {config.tls for config in self._configs if config.tls is not None}:
             self._watch("certificates", look_for_certificates(tls))
         for listener in self._listeners:
@@ -73,7 +73,7 @@ class Server:
     async def stop(self, grace_seconds: float = 5.0) -> None:
         """Let nobody in, answer what was begun, close. After the grace, cut what is left."""
         self._close_listeners()
-        for connection in tuple(self._edge.connections):
+        for connection in tuple(self._server.connections):
             connection.finish()
         await self._all_gone(grace_seconds)
         await self._end()
@@ -92,12 +92,12 @@ class Server:
         if self.failure is None:
             self.failure = error
             log.critical("the broker cannot go on: %r", error, exc_info=error)
-        for connection in tuple(self._edge.connections):
+        for connection in tuple(self._server.connections):
             connection.abort()
         self.stopping.set()
 
     async def _end(self) -> None:
-        for connection in tuple(self._edge.connections):
+        for connection in tuple(self._server.connections):
             connection.abort()
         # An aborted transport tells its protocol in the next turn of the loop.
         await self._all_gone(1.0)
@@ -109,10 +109,10 @@ class Server:
 
     async def _all_gone(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._edge.emptied.wait(), seconds)
+            await asyncio.wait_for(self._server.emptied.wait(), seconds)
 
     def _close_listeners(self) -> None:
-        self._edge.is_closing = True
+        self._server.is_closing = True
         for listener in self._listeners:
             listener.close()
 

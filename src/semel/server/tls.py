@@ -39,7 +39,7 @@ class ServerTls:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._seen = self._stamps()
-        self.context = server_context(settings)
+        self.context = server(settings)
         """For the next handshake."""
 
     def look(self) -> None:
@@ -50,7 +50,7 @@ class ServerTls:
         # Before they are read: what changes meanwhile is found at the next look.
         self._seen = stamps
         try:
-            self.context = server_context(self._settings)
+            self.context = server(self._settings)
         except ValueError as error:
             event(log, logging.ERROR, "new certificates cannot be used, the old ones stay", detail=error)
         else:
@@ -69,7 +69,7 @@ class ServerTls:
         return stamps
 
 
-def server_context(settings: Settings) -> ssl.SSLContext:
+def server(settings: Settings) -> ssl.SSLContext:
     """The certificate of this broker from its files. ValueError says which setting is missing or wrong."""
     if not settings.ssl_certificate_location:
         raise ValueError("a listener with ssl:// needs the setting ssl.certificate.location, a PEM file")

@@ -11,8 +11,8 @@ import time
 from typing import Final, NoReturn
 
 from semel.allocator import give_back
-from semel.server.edge import Edge
 from semel.server.logs import RateLimit, event
+from semel.server.server_context import ServerContext
 
 log = logging.getLogger("semel.server")
 
@@ -25,34 +25,34 @@ SWEEP_SECONDS_MAX: Final = 1.0
 SWEEP_SECONDS_MIN: Final = 0.02
 
 
-async def check_connections(edge: Edge) -> NoReturn:
+async def check_connections(server: ServerContext) -> NoReturn:
     """Close clients that are silent or slow for too long."""
-    shortest_ms = min(edge.settings.connections_max_idle_ms, edge.settings.semel_write_timeout_ms)
+    shortest_ms = min(server.settings.connections_max_idle_ms, server.settings.semel_write_timeout_ms)
     pause = min(SWEEP_SECONDS_MAX, max(SWEEP_SECONDS_MIN, shortest_ms / 4_000))
     while True:
         await asyncio.sleep(pause)
         now = time.monotonic()
-        for connection in tuple(edge.connections):
+        for connection in tuple(server.connections):
             connection.check(now)
 
 
-async def release_memory(edge: Edge) -> NoReturn:
+async def release_memory(server: ServerContext) -> NoReturn:
     """Give back what a burst left, when it is over."""
     moved = 0
     while True:
         await asyncio.sleep(RELEASE_SECONDS)
-        before, moved = moved, edge.metrics.bytes_in + edge.metrics.bytes_out
+        before, moved = moved, server.metrics.bytes_in + server.metrics.bytes_out
         if moved - before < QUIET_BYTES:
             await asyncio.to_thread(give_back)
 
 
-async def probe_loop(edge: Edge) -> NoReturn:
+async def probe_loop(server: ServerContext) -> NoReturn:
     """Measure the lag of the event loop."""
     lines = RateLimit(lines=1)
     while True:
         before = time.monotonic()
         await asyncio.sleep(PROBE_SECONDS)
         lag = max(0.0, time.monotonic() - before - PROBE_SECONDS)
-        edge.metrics.observe_loop_lag(lag)
+        server.metrics.observe_loop_lag(lag)
         if lag > LAG_ALARM_SECONDS and lines.suppressed("lag") is not None:
             event(log, logging.WARNING, "the event loop was held up", seconds=round(lag, 3))

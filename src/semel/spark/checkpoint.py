@@ -15,11 +15,11 @@ from pyarrow import fs  # type: ignore[import-untyped]
 
 from semel.client import Partition
 from semel.spark.errors import PipelineError
-from semel.spark.vectors import (
+from semel.spark.partition_offsets import (
+    PartitionOffsets,
     Span,
     Spans,
     TopicIds,
-    Vector,
     began_of,
     ids_of,
     of_json,
@@ -35,8 +35,10 @@ NO_OFFSET = "-"
 class Step(NamedTuple):
     """The input of one batch."""
 
-    start: Vector  # of the partitions that the query knew before; a new one is read from its beginning
-    end: Vector
+    start: (
+        PartitionOffsets  # of the partitions that the query knew before; a new one is read from its beginning
+    )
+    end: PartitionOffsets
     ids: TopicIds = {}  # noqa: RUF012 - never changed
 
     @property
@@ -84,8 +86,8 @@ class Checkpoint:
 
     def _batch(self, batch_id: int) -> Step:
         """Where a batch ends, and where those sources began that had their first batch in it."""
-        end: Vector = {}
-        began: Vector = {}
+        end: PartitionOffsets = {}
+        began: PartitionOffsets = {}
         ids: TopicIds = {}
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
             vector = of_json(found)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from semel.client import Client
 from semel.spark.errors import OptionError
-from semel.spark.given import Address
+from semel.spark.option_reader import Address
 from semel.spark.scratch import scratch_directory
 
 #: A process serves one cluster, or a few. What is closed is opened again when it is needed.

@@ -27,12 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from semel.client import Client, CommittedOffset, Identity, Partition, PreparedTransaction
-from semel.client.group_commit import Run, group_commit
+from semel.client import Client, CommittedOffset, Partition, PreparedTransaction, ProducerIdAndEpoch
+from semel.client.commit_transactions import Run, commit_transactions
 from semel.client.group_offsets import GroupMetadata, fetch_offsets
 from semel.client.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
-from semel.spark.vectors import Span, Spans, TopicIds, Vector, id_text
+from semel.spark.partition_offsets import PartitionOffsets, Span, Spans, TopicIds, id_text
 
 #: The number of the decision that a pipeline begins with: nothing counts yet, and this is where it begins.
 BEGINNING = 0
@@ -63,7 +63,7 @@ class Decision:
     """Which batch counts, what it read, and by which transactions it was written."""
 
     number: int
-    run: Identity  # who made it
+    run: ProducerIdAndEpoch  # who made it
     query_id: str
     batch_id: int
     winners: tuple[PreparedTransaction, ...]  # those that are still to be ended, by whoever comes first
@@ -76,9 +76,9 @@ class Decision:
 class Committed(NamedTuple):
     """How far a pipeline is, and its last decision."""
 
-    offsets: Vector  # of the partitions that have a note
+    offsets: PartitionOffsets  # of the partitions that have a note
     decision: Decision | None
-    foreign: Vector = {}  # noqa: RUF012 - never changed: offsets without a note, which somebody else wrote
+    foreign: PartitionOffsets = {}  # noqa: RUF012 - never changed: offsets without a note, which somebody else wrote
     is_of_table: bool = False  # those are of a pipeline that writes to a table
 
 
@@ -130,10 +130,12 @@ def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
     """
     run = Run(driver_id(pipeline_id), decision.run)
     notes = _notes(pipeline_id, replace(decision, winners=()))
-    group_commit(client, run, decision.winners, pipeline_id, notes)
+    commit_transactions(client, run, decision.winners, pipeline_id, notes)
 
 
-def take_over(client: Client, pipeline_id: str, last_run: Identity = NOBODY_YET) -> Identity:
+def take_over(
+    client: Client, pipeline_id: str, last_run: ProducerIdAndEpoch = NOBODY_YET
+) -> ProducerIdAndEpoch:
     """Begin a run: older ones cannot decide any more, and what they left half decided is not decided.
 
     With the last run it is only begun if nobody else has begun one since.
@@ -219,7 +221,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decis
     producer_id, epoch, batch_id = map(_whole, (*content["run"], content["batch"]))
     return Decision(
         newest,
-        Identity(producer_id, epoch),
+        ProducerIdAndEpoch(producer_id, epoch),
         str(content["query"]),
         batch_id,
         tuple(_winner(pipeline_id, each) for each in content["winners"]),

@@ -8,7 +8,7 @@ checkpoint are the same query to Spark, and have the same query id.
 import time
 from contextlib import suppress
 
-from semel.client import Client, ClientError, Identity, KafkaError
+from semel.client import Client, ClientError, KafkaError, ProducerIdAndEpoch
 from semel.spark import decision as decisions
 from semel.spark.decision import BEGINNING, Decision
 from semel.spark.errors import PipelineError
@@ -19,7 +19,7 @@ OTHER_DECIDES_S, POLL_S = 10.0, 0.2
 
 
 def fenced_text(
-    client: Client, pipeline_id: str, run: Identity | None, query_id: str, *, waits: bool = False
+    client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, query_id: str, *, waits: bool = False
 ) -> str:
     """Why this copy stops, and which one goes on, as far as that is known."""
     last = _decision_of_other(client, pipeline_id, run, OTHER_DECIDES_S if waits else 0.0)
@@ -38,7 +38,7 @@ def fenced_text(
 
 
 def _decision_of_other(
-    client: Client, pipeline_id: str, run: Identity | None, wait_s: float
+    client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, wait_s: float
 ) -> Decision | None:
     """The last decision of a newer run, if there is one within `wait_s`."""
     deadline = time.monotonic() + wait_s

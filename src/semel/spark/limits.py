@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from semel.client import Partition
 from semel.spark.options import Portions
+from semel.spark.partition_offsets import PartitionOffsets, admit
 from semel.spark.reading import Range
-from semel.spark.vectors import Vector, admit
 
 
 class Admission:
@@ -26,7 +26,7 @@ class Admission:
 
     def end(
         self, start: Mapping[Partition, int], end: Mapping[Partition, int], *, may_wait: bool, now: float
-    ) -> Vector:
+    ) -> PartitionOffsets:
         """The end of the next batch; the start itself if it is better to wait for more."""
         least, most = self._portions.least, self._portions.most
         if may_wait and least is not None:

@@ -10,20 +10,26 @@ from typing import NamedTuple
 
 from semel.client import Isolation, Partition
 from semel.spark.errors import DataLoss
+from semel.spark.partition_offsets import (
+    PartitionOffsets,
+    TopicIds,
+    recreated,
+    recreated_text,
+    without_topics,
+)
 from semel.spark.positions import Positions
-from semel.spark.vectors import TopicIds, Vector, recreated, recreated_text, without_topics
 
 
 class Next(NamedTuple):
     """The next batch at its longest: where it begins, where it could end, and the ids of the topics."""
 
-    begin: Vector
-    end: Vector
+    begin: PartitionOffsets
+    end: PartitionOffsets
     ids: TopicIds
 
 
 class _Found(NamedTuple):
-    ends: Vector
+    ends: PartitionOffsets
     ids: TopicIds
 
 
@@ -44,7 +50,7 @@ class LogEnds:
         """Read up to where the log ends now, and no further (Trigger.AvailableNow)."""
         self._bound = self._look()
 
-    def next(self, begin: Vector, ids: TopicIds) -> Next:
+    def next(self, begin: PartitionOffsets, ids: TopicIds) -> Next:
         """What can be read from here on. DataLoss if something cannot be read any more."""
         found = self._bound or self._look()
         begin = self._still_there(begin, ids, found)
@@ -60,7 +66,7 @@ class LogEnds:
         partitions, ids = self._positions.layout()
         return _Found(self._positions.ends(partitions), ids)
 
-    def _still_there(self, begin: Vector, ids: TopicIds, found: _Found) -> Vector:
+    def _still_there(self, begin: PartitionOffsets, ids: TopicIds, found: _Found) -> PartitionOffsets:
         anew = recreated(ids, found.ids)
         if anew and self._fails:
             raise DataLoss(recreated_text(anew, ids, found.ids))
@@ -74,7 +80,7 @@ class LogEnds:
             )
         return {key: offset for key, offset in begin.items() if key not in gone}
 
-    def _shorter(self, begin: Vector, found: _Found) -> set[Partition]:
+    def _shorter(self, begin: PartitionOffsets, found: _Found) -> set[Partition]:
         """The partitions that end before where the query stands, whatever is committed in them."""
         ahead = [key for key, offset in begin.items() if found.ends[key] < offset]
         ends = self._positions.ends(ahead, Isolation.READ_UNCOMMITTED) if ahead else {}

@@ -11,16 +11,16 @@ from typing import Self
 
 from semel.client import Codec, FetchLimits, Isolation
 from semel.spark.errors import OptionError
-from semel.spark.given import COMMON, Address, AtTime, Given, Topics, Where
-from semel.spark.vectors import Vector
+from semel.spark.option_reader import COMMON, Address, AtTime, OptionReader, Topics, Where
+from semel.spark.partition_offsets import PartitionOffsets
 from semel.spark.versions import Version
 
 __all__ = [
     "COMMON",
     "Address",
     "AtTime",
-    "Given",
     "Guarantee",
+    "OptionReader",
     "SinkOptions",
     "SourceOptions",
     "Topics",
@@ -104,8 +104,8 @@ class SourceOptions:
 
     address: Address
     topics: Topics
-    start: Where | Vector | AtTime
-    end: Where | Vector | AtTime
+    start: Where | PartitionOffsets | AtTime
+    end: Where | PartitionOffsets | AtTime
     pipeline_id: str | None
     isolation: Isolation
     limits: FetchLimits
@@ -131,9 +131,9 @@ class SourceOptions:
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
         given = (
-            Given(options, STREAM_SOURCE, dict.fromkeys(ONLY_BATCH, "batches, not of streams"))
+            OptionReader(options, STREAM_SOURCE, dict.fromkeys(ONLY_BATCH, "batches, not of streams"))
             if is_stream
-            else Given(options, BATCH_SOURCE, dict.fromkeys(ONLY_STREAM, "streams, not of batches"))
+            else OptionReader(options, BATCH_SOURCE, dict.fromkeys(ONLY_STREAM, "streams, not of batches"))
         )
         pipeline_id = given.pipeline_id()
         limits = FetchLimits()
@@ -175,7 +175,9 @@ class SourceOptions:
         return found
 
 
-def _start(given: Given, pipeline_id: str | None, is_stream: bool) -> Where | Vector | AtTime:
+def _start(
+    given: OptionReader, pipeline_id: str | None, is_stream: bool
+) -> Where | PartitionOffsets | AtTime:
     strategy = given.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
     at_time = given.at_time("startingTimestamp", "startingOffsetsByTimestamp", or_latest=strategy == "latest")
     if at_time is not None:
@@ -191,7 +193,7 @@ def _start(given: Given, pipeline_id: str | None, is_stream: bool) -> Where | Ve
     return start
 
 
-def _end(given: Given) -> Where | Vector | AtTime:
+def _end(given: OptionReader) -> Where | PartitionOffsets | AtTime:
     at_time = given.at_time("endingTimestamp", "endingOffsetsByTimestamp", or_latest=True)
     if at_time is not None:
         return at_time
@@ -201,7 +203,7 @@ def _end(given: Given) -> Where | Vector | AtTime:
     return end
 
 
-def _portions(given: Given) -> Portions:
+def _portions(given: OptionReader) -> Portions:
     most = given.number("maxOffsetsPerTrigger", 0) or None
     least = given.number("minOffsetsPerTrigger", 0) or None
     if least is not None and most is not None and least > most:
@@ -234,7 +236,11 @@ class SinkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
-        given = Given(options, STREAM_SINK, VERSIONS_ELSEWHERE) if is_stream else Given(options, BATCH_SINK)
+        given = (
+            OptionReader(options, STREAM_SINK, VERSIONS_ELSEWHERE)
+            if is_stream
+            else OptionReader(options, BATCH_SINK)
+        )
         guarantee = Guarantee(
             given.choice("delivery.guarantee", "exactly-once", tuple(each.value for each in Guarantee))
         )
@@ -266,7 +272,7 @@ class SinkOptions:
         )
 
 
-def missing_checkpoint(given: Given) -> str:
+def missing_checkpoint(given: OptionReader) -> str:
     """What to do about a query whose checkpoint only the settings of the session name.
 
     Spark tells a sink in Python its options and nothing else: before the tasks of a batch start, no process
@@ -289,7 +295,7 @@ def missing_checkpoint(given: Given) -> str:
     )
 
 
-def write_version(given: Given) -> Version | None:
+def write_version(given: OptionReader) -> Version | None:
     """The version of a batch write: both options, or none of them."""
     app, number = given.name("txnAppId"), given.text("txnVersion")
     if app is None and number is None:
@@ -305,4 +311,4 @@ def write_version(given: Given) -> Version | None:
 
 def check_source_names(options: Mapping[str, str]) -> None:
     """Refuse what neither a batch nor a stream knows, while it is not clear which of them will be read."""
-    Given(options, (*SOURCE, *ONLY_BATCH, *ONLY_STREAM))
+    OptionReader(options, (*SOURCE, *ONLY_BATCH, *ONLY_STREAM))

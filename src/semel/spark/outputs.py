@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from semel.client import Client
 from semel.spark.decision import BEGINNING, Decision
 from semel.spark.errors import PipelineMismatch
-from semel.spark.vectors import TopicIds, recreated, topic_ids
+from semel.spark.partition_offsets import TopicIds, recreated, topic_ids
 
 
 def check_outputs(client: Client, pipeline_id: str, last: Decision, topic: str | None) -> None:

@@ -6,20 +6,20 @@ on a group without a decision means that somebody has deleted it, and the pipeli
 over.
 """
 
-from semel.client import EARLIEST, Client, Identity, KafkaError
-from semel.client.group_commit import serves_group_commit
+from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
+from semel.client.commit_transactions import serves_commit_transactions
 from semel.client.offsets import list_offsets
 from semel.client.transactions_admin import describe_transactions
 from semel.spark import decision as decisions
-from semel.spark import runs
+from semel.spark import remembered_runs
+from semel.spark.batch_commit import FENCED, ONGOING, Plan, finish, sweep
 from semel.spark.checkpoint import Checkpoint, Step, describe
 from semel.spark.continuity import check_is_of_topics, inputs_after, is_done
 from semel.spark.decision import BEGINNING, Committed, Decision
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_outputs
-from semel.spark.pipeline import FENCED, ONGOING, Plan, finish, sweep
-from semel.spark.vectors import Span
+from semel.spark.partition_offsets import Span
 from semel.spark.versions import NO_BATCH, NO_QUERY, Version, WriteName, check_write
 from semel.wire.messages import DescribeTransactionsRequest
 
@@ -103,13 +103,13 @@ def plan_batch(
     return Plan(pipeline_id, run, number, query_id, version.number, done, beside)
 
 
-def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> Identity:
+def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> ProducerIdAndEpoch:
     """Take the pipeline over; not from another copy of it, if this driver can tell that there is one.
 
     It can if the last decision was made by its own last run: then nobody else may have begun one since. If
     that run decided nothing, or is not remembered, it takes over without asking.
     """
-    mine = runs.recall(pipeline_id, query_id)
+    mine = remembered_runs.recall(pipeline_id, query_id)
     try:
         if mine is not None and last is not None and last.run == mine:
             run = decisions.take_over(client, pipeline_id, mine)
@@ -118,15 +118,15 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
     except KafkaError as error:
         if error.code in FENCED:
             # Said once: whoever starts this query again wants it to run here, and not there.
-            runs.forget(pipeline_id, query_id)
+            remembered_runs.forget(pipeline_id, query_id)
             raise PipelineFenced(fenced_text(client, pipeline_id, mine, query_id, waits=True)) from error
         raise
-    runs.remember(pipeline_id, query_id, run)
+    remembered_runs.remember(pipeline_id, query_id, run)
     return run
 
 
 def _begin(client: Client, pipeline_id: str, beginning: Decision) -> None:
-    if serves_group_commit(client):
+    if serves_commit_transactions(client):
         decisions.make_together(client, pipeline_id, beginning)
     else:
         decisions.make(client, pipeline_id, beginning)

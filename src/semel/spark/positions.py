@@ -18,7 +18,14 @@ from semel.spark.clients import connect
 from semel.spark.decision import read_committed, take_over
 from semel.spark.errors import DataLoss, OptionError
 from semel.spark.options import AtTime, SourceOptions, Where
-from semel.spark.vectors import TopicIds, Vector, recreated, recreated_text, topic_ids, without_topics
+from semel.spark.partition_offsets import (
+    PartitionOffsets,
+    TopicIds,
+    recreated,
+    recreated_text,
+    topic_ids,
+    without_topics,
+)
 
 T = TypeVar("T")
 
@@ -61,7 +68,7 @@ class Positions:
         self._known = (now, found)
         return found
 
-    def ends(self, partitions: Sequence[Partition], isolation: Isolation | None = None) -> Vector:
+    def ends(self, partitions: Sequence[Partition], isolation: Isolation | None = None) -> PartitionOffsets:
         """Where a reader has to stop now."""
         return self._list(dict.fromkeys(partitions, LATEST), isolation)
 
@@ -79,7 +86,9 @@ class Positions:
                 raise
             take_over(self.client, pipeline_id)
 
-    def resolve(self, where: Where | Vector | AtTime, partitions: Sequence[Partition], option: str) -> Vector:
+    def resolve(
+        self, where: Where | PartitionOffsets | AtTime, partitions: Sequence[Partition], option: str
+    ) -> PartitionOffsets:
         """The offsets that an option means now."""
         if isinstance(where, AtTime):
             return self._at_time(where, partitions, option)
@@ -92,7 +101,7 @@ class Positions:
             return self._committed(partitions)
         return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
 
-    def _committed(self, partitions: Sequence[Partition]) -> Vector:
+    def _committed(self, partitions: Sequence[Partition]) -> PartitionOffsets:
         """Where the pipeline stands. DataLoss if that is in a topic which is not there any more."""
         pipeline_id = self._options.pipeline_id or ""
         committed = self._ask(lambda: read_committed(self.client, pipeline_id))
@@ -108,7 +117,7 @@ class Positions:
             self._check_committed(found, pipeline_id)
         return found
 
-    def _check_committed(self, begin: Vector, pipeline_id: str) -> None:
+    def _check_committed(self, begin: PartitionOffsets, pipeline_id: str) -> None:
         ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
         for (topic, partition), offset in sorted(begin.items()):
             if offset > ends[topic, partition]:
@@ -118,7 +127,7 @@ class Positions:
                     "broker was restored from a backup"
                 )
 
-    def _check_begin(self, begin: Vector) -> None:
+    def _check_begin(self, begin: PartitionOffsets) -> None:
         """Refuse a beginning behind the end: what comes next would not be read, and nobody would notice."""
         ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
         for (topic, partition), offset in sorted(begin.items()):
@@ -128,7 +137,7 @@ class Positions:
                     f"{ends[topic, partition]}. Choose an offset up to there, or -1 for the end"
                 )
 
-    def _at_time(self, where: AtTime, partitions: Sequence[Partition], option: str) -> Vector:
+    def _at_time(self, where: AtTime, partitions: Sequence[Partition], option: str) -> PartitionOffsets:
         if isinstance(where.at_ms, dict):
             times = _for_each(where.at_ms, partitions, f"{option}ByTimestamp")
         else:
@@ -143,11 +152,11 @@ class Positions:
             )
         return found | self.ends(late)
 
-    def _at(self, wanted: Mapping[Partition, int]) -> Vector:
+    def _at(self, wanted: Mapping[Partition, int]) -> PartitionOffsets:
         found = self._list({key: offset for key, offset in wanted.items() if offset < 0})
         return {key: found.get(key, offset) for key, offset in wanted.items()}
 
-    def _list(self, wanted: Mapping[Partition, int], isolation: Isolation | None = None) -> Vector:
+    def _list(self, wanted: Mapping[Partition, int], isolation: Isolation | None = None) -> PartitionOffsets:
         chosen = self._options.isolation if isolation is None else isolation
         found = self._ask(lambda: list_offsets(self.client, wanted, isolation=chosen))
         return {key: each.offset for key, each in found.items()}
@@ -192,7 +201,7 @@ class Positions:
         return Layout(list(wanted.partitions), ids)
 
 
-def _for_each(given: Vector, partitions: Sequence[Partition], option: str) -> Vector:
+def _for_each(given: PartitionOffsets, partitions: Sequence[Partition], option: str) -> PartitionOffsets:
     if wrong := set(partitions) ^ given.keys():
         names = [f"{topic}/{partition}" for topic, partition in sorted(wrong)]
         raise OptionError(f"{option} gives one number for every partition; check {', '.join(names)}")

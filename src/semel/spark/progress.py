@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semel.spark.vectors import Vector, of_json
+from semel.spark.partition_offsets import PartitionOffsets, of_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Progress:
     @classmethod
     def of(cls, pipeline: str, report: Mapping[str, Any]) -> "Progress":
         """Read a report of Spark."""
-        ends: Vector = {}
-        latest: Vector = {}
+        ends: PartitionOffsets = {}
+        latest: PartitionOffsets = {}
         for source in report["sources"]:
             ends |= _vector(source.get("endOffset"))
             latest |= _vector(source.get("latestOffset"))
@@ -59,7 +59,7 @@ class News:
             yield Progress.of(self._pipeline, report)
 
 
-def _vector(found: Any) -> Vector:
+def _vector(found: Any) -> PartitionOffsets:
     """The offsets of a source of ours; those of others are nothing that could be counted here."""
     try:
         return of_json(json.loads(found) if isinstance(found, str) else found)

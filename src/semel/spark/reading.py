@@ -19,7 +19,7 @@ from semel.client.retry import Attempts
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss
 from semel.spark.options import SourceOptions
-from semel.spark.vectors import id_text
+from semel.spark.partition_offsets import id_text
 from semel.wire.columns import ColumnReader
 from semel.wire.messages import PartitionData
 
@@ -101,22 +101,22 @@ class _Fetches:
         self._wanted = wanted
         self._key = (wanted.topic, wanted.partition)
         self._options = options
-        self._under_way: FetchUnderWay | None = None
+        self._in_flight: FetchUnderWay | None = None
 
     def begin(self, position: int) -> None:
         """Ask for what is at an offset, if it is still in the range, and do not wait for it."""
         if position >= self._wanted.end:
             return
         try:
-            self._under_way = self._asked(position)
+            self._in_flight = self._asked(position)
         except (KafkaError, ClientError):
-            self._under_way = None  # `at` asks again, and tries for longer
+            self._in_flight = None  # `at` asks again, and tries for longer
 
     def at(self, position: int) -> PartitionData | None:
         """Batches from an offset on; None if the log does not have it."""
         for attempt in Attempts(self._client.patience_s, also=_may_pass):
             try:
-                asked, self._under_way = self._under_way, None
+                asked, self._in_flight = self._in_flight, None
                 if asked is None or asked.positions[self._key] != position:
                     asked = self._asked(position)
                 ((_, data),) = asked.wait()

@@ -18,15 +18,15 @@ from pyspark.sql.types import StructType
 
 from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer
 from semel.client.offsets import Partition
-from semel.spark import pipeline, planning
+from semel.spark import batch_commit, planning
+from semel.spark.batch_commit import Plan
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.outputs import merged
-from semel.spark.pipeline import Plan
-from semel.spark.vectors import Span, TopicIds
+from semel.spark.partition_offsets import Span, TopicIds
 from semel.spark.versions import WriteName, current_stream_run, refuse_second_write
 from semel.spark.writing import PackedProducer, RowWriter
 
@@ -107,7 +107,7 @@ class _Writer:
             return Written(plan)
         context = TaskContext.get()
         assert context is not None, "a task has a context"
-        producer = pipeline.begin_attempt(
+        producer = batch_commit.begin_attempt(
             self._client,
             plan,
             f"{context.partitionId()}.{context.taskAttemptId()}",
@@ -160,7 +160,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if plan.batch_id != batchId:
             raise PipelineError(_other_batch(plan, batchId))
         if not plan.is_done:
-            pipeline.decide(self._client, plan, _prepared(written), merged(each.outputs for each in written))
+            batch_commit.decide(
+                self._client, plan, _prepared(written), merged(each.outputs for each in written)
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up, unless the batch was decided."""
@@ -205,7 +207,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
         if places:
             plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
-            pipeline.decide(self._client, plan, _prepared(written))
+            batch_commit.decide(self._client, plan, _prepared(written))
 
     def _places(self, plan: Plan) -> set[Partition]:
         """Where the decision of a write without rows stands. One that has no version needs none.
@@ -229,7 +231,7 @@ def _discard(client: Client, messages: Sequence[WriterCommitMessage | None]) -> 
     written = _written(messages)
     for each in written[:1]:
         if each.plan is not None:
-            pipeline.discard(client, each.plan, _prepared(written))
+            batch_commit.discard(client, each.plan, _prepared(written))
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

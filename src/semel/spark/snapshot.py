@@ -41,9 +41,9 @@ from semel.client.spool import Spool
 from semel.spark.columns import to_arrow
 from semel.spark.errors import DataLoss, OptionError, SnapshotOvertaken
 from semel.spark.options import SourceOptions
+from semel.spark.partition_offsets import PartitionOffsets, TopicIds
 from semel.spark.positions import Positions
 from semel.spark.reading import Range, read_range
-from semel.spark.vectors import TopicIds, Vector
 from semel.wire.columns import ColumnReader
 from semel.wire.schema import Buffer
 
@@ -97,7 +97,9 @@ def plan(options: SourceOptions, positions: Positions) -> tuple[list[Ended], lis
     return ended, _tails(client, first, cut, ids, counts)
 
 
-def _tails(client: Client, first: Vector, cut: Vector, ids: TopicIds, counts: Vector) -> list[Tail]:
+def _tails(
+    client: Client, first: PartitionOffsets, cut: PartitionOffsets, ids: TopicIds, counts: PartitionOffsets
+) -> list[Tail]:
     open_ended = sorted(key for key in cut if cut[key] > first[key])
     journals = {topic: TopicRules.of(client, topic).is_journal for topic in {key[0] for key in open_ended}}
     return [

@@ -25,13 +25,10 @@ from semel.spark.errors import PipelineMismatch
 from semel.spark.limits import Admission, now_s, split
 from semel.spark.log_ends import LogEnds
 from semel.spark.options import SourceOptions, Where
-from semel.spark.positions import Positions
-from semel.spark.reading import Range, read_range
-from semel.spark.snapshot import Ended, plan, read_snapshot
-from semel.spark.vectors import (
+from semel.spark.partition_offsets import (
     PIPELINE,
+    PartitionOffsets,
     TopicIds,
-    Vector,
     began_of,
     ids_of,
     of_json,
@@ -39,6 +36,9 @@ from semel.spark.vectors import (
     to_json,
     without_topics,
 )
+from semel.spark.positions import Positions
+from semel.spark.reading import Range, read_range
+from semel.spark.snapshot import Ended, plan, read_snapshot
 
 
 class RangePartition(InputPartition):
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(client, partition.range, self._options, self._columns)
 
 
-def _ranges(start: Vector, end: Vector, ids: TopicIds) -> list[Range]:
+def _ranges(start: PartitionOffsets, end: PartitionOffsets, ids: TopicIds) -> list[Range]:
     # A partition that is not in the start is new, and is read from its beginning.
     return [
         Range(*key, start.get(key, 0), offset, ids.get(key[0], ""))

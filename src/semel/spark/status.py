@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.client import LATEST, Admin, Client, CommittedOffset, Identity, Isolation, Partition
+from semel.client import LATEST, Admin, Client, CommittedOffset, Isolation, Partition, ProducerIdAndEpoch
 from semel.client.offsets import list_offsets
 from semel.client.transactions_admin import TransactionDescription, describe_transactions, list_transactions
 from semel.spark import decision as decisions
@@ -153,7 +153,10 @@ def _open(client: Client, pipeline_id: str, decision: Decision | None) -> tuple[
 
 
 def _doing(
-    each: TransactionDescription, pipeline_id: str, newest: Identity | None, decision: Decision | None
+    each: TransactionDescription,
+    pipeline_id: str,
+    newest: ProducerIdAndEpoch | None,
+    decision: Decision | None,
 ) -> Doing:
     if each.transactional_id == decisions.driver_id(pipeline_id):
         return Doing.DECIDING
@@ -167,7 +170,7 @@ def _doing(
     return Doing.LEFT if is_over or run != newest else Doing.WRITING
 
 
-def _run(transactional_id: str) -> Identity | None:
+def _run(transactional_id: str) -> ProducerIdAndEpoch | None:
     """The run that a task's transaction belongs to."""
     found = re.search(r"/(\d+)\.(\d+)/[^/]*$", transactional_id)
-    return Identity(int(found[1]), int(found[2])) if found else None
+    return ProducerIdAndEpoch(int(found[1]), int(found[2])) if found else None

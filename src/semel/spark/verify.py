@@ -23,8 +23,8 @@ from semel.client.offsets import list_offsets
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.decision import read_committed
 from semel.spark.errors import OptionError, PipelineError
+from semel.spark.partition_offsets import PartitionOffsets, to_json
 from semel.spark.status import Doing, Kind, Status, status
-from semel.spark.vectors import Vector, to_json
 
 EXAMPLES_MAX = 10
 #: How long the transactions of a decision that was just made may take to end.
@@ -136,7 +136,7 @@ def _table(spark: SparkSession, location: str) -> DataFrame:
 
 
 def _inputs(
-    spark: SparkSession, client: Client, question: Question, before: Vector, after: Vector
+    spark: SparkSession, client: Client, question: Question, before: PartitionOffsets, after: PartitionOffsets
 ) -> DataFrame:
     """The input that has been counted, with what it should have made; `is_due` is what has to be there."""
     topics = sorted({topic for topic, _ in after})
@@ -170,7 +170,7 @@ def _partitions(client: Client, topics: Iterable[str]) -> list[Partition]:
     return [(topic.name, each.partition) for topic in found for each in topic.partitions]
 
 
-def _at(vector: Vector, records: DataFrame) -> Column:
+def _at(vector: PartitionOffsets, records: DataFrame) -> Column:
     """The offset of the vector for the partition of a record; the beginning if it has none."""
     pairs = [functions.lit(each) for key, at in vector.items() for each in (f"{key[0]}/{key[1]}", at)]
     known = functions.create_map(*pairs)

@@ -18,7 +18,7 @@ from semel.client.errors import check
 from semel.client.offsets import Partition
 from semel.spark.columns import binary_of, numbers_of
 from semel.spark.errors import OptionError
-from semel.spark.vectors import TopicIds, topic_ids
+from semel.spark.partition_offsets import TopicIds, topic_ids
 from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.schema import Buffer

@@ -1,7 +1,7 @@
 """Everything at rest in a data directory that no broker has open: does it belong together, and is it whole?
 
 Reads every page of the ledger and every batch that a row points at, and compares their checksums. Changes
-nothing. What the journal still holds is not looked for in the chunks: a start writes it there again.
+nothing. What the WAL still holds is not looked for in the chunks: a start writes it there again.
 """
 
 import os
@@ -14,7 +14,7 @@ import apsw
 from semel.store.chunk_header import path_of
 from semel.store.directory_lock import DirectoryLock
 from semel.store.examination import CHUNKS, LEDGER, Examined, examine
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 from semel.store.ledger_opening import open_reader
 from semel.store.queries import Statements
 from semel.wire.batch import MAGIC, has_valid_crc, read_header
@@ -34,11 +34,11 @@ class DamagedBatch(NamedTuple):
     base_offset: int
     """-1 for a batch of an open transaction that has no offset yet."""
     last_offset: int
-    place: Place
+    location: BatchLocation
     reason: str
 
     def __str__(self) -> str:
-        where = f"chunk {self.place.chunk_id}, byte {self.place.position}"
+        where = f"chunk {self.location.chunk_id}, byte {self.location.position}"
         if self.base_offset < 0:
             return f"{self.topic}-{self.partition}, staged: {self.reason} ({where})"
         offsets = f"offsets {self.base_offset} to {self.last_offset}"
@@ -74,7 +74,7 @@ def check_storage(directory: Path, progress: Progress = lambda done, total: None
 
 
 def _check(directory: Path, examined: Examined, problems: list[str], progress: Progress) -> Checked:
-    journaled = {place for frame in examined.frames if frame.batches for place in frame.places}
+    journaled = {location for frame in examined.frames if frame.batches for location in frame.locations}
     connection = open_reader(directory / LEDGER)
     damaged: list[DamagedBatch] = []
     batches = done = told = 0
@@ -84,12 +84,12 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
         problems += [f"{LEDGER}: {text}" for (text,) in sql.rows("check_pages") if text != "ok"]
         total = sum(live_bytes for _, live_bytes in sql.rows("chunk_references"))
         for topic, partition, base_offset, last_offset, *where in sql.each("batches_at_rest"):
-            place = Place(*where)
-            reason = None if place in journaled else reader.wrong_with(place)
+            location = BatchLocation(*where)
+            reason = None if location in journaled else reader.wrong_with(location)
             batches += 1
-            done += place.length
+            done += location.length
             if reason is not None:
-                damaged.append(DamagedBatch(topic, partition, base_offset, last_offset, place, reason))
+                damaged.append(DamagedBatch(topic, partition, base_offset, last_offset, location, reason))
             if done - told >= PROGRESS_BYTES:
                 told = done
                 progress(done, total)
@@ -108,20 +108,20 @@ class _Reader:
         self._directory = directory
         self._chunk_id = self._descriptor = -1
 
-    def wrong_with(self, place: Place) -> str | None:
+    def wrong_with(self, location: BatchLocation) -> str | None:
         """What is wrong with the batch at a place; None if nothing is."""
         try:
-            self._open(place.chunk_id)
-            data = os.pread(self._descriptor, place.length, place.position)
+            self._open(location.chunk_id)
+            data = os.pread(self._descriptor, location.length, location.position)
         except OSError as error:
             return str(error)
-        if len(data) < place.length:
+        if len(data) < location.length:
             return "its bytes are gone"
         try:
             header = read_header(data)
         except ProtocolError as error:
             return str(error)
-        if header.length != place.length or header.magic != MAGIC:
+        if header.length != location.length or header.magic != MAGIC:
             return "there is something else in its place"
         return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
 

@@ -5,24 +5,24 @@ from typing import TypeVar
 
 from semel.core.types import Buffer
 from semel.store.files import IOV_MAX
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 
 B = TypeVar("B", bound=Buffer)
 
 
-def runs(places: Sequence[Place], buffers: Sequence[B]) -> Iterator[tuple[int, int, list[B]]]:
+def runs(locations: Sequence[BatchLocation], buffers: Sequence[B]) -> Iterator[tuple[int, int, list[B]]]:
     """Neighbours in a file together, so that one call reads or writes them: chunk, position, buffers."""
     run: list[B] = []
     chunk_id = start = end = -1
-    for place, buffer in zip(places, buffers, strict=True):
-        if place.chunk_id != chunk_id or place.position != end or len(run) == IOV_MAX:
+    for location, buffer in zip(locations, buffers, strict=True):
+        if location.chunk_id != chunk_id or location.position != end or len(run) == IOV_MAX:
             if run:
                 yield chunk_id, start, run
             run = []
-            chunk_id = place.chunk_id
-            start = end = place.position
+            chunk_id = location.chunk_id
+            start = end = location.position
         run.append(buffer)
-        end += place.length
+        end += location.length
     if run:
         yield chunk_id, start, run
 
@@ -39,14 +39,14 @@ def rest_of(views: Sequence[Buffer], taken: int) -> list[Buffer]:
     return rest
 
 
-def merged(places: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
+def merged(locations: Sequence[BatchLocation]) -> Iterator[tuple[int, int, int]]:
     """Ranges that touch as one: only whole blocks can be given back, so larger ranges give more."""
     chunk_id = start = end = -1
-    for place in sorted(places):
-        if place.chunk_id != chunk_id or place.position != end:
+    for location in sorted(locations):
+        if location.chunk_id != chunk_id or location.position != end:
             if end > start:
                 yield chunk_id, start, end
-            chunk_id, start, end = place.chunk_id, place.position, place.position
-        end += place.length
+            chunk_id, start, end = location.chunk_id, location.position, location.position
+        end += location.length
     if end > start:
         yield chunk_id, start, end

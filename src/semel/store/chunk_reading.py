@@ -8,7 +8,7 @@ from typing import Final
 from semel.core.types import Buffer
 from semel.store.chunk_ranges import rest_of, runs
 from semel.store.files import OpenFiles
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -20,9 +20,9 @@ class ChunkReading:
         self._path_of = path_of
         self._open_files = OpenFiles()
 
-    def read(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
+    def read(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> None:
         """Fill the buffers with the bytes at these places. LookupError if some are gone, OSError."""
-        for chunk_id, position, run in runs(places, buffers):
+        for chunk_id, position, run in runs(locations, buffers):
             try:
                 file = self._open_files.take(self._path_of(chunk_id))
             except FileNotFoundError:
@@ -33,11 +33,11 @@ class ChunkReading:
             finally:
                 self._open_files.give_back(file)
 
-    def read_cached(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> bool:
+    def read_cached(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> bool:
         """Whether all of them were in memory, and are read; a disk is not waited for."""
         if not _NOWAIT:
             return False
-        for chunk_id, position, run in runs(places, buffers):
+        for chunk_id, position, run in runs(locations, buffers):
             file = self._open_files.take(self._path_of(chunk_id), if_open=True)
             if file is None:
                 return False

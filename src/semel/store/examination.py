@@ -1,9 +1,9 @@
 """Do the parts of a data directory belong together? Asked before a start changes anything.
 
-Ledger, journal, chunks and lock carry one store id, and each knows something of how far the others must be:
+Ledger, wal, chunks and lock carry one store id, and each knows something of how far the others must be:
 
-- the ledger knows up to which commit it has followed the journal, and how far each chunk is on the disk;
-- the journal's frames are numbered, and say which commits were flushed when they were written;
+- the ledger knows up to which commit it has followed the WAL, and how far each chunk is on the disk;
+- the WAL's frames are numbered, and say which commits were flushed when they were written;
 - the header of a chunk names the last commit at its last flush;
 - the lock names the last commit that ledger and chunks had on the disk.
 
@@ -22,17 +22,17 @@ from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
 from semel.store.directory_lock import Witness
 from semel.store.files import boot_id as this_boot
 from semel.store.interface import StoreBroken, StoreDamaged
-from semel.store.journal import paths_in
-from semel.store.journal_frame import short_id
-from semel.store.journal_reading import Frame, first_frame, read_journal
 from semel.store.ledger_opening import LedgerLook, log_of, look_at
 from semel.store.page_checksums import is_damage
+from semel.store.wal import paths_in
+from semel.store.wal_frame import short_id
+from semel.store.wal_reading import Frame, first_frame, read_wal
 
 LEDGER = "ledger.db"
 CHUNKS = "chunks"
-LOST = "journal.lost"
+LOST = "wal.lost"
 """A file that says: a flush failed, so that what was answered early may be lost though the system lives."""
-JOURNAL_BYTES = "journal_bytes"
+WAL_BYTES = "wal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
 
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
     text: str
     """What was found."""
     kind: str = ""
-    """``ledger``, ``journal``, or what is wrong with a chunk: ``missing``, ``old``, ``foreign``."""
+    """``ledger``, ``wal``, or what is wrong with a chunk: ``missing``, ``old``, ``foreign``."""
     chunk_id: int = 0
 
 
@@ -55,7 +55,7 @@ class Examined(NamedTuple):
     frames: list[Frame]
     """What the ledger may not have, oldest first."""
     flushed: int
-    """Commits up to this one were on the disk, as the journal says."""
+    """Commits up to this one were on the disk, as the WAL says."""
     last_seen: int
     """The largest commit number that is found anywhere. A new commit needs a larger one."""
     chunks: list[ChunkOnDisk]
@@ -69,7 +69,7 @@ class Examined(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The last commit that ledger and journal have."""
+        """The last commit that ledger and wal have."""
         number = 0 if self.ledger is None else self.ledger.commit_number
         return max(number, self.frames[-1].number) if self.frames else number
 
@@ -122,16 +122,16 @@ def examine(
     if not ledger.store_id:
         # Of an older version, which kept no ids: only what must be there can be looked for.
         problems += _missing(ledger, chunks)
-        return Examined(ledger, [], ledger.synchronised, ledger.commit_number, chunks, problems)
-    problems += _foreign_journal(directory, ledger.store_id)
-    frames, flushed, last_seen = [], ledger.synchronised, ledger.commit_number
+        return Examined(ledger, [], ledger.checkpointed, ledger.commit_number, chunks, problems)
+    problems += _foreign_wal(directory, ledger.store_id)
+    frames, flushed, last_seen = [], ledger.checkpointed, ledger.commit_number
     if ledger.stopped_cleanly:
-        problems += _newer_journal(directory, ledger)
+        problems += _newer_wal(directory, ledger)
     else:
         survived = ledger.has_survived(
             this_boot() if boot_id is None else boot_id, unflushed_is_lost=(directory / LOST).exists()
         )
-        read = read_journal(paths_in(directory), ledger.store_id, ledger.synchronised, has_survived=survived)
+        read = read_wal(paths_in(directory), ledger.store_id, ledger.checkpointed, has_survived=survived)
         frames, flushed = read.frames, read.flushed
         last_seen = max(last_seen, read.last_seen)
         problems += [Problem(text, "journal") for text in _incomplete(directory, ledger)]
@@ -164,14 +164,14 @@ def _without_ledger(directory: Path, witness: Witness | None, chunks: list[Chunk
     return Examined(None, [], 0, 0, chunks, problems)
 
 
-def _foreign_journal(directory: Path, store_id: bytes) -> Iterator[Problem]:
+def _foreign_wal(directory: Path, store_id: bytes) -> Iterator[Problem]:
     for path in paths_in(directory):
         first = first_frame(path)
         if first is not None and first.owner != short_id(store_id):
             yield Problem(f"{path} belongs to another store than {LEDGER}", "journal")
 
 
-def _newer_journal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
+def _newer_wal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
     """A ledger that was stopped cleanly has everything. A frame that is newer was written after it."""
     for path in paths_in(directory):
         first = first_frame(path)
@@ -188,8 +188,8 @@ def _newer_journal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
 
 
 def _incomplete(directory: Path, ledger: LedgerLook) -> Iterator[str]:
-    """Files of the journal that the ledger knows to have been there, at their full size."""
-    wanted = int(ledger.meta.get(JOURNAL_BYTES, "0"))
+    """Files of the WAL that the ledger knows to have been there, at their full size."""
+    wanted = int(ledger.meta.get(WAL_BYTES, "0"))
     for path in paths_in(directory) if wanted else ():
         if not path.exists():
             yield f"{path} is missing, and the last process did not stop cleanly"
@@ -198,25 +198,25 @@ def _incomplete(directory: Path, ledger: LedgerLook) -> Iterator[str]:
 
 
 def _behind(ledger: LedgerLook, frames: list[Frame]) -> Iterator[Problem]:
-    """The ledger follows the journal and is never ahead of it."""
-    end = frames[-1].number if frames else ledger.synchronised
+    """The ledger follows the WAL and is never ahead of it."""
+    end = frames[-1].number if frames else ledger.checkpointed
     if end < ledger.commit_number:
         yield Problem(
-            f"{LEDGER} has followed the journal up to commit {ledger.commit_number}, and the journal ends"
+            f"{LEDGER} has followed the WAL up to commit {ledger.commit_number}, and the WAL ends"
             f" with commit {end}: it is an older copy, or damaged",
-            "journal",
+            "wal",
         )
 
 
 def _older_ledger(
     ledger: LedgerLook, known: int, witness: Witness | None, chunks: list[ChunkOnDisk]
 ) -> Iterator[Problem]:
-    """What is known elsewhere of commits that neither ledger nor journal has."""
+    """What is known elsewhere of commits that neither ledger nor wal has."""
     if witness is not None and witness.store_id != ledger.store_id:
         yield Problem(f"{LEDGER} belongs to another store than the lock", "ledger")
     elif witness is not None and witness.number > known:
         yield Problem(
-            f"the lock knows of commit {witness.number}, {LEDGER} and journal end with commit {known}:"
+            f"the lock knows of commit {witness.number}, {LEDGER} and wal end with commit {known}:"
             " they are older copies",
             "ledger",
         )
@@ -228,7 +228,7 @@ def _older_ledger(
             yield Problem(f"{chunk.path} belongs to another store", "foreign", chunk.chunk_id)
         elif header.number > known:
             yield Problem(
-                f"{chunk.path} knows of commit {header.number}, {LEDGER} and journal end with commit {known}:"
+                f"{chunk.path} knows of commit {header.number}, {LEDGER} and wal end with commit {known}:"
                 " they are older copies",
                 "ledger",
             )

@@ -1,4 +1,4 @@
-"""Facts and places as bytes, for the journal: written by one process, read by the next on this machine.
+"""Facts and places as bytes, for the WAL: written by one process, read by the next on this machine.
 
 A fact becomes an array of its fields that begins with the name of its class (MessagePack). Reading makes
 nothing but the classes that are listed here, with values of the types that they declare. Groups travel as the
@@ -17,7 +17,7 @@ from semel.core.data import Data
 from semel.core.facts import DURABLE, GroupChanged
 from semel.core.groups import ClassicGroup, ConsumerGroup, unpack_group
 from semel.core.types import Fact
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 
 
 class _GroupPacked(Data, tag="GroupChanged"):
@@ -27,7 +27,7 @@ class _GroupPacked(Data, tag="GroupChanged"):
 
 _AS_THEY_ARE: Final = frozenset(DURABLE) - {GroupChanged}
 _KINDS: Final = (*(kind for kind in DURABLE if kind in _AS_THEY_ARE), _GroupPacked)
-_FRAME: Final[Any] = tuple[list[Union[_KINDS]], list[Place]]  # type: ignore[valid-type]  # noqa: UP007
+_FRAME: Final[Any] = tuple[list[Union[_KINDS]], list[BatchLocation]]  # type: ignore[valid-type]  # noqa: UP007
 _DECODER: Final = msgpack.Decoder(_FRAME)
 
 
@@ -41,35 +41,35 @@ def _form(hint: Any) -> tuple[Any, ...]:
 FORMAT: Final = crc32c(repr(_form(_FRAME)).encode())
 
 
-def pack_facts(facts: Sequence[Fact], places: Sequence[Place]) -> bytes:
+def pack_facts(facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
     """These facts and the places of their batches."""
     packed = [fact if type(fact) in _AS_THEY_ARE else _packed(fact) for fact in facts]
-    return _ENCODER.encode((packed, places))
+    return _ENCODER.encode((packed, locations))
 
 
-def unpack_facts(data: bytes) -> tuple[list[Fact], list[Place]]:
+def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
     """The facts and places in these bytes. ValueError if they are something else."""
     try:
-        facts, places = _DECODER.decode(data)
-        if any(min(place) < 0 for place in places):
+        facts, locations = _DECODER.decode(data)
+        if any(min(location) < 0 for location in locations):
             raise ValueError("these are no places")
         shaped = [_unpacked(fact) if type(fact) is _GroupPacked else fact for fact in facts]
     except (DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"these are no facts: {error!r}") from error
-    return shaped, places
+    return shaped, locations
 
 
 def _packed(fact: Fact) -> _GroupPacked:
     if type(fact) is GroupChanged and isinstance(fact.group, ClassicGroup | ConsumerGroup):
         return _GroupPacked(fact.group.kind, fact.group.pack())
-    raise TypeError(f"the journal does not know {fact!r}")
+    raise TypeError(f"the WAL does not know {fact!r}")
 
 
 def _plain(value: Any) -> Any:
     """For values that MessagePack does not know: the configs of a topic may be any mapping."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a fact holds a {type(value).__name__}, which the journal does not know")
+    raise TypeError(f"a fact holds a {type(value).__name__}, which the WAL does not know")
 
 
 def _unpacked(packed: _GroupPacked) -> GroupChanged:

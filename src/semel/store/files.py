@@ -202,7 +202,7 @@ def tighten(directory: Path) -> list[Path]:
     Nothing else in the directory is touched. What belongs to another user cannot be changed.
     """
     left: list[Path] = []
-    patterns = ("lock", "ledger.db*", "journal*", "chunks", "chunks/*.chunk")
+    patterns = ("lock", "ledger.db*", "wal*", "chunks", "chunks/*.chunk")
     for path in [directory, *(path for pattern in patterns for path in directory.glob(pattern))]:
         wanted = DIRECTORY_MODE if path.is_dir() else FILE_MODE
         try:

@@ -38,7 +38,7 @@ from semel.core.facts import (
     TransactionForgotten,
 )
 from semel.core.types import CommittedOffset, Fact, OffsetKey, PartitionKey, PendingOffset, Transaction
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 from semel.store.partition_fold import PartitionFold
 from semel.store.queries import ManyRows, Statements
 from semel.store.rows import pack_configs, row_of_transaction
@@ -101,9 +101,9 @@ class Fold:
         }
         assert self._writers.keys() == set(DURABLE)
 
-    def write(self, facts: Sequence[Fact], places: Sequence[Place]) -> None:
+    def write(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
         """Write the facts in the transaction that is open; those that are not durable are passed over."""
-        self._partitions.begin(places)
+        self._partitions.begin(locations)
         writers = self._writers
         for number, fact in enumerate(facts, 1):
             writer = writers.get(type(fact))

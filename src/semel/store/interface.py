@@ -1,7 +1,7 @@
 """What a ledger and a chunk store promise. Storage stores; it decides nothing.
 
 ``Store.commit`` is one call: bytes and facts become durable together, however a store brings that about. The
-embedded one has a journal that ledger and chunks follow (``journal``). Whoever asks the ledger finds all that
+embedded one has a WAL that ledger and chunks follow (``wal``). Whoever asks the ledger finds all that
 was committed before, and never a row without bytes.
 
 A failed commit is fatal: its outcome is unknown (a write that was refused may still reach the disk), so the
@@ -56,7 +56,7 @@ class StoreLocked(Exception):
     """Another process owns this data directory."""
 
 
-class Place(NamedTuple):
+class BatchLocation(NamedTuple):
     """Where bytes lie."""
 
     chunk_id: int
@@ -70,7 +70,7 @@ class StoredBatch(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
-    place: Place
+    location: BatchLocation
 
 
 class Counts(NamedTuple):
@@ -93,20 +93,20 @@ class GroupSummary(NamedTuple):
 class ChunkStore(Protocol):
     """Where bytes are. A chunk only grows, and is sealed at a size."""
 
-    async def append(self, batches: Sequence[Buffer]) -> list[Place]:
+    async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
         """Write these one after another and make them durable. StoreFull, StoreBroken."""
 
-    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+    async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
 
         A place may be part of what was appended, or span several appended ones. An OSError of the disk passes
         through: the bytes are there and cannot be had.
         """
 
-    async def read_together(self, places: Sequence[Place]) -> bytearray:
+    async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
         """As `read`, one behind another in a single buffer, without a copy that would join them."""
 
-    async def release(self, places: Sequence[Place]) -> None:
+    async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Nobody points at these ranges any more: give their space back. They may read as zeros from now on.
 
         Whoever reads must look again, after reading, whether the batch is still there.
@@ -128,7 +128,7 @@ class Ledger(Protocol):
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """The entities with these keys, None for those that do not exist, in the same order."""
 
-    async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
+    async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
         """Write the facts together and durably; its number.
 
         The i-th batch among them (``BatchAppended``, ``BatchStaged``, all that a ``BatchesReplaced`` rewrote)
@@ -187,10 +187,10 @@ class Ledger(Protocol):
     async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
         """Transactional ids without an open transaction that nobody used after this moment."""
 
-    async def leftovers(self, *, limit: int) -> list[Place]:
+    async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
 
-    async def sweep(self, *, limit: int) -> list[Place]:
+    async def sweep(self, *, limit: int) -> list[BatchLocation]:
         """Delete up to ``limit`` rows that nobody can reach any more; places they freed.
 
         Deleted topics, log starts, aborted transactions and compaction leave such rows behind.
@@ -220,7 +220,7 @@ class Store(Protocol):
         """Grows at a start when something that was committed early may be lost."""
 
     @property
-    def has_early(self) -> bool:
+    def has_unsynced(self) -> bool:
         """Whether something was committed early and is not durable yet."""
 
     flush_seconds: float
@@ -233,20 +233,20 @@ class Store(Protocol):
         """
 
     async def commit(
-        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, is_early: bool = False
+        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
         """Bytes and facts together; the i-th batch among the facts owns batches[i]. StoreFull, StoreBroken.
 
         Durable when it returns, with everything that was committed early before; with nothing of its own it
         is a flush. Who reads the ledger from then on finds it there. The answer is the number of the commit.
 
-        ``is_early``: need not be durable when it returns. It may be all the same, if it is large;
-        ``has_early`` tells.
+        ``defers_sync``: need not be durable when it returns. It may be all the same, if it is large;
+        ``has_unsynced`` tells.
 
         After ``StoreFull`` nothing of this commit happened, and what was committed early waits as before.
         """
 
-    async def synchronise(self) -> None:
+    async def checkpoint(self) -> None:
         """Before space is given back: nothing that was committed needs the bytes that were released."""
 
     async def close(self) -> None:

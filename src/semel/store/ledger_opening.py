@@ -2,9 +2,9 @@
 
 ``look_at`` reads what a ledger says of itself before anything relies on it, and changes nothing. It also
 compares the database with SQLite's log (``ledger.db-wal``), which SQLite does not: a log is read over
-whatever database lies beside it. ``cluster.checkpoints`` is written to the log before the log is moved into
-the database, and once more, one larger, by the first transaction behind that. So a log that was begun anew
-says which move it comes after, and the database says which it has seen.
+whatever database lies beside it. ``cluster.sqlite_checkpoints`` is written to the log before a checkpoint
+moves the log into the database, and incremented again by the first transaction after it. So a new log says
+which checkpoint it follows, and the database says which one it has seen.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ class Identity(NamedTuple):
     """Grows when writes that were handed to the operating system but not flushed may be lost."""
     stopped_cleanly: bool
     """Whether the last process that wrote here closed the store."""
-    synchronised: int
+    checkpointed: int
     """Of the commits up to this one everything is on the disk: ledger and chunks."""
     store_id: bytes
-    """Carried by journal and chunks, too."""
+    """Carried by wal and chunks, too."""
 
 
 class LedgerLook(NamedTuple):
@@ -65,9 +65,9 @@ class LedgerLook(NamedTuple):
         return bytes.fromhex(self.meta.get("store_id", ""))
 
     @property
-    def synchronised(self) -> int:
+    def checkpointed(self) -> int:
         """Of the commits up to this one everything is on the disk: ledger and chunks."""
-        return int(self.meta.get("synchronised", "0"))
+        return int(self.meta.get("checkpointed", "0"))
 
     def has_survived(self, boot_id: str, *, unflushed_is_lost: bool) -> bool:
         """Whether all that was written is still there, flushed or not."""
@@ -132,7 +132,7 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
             raise StoreBroken(
                 f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
             )
-        seen = sql.rows("read_checkpoints")[0]
+        seen = sql.rows("read_sqlite_checkpoints")[0]
         chunks = dict(sql.rows("known_chunks"))
     except (LookupError, TypeError, ValueError) as error:
         raise StoreBroken(f"{path} is no ledger that Semel wrote: {error!r}") from error
@@ -161,7 +161,7 @@ def _without_log(path: Path, vfs: str) -> tuple[int, int] | None:
     with contextlib.suppress(apsw.Error, LookupError, TypeError, ValueError):
         connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs or None)
         try:
-            checkpoints, number = Statements(connection).rows("read_checkpoints")[0]
+            checkpoints, number = Statements(connection).rows("read_sqlite_checkpoints")[0]
             return int(checkpoints), int(number)
         finally:
             connection.close(True)
@@ -213,13 +213,13 @@ def start(
     sql.run("write_meta", ("boot_id", boot_id))
     sql.run("write_meta", ("clean_stop", "0"))
     write_something(sql)
-    checkpoints = sql.rows("read_checkpoints")[0][0]
+    checkpoints = sql.rows("read_sqlite_checkpoints")[0][0]
     if is_log_empty and checkpoints % 2:
         # All of the log was moved when it was emptied.
-        sql.run("write_checkpoints", (checkpoints + 1,))
+        sql.run("write_sqlite_checkpoints", (checkpoints + 1,))
     sql.run("end")
     store_id = bytes.fromhex(meta["store_id"])
-    return Identity(meta["cluster_id"], term, stopped_cleanly, int(meta.get("synchronised", "0")), store_id)
+    return Identity(meta["cluster_id"], term, stopped_cleanly, int(meta.get("checkpointed", "0")), store_id)
 
 
 def is_older(sql: Statements) -> bool:
@@ -275,7 +275,7 @@ def _bring_up(sql: Statements, meta: dict[str, str]) -> None:
     """Give a ledger of an older version what it lacks. StoreBroken."""
     version = meta["schema_version"]
     if meta["clean_stop"] != "1":
-        # The journal may hold commits that only that version can read, and it cannot read new tables.
+        # The WAL may hold commits that only that version can read, and it cannot read new tables.
         raise StoreBroken(
             f"the ledger has schema {version} and was not stopped cleanly:"
             " start and stop the version of Semel that wrote it once"

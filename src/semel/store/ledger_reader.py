@@ -97,7 +97,7 @@ class LedgerReader:
                 batch = batch_of(row)
                 if batch.last_offset < offset:
                     continue
-                bytes_max -= batch.place.length
+                bytes_max -= batch.location.length
                 if batch.last_offset >= before or (found and bytes_max < 0) or len(found) >= batches_max:
                     return found
                 found.append(batch)

@@ -23,7 +23,7 @@ import apsw
 
 from semel.core.types import Fact
 from semel.store.fold import Counters, Fold
-from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.interface import BatchLocation, StoreBroken, StoreFull
 from semel.store.ledger_opening import (
     connect,
     give_checksums,
@@ -73,7 +73,7 @@ class LedgerWriter:
         """Whether the log holds much that the database has no room for, so that it may soon be full."""
         self._looks_away = 0
         self._flushes = True
-        self._checkpoints = 0
+        self._sqlite_checkpoints = 0
         self._has_counted = True
         try:
             if path is not None:
@@ -91,13 +91,13 @@ class LedgerWriter:
                 unflushed_is_lost=unflushed_is_lost,
                 is_log_empty=is_log_empty,
             )
-            self._checkpoints = self._sql.rows("read_checkpoints")[0][0]
+            self._sqlite_checkpoints = self._sql.rows("read_sqlite_checkpoints")[0][0]
             if path is not None:
                 take_space(log_of(path), LOG_FRAMES_MAX * _FRAME_BYTES)
             self._fold = Fold(self._sql, self._read_counters())
             if path is not None and was_older and not vfs:
                 give_checksums(self._sql)
-            if path is not None and self._checkpoints == 0:
+            if path is not None and self._sqlite_checkpoints == 0:
                 # From the start there is a database that can be read without its log.
                 self.move_log()
         except BaseException:
@@ -112,26 +112,26 @@ class LedgerWriter:
     def commit(
         self,
         facts: Sequence[Fact],
-        places: Sequence[Place],
+        locations: Sequence[BatchLocation],
         *,
         number: int | None = None,
         is_flushed: bool = True,
-        is_synchronised: bool = False,
+        is_checkpoint: bool = False,
     ) -> int:
         """Write the facts together, and durably if wanted; the number of the commit. StoreFull.
 
-        ``number`` is that of the last of several commits that are written as one. ``is_synchronised`` says
-        that the chunks are flushed, so that nothing up to this commit is looked for in the journal again.
+        ``number`` is that of the last of several commits that are written as one. ``is_checkpoint`` says
+        that the chunks are flushed, so that nothing up to this commit is looked for in the WAL again.
         """
         self._flush_or_not(is_flushed)
         self._looks_away += 8 + len(facts)
         fold = self._fold
         try:
             self._begin()
-            fold.write(facts, places)
-            if places:
-                ends = _end_by_chunk(places)
-                for chunk_id, length in _bytes_by_chunk(places).items():
+            fold.write(facts, locations)
+            if locations:
+                ends = _end_by_chunk(locations)
+                for chunk_id, length in _bytes_by_chunk(locations).items():
                     self._sql.run("add_to_chunks", (chunk_id, length, ends[chunk_id]))
             counters = fold.counters
             counters.commit_number = counters.commit_number + 1 if number is None else number
@@ -139,42 +139,44 @@ class LedgerWriter:
                 "write_counters",
                 (counters.commit_number, counters.next_producer_id, counters.next_partition_id),
             )
-            if is_synchronised:
-                self._call_synchronised()
+            if is_checkpoint:
+                self._mark_checkpoint()
             self._end()
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
         return fold.counters.commit_number
 
-    def synchronise(self) -> None:
+    def checkpoint(self) -> None:
         """Everything that was committed is on the disk when this returns, and the ledger knows it. StoreFull.
 
-        Chunks must be flushed before: what the ledger calls synchronised is not read from the journal again.
+        Chunks must be flushed before: what the ledger calls checkpointed is not read from the WAL again.
         """
         self._flush_or_not(True)
         try:
             self._begin()
-            self._call_synchronised()
+            self._mark_checkpoint()
             self._end()
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
 
-    def leftovers(self, limit: int) -> list[Place]:
+    def leftovers(self, limit: int) -> list[BatchLocation]:
         """The places of up to so many rows that the next sweep deletes."""
-        places: list[Place] = []
+        locations: list[BatchLocation] = []
         for partition_id, below in self._sql.rows("leftovers", (limit,)):
-            if len(places) >= limit:
+            if len(locations) >= limit:
                 break
-            bindings = {"partition_id": partition_id, "below": below, "batches_max": limit - len(places)}
+            bindings = {"partition_id": partition_id, "below": below, "batches_max": limit - len(locations)}
             batches = json.loads(self._sql.value("leftover_batches", bindings))
-            places += [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
-        return places + self._dropped(limit - len(places))
+            locations += [
+                BatchLocation(chunk_id, position, length) for _, chunk_id, position, length in batches
+            ]
+        return locations + self._dropped(limit - len(locations))
 
-    def sweep(self, limit: int) -> tuple[list[Place], bool]:
+    def sweep(self, limit: int) -> tuple[list[BatchLocation], bool]:
         """Delete up to so many rows that nobody can reach; the places they freed, and if there is more."""
-        places: list[Place] = []
+        locations: list[BatchLocation] = []
         try:
             if not self._has_leftovers():
                 return [], False
@@ -187,20 +189,20 @@ class LedgerWriter:
                     break
                 partition_id, below_offset = leftovers[0]
                 freed = self._sweep_partition(partition_id, below_offset, limit)
-                places += freed
+                locations += freed
                 # A partition without batches counts too: a topic may have many of them.
                 limit -= max(len(freed), 1)
             if dropped := self._dropped(limit):
                 self._sql.run("sweep_dropped", dropped[-1][:2])
-                places += dropped
-            for chunk_id, length in _bytes_by_chunk(places).items():
+                locations += dropped
+            for chunk_id, length in _bytes_by_chunk(locations).items():
                 self._sql.run("take_from_chunk", (length, chunk_id))
                 self._sql.run("drop_empty_chunk", (chunk_id,))
             self._end()
         except apsw.FullError as error:
             self._undo()
             raise StoreFull(f"there is no room for the ledger: {error}") from error
-        return places, self._has_leftovers()
+        return locations, self._has_leftovers()
 
     def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at."""
@@ -286,7 +288,7 @@ class LedgerWriter:
         """
         self._sql.run("begin")
         if not self._has_counted:
-            self._sql.run("write_checkpoints", (self._checkpoints,))
+            self._sql.run("write_sqlite_checkpoints", (self._sqlite_checkpoints,))
 
     def _end(self) -> None:
         self._sql.run("end")
@@ -294,25 +296,25 @@ class LedgerWriter:
 
     def _checkpoint(self, mode: int) -> tuple[int, int]:
         """Move the log into the database; how many pages it has, and how many are moved."""
-        if self._checkpoints % 2 == 0:
-            self._checkpoints += 1
+        if self._sqlite_checkpoints % 2 == 0:
+            self._sqlite_checkpoints += 1
             try:
                 self._sql.run("begin")
-                self._sql.run("write_checkpoints", (self._checkpoints,))
+                self._sql.run("write_sqlite_checkpoints", (self._sqlite_checkpoints,))
                 self._end()
             except apsw.FullError:
-                self._checkpoints -= 1
+                self._sqlite_checkpoints -= 1
                 self._undo()
                 raise
         frames, moved = self.connection.wal_checkpoint(mode=mode)
         if frames == moved:
-            self._checkpoints += 1
+            self._sqlite_checkpoints += 1
             self._has_counted = False
         return frames, moved
 
-    def _call_synchronised(self) -> None:
-        self._sql.run("synchronise_chunks")
-        self._write_meta("synchronised", str(self.commit_number))
+    def _mark_checkpoint(self) -> None:
+        self._sql.run("checkpoint_chunks")
+        self._write_meta("checkpointed", str(self.commit_number))
 
     def _flush_or_not(self, is_flushed: bool) -> None:
         if is_flushed is not self._flushes:
@@ -333,11 +335,14 @@ class LedgerWriter:
     def _has_leftovers(self) -> bool:
         return bool(self._sql.rows("next_leftover")) or bool(self._sql.value("has_dropped"))
 
-    def _dropped(self, limit: int) -> list[Place]:
+    def _dropped(self, limit: int) -> list[BatchLocation]:
         # A negative limit would be none at all.
-        return [Place(*place) for place in json.loads(self._sql.value("dropped_batches", (max(limit, 0),)))]
+        return [
+            BatchLocation(*location)
+            for location in json.loads(self._sql.value("dropped_batches", (max(limit, 0),)))
+        ]
 
-    def _sweep_partition(self, partition_id: int, below: int, limit: int) -> list[Place]:
+    def _sweep_partition(self, partition_id: int, below: int, limit: int) -> list[BatchLocation]:
         bindings = {"partition_id": partition_id, "below": below, "batches_max": limit}
         batches = json.loads(self._sql.value("leftover_batches", bindings))
         if batches:
@@ -347,19 +352,19 @@ class LedgerWriter:
             if below == GONE:
                 self._sql.run("sweep_producers", (partition_id,))
             self._sql.run("forget_leftover", (partition_id,))
-        return [Place(chunk_id, position, length) for _, chunk_id, position, length in batches]
+        return [BatchLocation(chunk_id, position, length) for _, chunk_id, position, length in batches]
 
 
-def _bytes_by_chunk(places: Sequence[Place]) -> Counter[int]:
+def _bytes_by_chunk(locations: Sequence[BatchLocation]) -> Counter[int]:
     total: Counter[int] = Counter()
-    for chunk_id, _, length in places:
+    for chunk_id, _, length in locations:
         total[chunk_id] += length
     return total
 
 
-def _end_by_chunk(places: Sequence[Place]) -> dict[int, int]:
+def _end_by_chunk(locations: Sequence[BatchLocation]) -> dict[int, int]:
     ends: dict[int, int] = {}
-    for chunk_id, position, length in places:
+    for chunk_id, position, length in locations:
         # Tests have places that no disk has.
         ends[chunk_id] = max(ends.get(chunk_id, 0), min(position + length, GONE))
     return ends

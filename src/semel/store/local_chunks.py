@@ -12,7 +12,7 @@ transaction must find room for its markers. What goes wrong after that, in the w
 unknown outcome and is ``StoreBroken``.
 
 Appending is two steps: ``reserve`` says where bytes will lie, which is arithmetic, and ``write_now`` puts
-them there, later, on the writer's thread. What is written may stay unflushed for a while: the journal has it.
+them there, later, on the writer's thread. What is written may stay unflushed for a while: the WAL has it.
 Reading happens on threads of its own, except when the bytes are in the page cache, as those that were just
 written are: then they are copied without leaving the event loop.
 
@@ -43,9 +43,9 @@ from semel.store.chunk_header import (
 from semel.store.chunk_ranges import merged, runs
 from semel.store.chunk_reading import ChunkReading
 from semel.store.files import Files, end_of_data, write_all
-from semel.store.interface import Place, StoreBroken, StoreFull
+from semel.store.interface import BatchLocation, StoreBroken, StoreFull
 from semel.store.released import Released
-from semel.store.worker import Fuse, Worker
+from semel.store.worker import StoreHealth, Worker
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
@@ -83,7 +83,7 @@ class LocalChunks:
         *,
         files: Files | None = None,
         writer: Worker | None = None,
-        fuse: Fuse | None = None,
+        health: StoreHealth | None = None,
         store_id: bytes = NO_STORE,
         old: OldChunks = OldChunks(),  # noqa: B008 - it is immutable
     ) -> None:
@@ -96,7 +96,7 @@ class LocalChunks:
         self._files.make_directory(directory)
         self._next_id = max(self._ids(), default=0) + 1
         self._give_back_room(self._next_id - 1)
-        self._fuse = fuse or Fuse()
+        self._health = health or StoreHealth()
         self._reading = ChunkReading(self._path)
         self._released = Released()
         self._writing: _Writing | None = None
@@ -109,48 +109,48 @@ class LocalChunks:
 
     # -- the contract -------------------------------------------------------------------------------------
 
-    async def append(self, batches: Sequence[Buffer]) -> list[Place]:
+    async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
         """Write these one after another and make them durable. StoreFull, StoreBroken."""
-        return await self._writer.run(lambda: self._fuse.guard(self._append_durably, batches))
+        return await self._writer.run(lambda: self._health.guard(self._append_durably, batches))
 
-    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+    async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
 
         An OSError of the disk passes through: the bytes are there and cannot be had, which is not "gone".
         """
-        buffers = [bytearray(place.length) for place in places]
-        await self._read_into(places, buffers)
+        buffers = [bytearray(location.length) for location in locations]
+        await self._read_into(locations, buffers)
         return buffers
 
-    async def read_together(self, places: Sequence[Place]) -> bytearray:
+    async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
         """As `read`, one behind another in a single buffer."""
-        ends = list(accumulate((place.length for place in places), initial=0))
+        ends = list(accumulate((location.length for location in locations), initial=0))
         buffer = bytearray(ends[-1])
         view = memoryview(buffer)
-        await self._read_into(places, [view[start:end] for start, end in pairwise(ends)])
+        await self._read_into(locations, [view[start:end] for start, end in pairwise(ends)])
         return buffer
 
-    async def _read_into(self, places: Sequence[Place], buffers: Sequence[Buffer]) -> None:
-        self._fuse.check()
-        is_little = len(places) <= INLINE_PLACES_MAX and sum(map(len, buffers)) <= INLINE_BYTES_MAX
-        if is_little and self._reading.read_cached(places, buffers):
+    async def _read_into(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> None:
+        self._health.check()
+        is_little = len(locations) <= INLINE_PLACES_MAX and sum(map(len, buffers)) <= INLINE_BYTES_MAX
+        if is_little and self._reading.read_cached(locations, buffers):
             return
-        await self._readers.run(self._reading.read, places, buffers)
+        await self._readers.run(self._reading.read, locations, buffers)
 
-    async def release(self, places: Sequence[Place]) -> None:
+    async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Nobody points at these ranges any more: give their space back."""
-        self._fuse.check()
-        await self._readers.run(self._release_now, places)
+        self._health.check()
+        await self._readers.run(self._release_now, locations)
 
     async def delete(self, chunk_id: int) -> None:
         """Remove a chunk. Not an error if it is gone."""
-        self._fuse.check()
+        self._health.check()
         await self._writer.run(self._seal_if, chunk_id)
         await self._readers.run(self._unlink, chunk_id)
 
     async def list_chunks(self) -> list[tuple[int, int]]:
         """Every chunk with the space it takes on the disk."""
-        self._fuse.check()
+        self._health.check()
         return await self._readers.run(self._list_now)
 
     async def close(self) -> None:
@@ -167,21 +167,21 @@ class LocalChunks:
         """The chunk that grows now, or the next one if none does. Those before it are sealed."""
         return self._writing.chunk_id if self._writing else self._next_id
 
-    def reserve(self, lengths: Sequence[int]) -> list[Place]:
+    def reserve(self, lengths: Sequence[int]) -> list[BatchLocation]:
         """Where batches of these lengths will lie. Called by one task; ``has_room`` must hold for them."""
         if not lengths:
             return []
         writing = self._writing
         assert writing is not None
-        places: list[Place] = []
+        locations: list[BatchLocation] = []
         for length in lengths:
-            places.append(Place(writing.chunk_id, writing.position, length))
+            locations.append(BatchLocation(writing.chunk_id, writing.position, length))
             writing.position += length
-        return places
+        return locations
 
-    def write_now(self, places: Sequence[Place], batches: Sequence[Buffer]) -> None:
+    def write_now(self, locations: Sequence[BatchLocation], batches: Sequence[Buffer]) -> None:
         """Put bytes where they were told to lie. Durable with the next ``flush_now``. StoreBroken."""
-        for chunk_id, position, run in runs(places, batches):
+        for chunk_id, position, run in runs(locations, batches):
             end = position + sum(map(len, run))
             self._unflushed[chunk_id] = max(end, self._unflushed.get(chunk_id, 0))
             try:
@@ -249,12 +249,12 @@ class LocalChunks:
         self._seal()
         self._reading.close()
 
-    def _append_durably(self, batches: Sequence[Buffer]) -> list[Place]:
+    def _append_durably(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
         self.make_room_now(sum(map(len, batches)))
-        places = self.reserve([len(batch) for batch in batches])
-        self.write_now(places, batches)
+        locations = self.reserve([len(batch) for batch in batches])
+        self.write_now(locations, batches)
         self.flush_now()
-        return places
+        return locations
 
     def _make_room(self, length: int, *, may_use_reserve: bool) -> _Writing:
         """The chunk to append to, with room for this many bytes. StoreFull, and then nothing was written."""
@@ -330,14 +330,14 @@ class LocalChunks:
 
     # -- on any thread ------------------------------------------------------------------------------------
 
-    def read_now(self, places: Sequence[Place]) -> list[bytearray]:
+    def read_now(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """Read on the calling thread."""
-        buffers = [bytearray(place.length) for place in places]
-        self._reading.read(places, buffers)
+        buffers = [bytearray(location.length) for location in locations]
+        self._reading.read(locations, buffers)
         return buffers
 
-    def _release_now(self, places: Sequence[Place]) -> None:
-        for chunk_id, start, end in merged(places):
+    def _release_now(self, locations: Sequence[BatchLocation]) -> None:
+        for chunk_id, start, end in merged(locations):
             # A chunk that was deleted meanwhile has no space left to give.
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)

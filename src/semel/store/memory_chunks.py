@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from semel.core.types import Buffer
-from semel.store.interface import Place, StoreFull
+from semel.store.interface import BatchLocation, StoreFull
 
 
 def half_of_memory() -> int:
@@ -76,32 +76,32 @@ class MemoryChunks:
         self._chunks: dict[int, _Chunk] = {}
         self._next_id = 1
 
-    async def append(self, batches: Sequence[Buffer]) -> list[Place]:
+    async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
         """Keep a copy of these, one after another. StoreFull."""
         self.make_room_now(sum(map(len, batches)))
-        places = self.reserve([len(batch) for batch in batches])
-        self.write_now(places, batches)
-        return places
+        locations = self.reserve([len(batch) for batch in batches])
+        self.write_now(locations, batches)
+        return locations
 
-    async def read(self, places: Sequence[Place]) -> list[bytearray]:
+    async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone."""
         buffers: list[bytearray] = []
         with self._lock:
-            for chunk_id, position, length in places:
+            for chunk_id, position, length in locations:
                 chunk = self._chunks.get(chunk_id)
                 if chunk is None or position + length > chunk.size:
                     raise LookupError(f"chunk {chunk_id} has no {length} bytes at {position}")
                 buffers.append(chunk.read(position, length))
         return buffers
 
-    async def read_together(self, places: Sequence[Place]) -> bytearray:
+    async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
         """As `read`, one behind another in a single buffer."""
-        return bytearray().join(await self.read(places))
+        return bytearray().join(await self.read(locations))
 
-    async def release(self, places: Sequence[Place]) -> None:
+    async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Nobody points at these ranges any more: give their space back."""
         with self._lock:
-            for chunk_id, position, length in places:
+            for chunk_id, position, length in locations:
                 chunk = self._chunks.get(chunk_id)
                 if chunk is not None:
                     self._bytes -= chunk.release(position, length)
@@ -142,26 +142,26 @@ class MemoryChunks:
         """The same: here is nothing else that could fill the memory."""
         self.make_room_now(length)
 
-    def reserve(self, lengths: Sequence[int]) -> list[Place]:
+    def reserve(self, lengths: Sequence[int]) -> list[BatchLocation]:
         """Where batches of these lengths will lie, also beyond the limit: that was asked before."""
         if not lengths:
             return []
-        places: list[Place] = []
+        locations: list[BatchLocation] = []
         with self._lock:
             chunk_id, chunk = self._writing(sum(lengths))
             for length in lengths:
-                places.append(Place(chunk_id, chunk.reserved, length))
+                locations.append(BatchLocation(chunk_id, chunk.reserved, length))
                 chunk.reserved += length
             self._bytes += sum(lengths)
-        return places
+        return locations
 
-    def write_now(self, places: Sequence[Place], batches: Sequence[Buffer]) -> None:
+    def write_now(self, locations: Sequence[BatchLocation], batches: Sequence[Buffer]) -> None:
         """Keep copies: the buffers belong to request frames that must not be kept alive."""
         with self._lock:
-            for place, batch in zip(places, batches, strict=True):
-                chunk = self._chunks.get(place.chunk_id)
+            for location, batch in zip(locations, batches, strict=True):
+                chunk = self._chunks.get(location.chunk_id)
                 if chunk is not None:
-                    chunk.write(place.position, bytes(batch))
+                    chunk.write(location.position, bytes(batch))
 
     def is_proven(self, chunk_id: int) -> bool:
         """Nobody else writes here."""

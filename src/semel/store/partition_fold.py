@@ -23,7 +23,7 @@ from semel.core.facts import (
     StagedDropped,
 )
 from semel.core.types import PartitionKey, ProducerKey, ProducerState
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 from semel.store.queries import ManyRows, Statements
 from semel.store.rows import (
     pack_sent_batches,
@@ -102,7 +102,7 @@ class PartitionFold:
         self._sql = statements
         self.rows: dict[PartitionKey, PartitionRow] = {}
         """Kept between commits."""
-        self._places: Sequence[Place] = ()
+        self._locations: Sequence[BatchLocation] = ()
         self._places_taken = 0
         self._partitions: dict[PartitionKey, PartitionRow] = {}
         self._staged: dict[tuple[int, int], list[_StagedRow]] = {}
@@ -111,16 +111,16 @@ class PartitionFold:
         self._producers: dict[ProducerKey, ProducerState | None] = {}
         self._left_below: dict[int, int] = {}
 
-    def begin(self, places: Sequence[Place]) -> None:
+    def begin(self, locations: Sequence[BatchLocation]) -> None:
         """A commit begins, with these places for the batches in its facts."""
-        self._places = places
+        self._locations = locations
         self._places_taken = 0
 
     def end(self) -> None:
         """The facts of the commit were all here."""
         self.flush()
-        assert self._places_taken == len(self._places), "every place belongs to a batch"
-        self._places = ()
+        assert self._places_taken == len(self._locations), "every place belongs to a batch"
+        self._locations = ()
         if len(self.rows) > PARTITIONS_MAX:
             # More than needed goes, those that came first, so that this is not done at every commit.
             self.rows = dict(list(self.rows.items())[-PARTITIONS_MAX // 2 :])
@@ -131,14 +131,14 @@ class PartitionFold:
             gathered.clear()
         self._dropped.clear()
         self._aborted.clear()
-        self._places = ()
+        self._locations = ()
 
     # -- facts --------------------------------------------------------------------------------------------
 
     def batch_appended(self, fact: BatchAppended) -> None:
         """The batch is the last of its log."""
         row = self._partitions.get(fact.partition) or self._partition(fact.partition)
-        chunk_id, position, length = self._places[self._places_taken]
+        chunk_id, position, length = self._locations[self._places_taken]
         self._places_taken += 1
         row.high_watermark = fact.last_offset + 1
         row.peak_timestamp = fact.peak_timestamp
@@ -162,10 +162,10 @@ class PartitionFold:
 
     def batch_staged(self, fact: BatchStaged) -> None:
         """The batch waits for an outcome."""
-        place = self._places[self._places_taken]
+        location = self._locations[self._places_taken]
         self._places_taken += 1
         gathered = self._staged.setdefault((self._row(fact.partition).partition_id, fact.producer_id), [])
-        gathered.append((fact.offsets, fact.max_timestamp, *place))
+        gathered.append((fact.offsets, fact.max_timestamp, *location))
 
     def staged_committed(self, fact: StagedCommitted) -> None:
         """What was staged is now the end of the log."""
@@ -179,11 +179,11 @@ class PartitionFold:
         if gathered and sum(each[-1] for each in gathered) == fact.size_bytes:
             del self._staged[row.partition_id, fact.producer_id]
             base_offset = fact.base_offset
-            for offsets, max_timestamp, *place in gathered:
+            for offsets, max_timestamp, *location in gathered:
                 peak_timestamp = max(peak_timestamp, max_timestamp)
                 last_offset = base_offset + offsets - 1
                 row.batches += (row.partition_id, base_offset, last_offset, max_timestamp, peak_timestamp)
-                row.batches += place
+                row.batches += location
                 base_offset = last_offset + 1
             assert base_offset == fact.last_offset + 1, "the core counts staged offsets as the ledger does"
             return
@@ -240,9 +240,9 @@ class PartitionFold:
         rewritten: list[int] = []
         replaced: list[int] = []
         for batch in fact.rewritten:
-            place = self._places[self._places_taken]
+            location = self._locations[self._places_taken]
             self._places_taken += 1
-            rewritten += (partition_id, batch.base_offset, batch.max_timestamp, *place)
+            rewritten += (partition_id, batch.base_offset, batch.max_timestamp, *location)
             replaced += (partition_id, batch.base_offset)
         removed = [number for base_offset in fact.removed for number in (partition_id, base_offset)]
         _LEAVE_REPLACED.run(self._sql, replaced + removed)

@@ -3,7 +3,7 @@
 -- the condition on column1 leaves out.
 
 -- name: settings
--- How every connection is set. FULL is what a commit needs that no journal stands for (see semel.store.journal);
+-- How every connection is set. FULL is what a commit needs that no WAL stands for (see semel.store.wal);
 -- in WAL mode anything less loses commits with the power. Memory maps are off: a disk error under one is a signal and not an error. The cache is in KiB.
 PRAGMA synchronous = FULL;
 PRAGMA mmap_size = 0;
@@ -66,13 +66,13 @@ SELECT next_producer_id, transaction_version, features_epoch FROM cluster;
 -- The feature as it has become.
 UPDATE cluster SET transaction_version = ?, features_epoch = ? WHERE only_one = 1;
 
--- name: read_checkpoints
+-- name: read_sqlite_checkpoints
 -- How often the log was moved into the database, and the number of the last commit.
-SELECT checkpoints, commit_number FROM cluster;
+SELECT sqlite_checkpoints, commit_number FROM cluster;
 
--- name: write_checkpoints
+-- name: write_sqlite_checkpoints
 -- How often the log was moved into the database.
-UPDATE cluster SET checkpoints = ? WHERE only_one = 1;
+UPDATE cluster SET sqlite_checkpoints = ? WHERE only_one = 1;
 
 -- name: write_counters
 -- The counters as they have become; a part of every commit.
@@ -245,13 +245,13 @@ INSERT INTO chunks (chunk_id, live_bytes, end_position) VALUES (?, ?, ?)
 ON CONFLICT (chunk_id) DO UPDATE SET
     live_bytes = live_bytes + excluded.live_bytes, end_position = max(end_position, excluded.end_position);
 
--- name: synchronise_chunks
+-- name: checkpoint_chunks
 -- Everything that rows point at is on the disk.
-UPDATE chunks SET synchronised_end = end_position WHERE synchronised_end < end_position;
+UPDATE chunks SET checkpointed_end = end_position WHERE checkpointed_end < end_position;
 
 -- name: known_chunks
 -- The chunks that rows point at, and how far each is on the disk.
-SELECT chunk_id, synchronised_end FROM chunks;
+SELECT chunk_id, checkpointed_end FROM chunks;
 
 -- name: known_chunks_before_4
 -- The same in a ledger of an older version, which does not know how far.
@@ -263,7 +263,7 @@ DELETE FROM chunks WHERE chunk_id = ?;
 
 -- name: forget_end
 -- Nothing is known any more of how far a chunk is on the disk.
-UPDATE chunks SET synchronised_end = 0, end_position = 0 WHERE chunk_id = ?;
+UPDATE chunks SET checkpointed_end = 0, end_position = 0 WHERE chunk_id = ?;
 
 -- name: write_anew
 -- Writes the whole database anew, as a transaction of its own.

@@ -1,16 +1,16 @@
-"""What a start takes over from the journal: everything that was committed and that the ledger may not have.
+"""What a start takes over from the WAL: everything that was committed and that the ledger may not have.
 
 After the end of a process the operating system still has all that was written, so ledger and chunks are
-behind the journal and nothing else. After the end of the operating system each of the three has what it
-flushed, and perhaps more, so the journal is the one to go by:
+behind the WAL and nothing else. After the end of the operating system each of the three has what it
+flushed, and perhaps more, so the WAL is the one to go by:
 
 - batches that it holds are written to their places again, since the chunks may have lost them though the
   ledger knows them;
 - the ledger's own log is written once more before it is read (``write_log_again``): if its last flush failed,
   it can be read from memory though the disk does not have it, and says of commits that they are on the disk;
 - commits that the ledger does not have are committed, in their order, up to the first whose large batches
-  are not in their chunk. That one was never answered, unless the journal says that it was flushed: then they
-  are damaged. No number that the journal holds is given again.
+  are not in their chunk. That one was never answered, unless the WAL says that it was flushed: then they
+  are damaged. No number that the WAL holds is given again.
 """
 
 import errno
@@ -22,10 +22,10 @@ from typing import Final
 from semel.core.types import Buffer, Fact
 from semel.store.examination import Examined
 from semel.store.files import Files, end_of_data
-from semel.store.interface import Place, StoreDamaged
-from semel.store.journal_reading import Frame
+from semel.store.interface import BatchLocation, StoreDamaged
 from semel.store.local_chunks import LocalChunks
 from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.wal_reading import Frame
 from semel.wire.batch import has_valid_crc, read_header
 from semel.wire.errors import ProtocolError
 
@@ -57,33 +57,33 @@ def write_log_again(path: Path, files: Files) -> None:
 
 
 def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> None:
-    """Bring ledger and chunks up to the journal, durably. On the writer's thread. StoreDamaged."""
+    """Bring ledger and chunks up to the WAL, durably. On the writer's thread. StoreDamaged."""
     if ledger.identity.stopped_cleanly and examined.last_seen <= ledger.commit_number:
         return
     for frame in examined.frames:
         _write_again(chunks, frame)
     facts: list[Fact] = []
-    places: list[Place] = []
+    locations: list[BatchLocation] = []
     for frame in examined.frames:
-        if frame.batches is None and not _write_large_again(chunks, frame.places):
+        if frame.batches is None and not _write_large_again(chunks, frame.locations):
             if frame.number <= max(ledger.commit_number, examined.flushed) and not examined.is_accepted:
                 raise StoreDamaged(_lost_batches(frame))
             break
         if frame.number > ledger.commit_number:
             facts += frame.facts
-            places += frame.places
-    # Whatever else the journal holds is history from now on: nothing gets one of its numbers again.
+            locations += frame.locations
+    # Whatever else the WAL holds is history from now on: nothing gets one of its numbers again.
     number = max(examined.last_seen, ledger.commit_number)
     # Of the later number only the ledger may know, before the chunks do.
     chunks.flush_now(examined.known)
     if number > ledger.commit_number:
-        ledger.commit_now(facts, places, number)
+        ledger.commit_now(facts, locations, number)
     ledger.move_log_now()
-    ledger.synchronise_now()
+    ledger.checkpoint_now()
 
 
 def _lost_batches(frame: Frame) -> str:
-    chunk_ids = ", ".join(str(each) for each in sorted({place.chunk_id for place in frame.places}))
+    chunk_ids = ", ".join(str(each) for each in sorted({location.chunk_id for location in frame.locations}))
     return (
         f"commit {frame.number} was acknowledged, and its batches in chunk {chunk_ids} are damaged or missing"
     )
@@ -93,29 +93,29 @@ def _write_again(chunks: LocalChunks, frame: Frame) -> None:
     """Put the batches where they belong. A chunk that is gone held nothing that anybody wants."""
     if frame.batches is None:
         return
-    kept: list[tuple[Place, Buffer]] = [
-        (place, batch)
-        for place, batch in zip(frame.places, frame.batches, strict=True)
-        if chunks.has_chunk(place.chunk_id)
+    kept: list[tuple[BatchLocation, Buffer]] = [
+        (location, batch)
+        for location, batch in zip(frame.locations, frame.batches, strict=True)
+        if chunks.has_chunk(location.chunk_id)
     ]
-    chunks.write_now([place for place, _ in kept], [batch for _, batch in kept])
+    chunks.write_now([location for location, _ in kept], [batch for _, batch in kept])
 
 
-def _write_large_again(chunks: LocalChunks, places: Sequence[Place]) -> bool:
+def _write_large_again(chunks: LocalChunks, locations: Sequence[BatchLocation]) -> bool:
     """Whether these are in their chunk, whole. If a flush failed, perhaps in memory alone: so once more."""
     try:
-        batches = chunks.read_now(places)
+        batches = chunks.read_now(locations)
     except (LookupError, OSError):
         return False
-    if not all(_is_whole(batch, place) for batch, place in zip(batches, places, strict=True)):
+    if not all(_is_whole(batch, location) for batch, location in zip(batches, locations, strict=True)):
         return False
-    chunks.write_now(places, batches)
+    chunks.write_now(locations, batches)
     return True
 
 
-def _is_whole(batch: bytearray, place: Place) -> bool:
+def _is_whole(batch: bytearray, location: BatchLocation) -> bool:
     try:
         header = read_header(batch)
     except ProtocolError:
         return False
-    return header.length == place.length and has_valid_crc(batch, 0, header)
+    return header.length == location.length and has_valid_crc(batch, 0, header)

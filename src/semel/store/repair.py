@@ -2,12 +2,12 @@
 
 ``plan`` looks and changes nothing. ``carry_out`` goes on with what there is, and says what is given up:
 
-- with a damaged or missing journal: from the last good commit. What came behind it is lost;
+- with a damaged or missing wal: from the last good commit. What came behind it is lost;
 - with an older ledger: from its last commit. Chunks that it does not know are kept, and never deleted;
 - without a chunk, or with an older copy of one: the batches in it are errors for whoever reads them.
 
 Without a ledger, or with one that cannot be read, nothing knows which topic a batch belongs to, or its
-offset: neither is in its bytes. What can be had then is records. ``salvage`` puts the old ledger and journal
+offset: neither is in its bytes. What can be had then is records. ``salvage`` puts the old ledger and wal
 aside and makes a new ledger over the same chunks, with one topic, ``salvaged``, and a partition for each
 chunk, in which the batches lie in the order in which they were written. Names of topics, offsets, groups,
 transactions and configs are lost, and records of aborted transactions are among the rest.
@@ -25,12 +25,12 @@ from semel.core.facts import BatchAppended, TopicCreated
 from semel.core.types import Fact, PartitionKey, Topic
 from semel.store.chunk_header import HEADER_BYTES, ChunkOnDisk
 from semel.store.directory_lock import DirectoryLock
-from semel.store.embedded import open_store
 from semel.store.examination import LEDGER, Examined, examine
 from semel.store.files import Files
-from semel.store.interface import Place
-from semel.store.journal import paths_in
+from semel.store.interface import BatchLocation
 from semel.store.ledger_writer import LedgerWriter
+from semel.store.opening import open_store
+from semel.store.wal import paths_in
 from semel.wire.batch import MAGIC, BatchHeader, has_valid_crc, read_header
 
 TOPIC: Final = "salvaged"
@@ -69,7 +69,7 @@ async def carry_out(directory: Path) -> Plan:
     if not planned.problems or planned.needs_salvage:
         return planned
     assert examined.ledger is not None
-    # What the journal would have written to the chunks may be missing from any of them.
+    # What the WAL would have written to the chunks may be missing from any of them.
     gone, unsure = set[int](), set(examined.ledger.chunks)
     paths = {chunk.chunk_id: chunk.path for chunk in examined.chunks}
     for problem in examined.problems:
@@ -95,7 +95,7 @@ def _plan(examined: Examined) -> Plan:
     if ledger is None or ledger.problems or is_foreign:
         actions = [
             f"put the right {LEDGER} back, with {LEDGER}-wal beside it, if there is a copy; or salvage:",
-            f"put {LEDGER} and the journal aside, and make a new ledger over {len(examined.chunks)} chunks:"
+            f"put {LEDGER} and the WAL aside, and make a new ledger over {len(examined.chunks)} chunks:"
             f" one topic, {TOPIC!r}, with a partition for each chunk, which holds its records in the order"
             " in which they were written",
             "lost by that: names of topics, offsets, groups, transactions, configs; records of aborted"
@@ -103,8 +103,8 @@ def _plan(examined: Examined) -> Plan:
         ]
         return Plan(problems, actions, needs_salvage=True)
     kinds = {problem.kind for problem in examined.problems}
-    actions = [f"go on after commit {examined.known}, the last that ledger and journal have"]
-    if kinds & {"journal", "ledger"}:
+    actions = [f"go on after commit {examined.known}, the last that ledger and wal have"]
+    if kinds & {"wal", "ledger"}:
         missing = max(examined.last_seen - examined.known, 0)
         actions.append(
             f"lost by that: at least {missing} commits that were made later, with their records"
@@ -139,7 +139,7 @@ class Salvaged(NamedTuple):
 
 
 def salvage(directory: Path) -> Salvaged:
-    """Make a new ledger over the chunks, and put the old one and the journal aside. StoreLocked."""
+    """Make a new ledger over the chunks, and put the old one and the WAL aside. StoreLocked."""
     lock = DirectoryLock(directory)
     try:
         chunks = examine(directory, lock.witness).chunks
@@ -169,24 +169,24 @@ def _new_ledger(directory: Path, store_id: bytes, chunks: list[ChunkOnDisk], las
         writer.commit([TopicCreated(topic)], [], number=number)
         for index, chunk in enumerate(chunks):
             facts: list[Fact] = []
-            places: list[Place] = []
+            locations: list[BatchLocation] = []
             offset = peak = size = 0
             key = PartitionKey(topic.topic_id, index)
-            for place, header in batches_in(chunk):
+            for location, header in batches_in(chunk):
                 last = offset + header.last_offset_delta
                 peak = max(peak, header.max_timestamp)
-                size += place.length
+                size += location.length
                 facts.append(
                     BatchAppended(
-                        key, offset, last, header.max_timestamp, peak, place.length, -1, False, False
+                        key, offset, last, header.max_timestamp, peak, location.length, -1, False, False
                     )
                 )
-                places.append(place)
+                locations.append(location)
                 offset = last + 1
                 records += header.record_count
             number += 1
-            writer.commit(facts, places, number=number, is_synchronised=True)
-            batches += len(places)
+            writer.commit(facts, locations, number=number, is_checkpoint=True)
+            batches += len(locations)
         writer.forget_chunks((), [chunk.chunk_id for chunk in chunks])
         Files().flush_directory(directory)
     except BaseException:
@@ -196,7 +196,7 @@ def _new_ledger(directory: Path, store_id: bytes, chunks: list[ChunkOnDisk], las
     return Salvaged(len(chunks), batches, records)
 
 
-def batches_in(chunk: ChunkOnDisk) -> Iterator[tuple[Place, BatchHeader]]:
+def batches_in(chunk: ChunkOnDisk) -> Iterator[tuple[BatchLocation, BatchHeader]]:
     """The whole batches of data in a chunk, wherever they lie; markers are left out."""
     data = memoryview(chunk.path.read_bytes())
     at = HEADER_BYTES if chunk.header is not None else 0
@@ -206,7 +206,7 @@ def batches_in(chunk: ChunkOnDisk) -> Iterator[tuple[Place, BatchHeader]]:
             at = _next_candidate(data, at + 1)
             continue
         if not header.is_control and header.last_offset_delta >= 0:
-            yield Place(chunk.chunk_id, at, header.length), header
+            yield BatchLocation(chunk.chunk_id, at, header.length), header
         at += header.length
 
 

@@ -24,7 +24,7 @@ from semel.core.types import (
     Transaction,
     TransactionState,
 )
-from semel.store.interface import Place, StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch
 
 _SENT: Final = struct.Struct(">iqiq")
 _OPEN: Final = struct.Struct(">qq")
@@ -148,4 +148,4 @@ def transaction_of(row: Sequence[Any]) -> Transaction:
 def batch_of(row: Sequence[Any]) -> StoredBatch:
     """A row of batches: offsets, timestamp, place."""
     base_offset, last_offset, max_timestamp, chunk_id, position, length = row
-    return StoredBatch(base_offset, last_offset, max_timestamp, Place(chunk_id, position, length))
+    return StoredBatch(base_offset, last_offset, max_timestamp, BatchLocation(chunk_id, position, length))

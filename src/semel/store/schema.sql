@@ -4,10 +4,10 @@
 -- A ledger of an older version first gets the columns that it lacks (``from_1.sql`` and on), and then what is
 -- missing of everything here. That is why columns which came later have a default.
 
--- What this ledger is: schema_version, cluster_id, the id of the store that journal and chunks carry too (store_id),
+-- What this ledger is: schema_version, cluster_id, the id of the store that WAL and chunks carry too (store_id),
 -- what is needed to tell after a start whether writes that were not flushed may be lost (boot_id, clean_stop, term), up
--- to which commit ledger and chunks are on the disk (synchronised), the size of the journal's files once they are there
--- (journal_bytes), below which number chunks are of versions that wrote no headers (chunks_without_header_below), and
+-- to which commit ledger and chunks are on the disk (checkpointed), the size of the WAL's files once they are there
+-- (wal_bytes), below which number chunks are of versions that wrote no headers (chunks_without_header_below), and
 -- the chunks that nobody can prove to be this store's (unproven_chunks, a JSON array).
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT NOT NULL PRIMARY KEY,
@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS meta (
 ) STRICT, WITHOUT ROWID;
 
 -- One row: the counters of the whole cluster, and its one feature. commit_number grows by one with every commit.
--- checkpoints counts how often SQLite's log was moved into the database; it is odd while that is under way.
+-- sqlite_checkpoints counts how often SQLite's log was moved into the database; it is odd while that is under way.
 CREATE TABLE IF NOT EXISTS cluster (
     only_one            INTEGER NOT NULL PRIMARY KEY CHECK (only_one = 1),
     commit_number       INTEGER NOT NULL CHECK (commit_number >= 0),
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS cluster (
     next_partition_id   INTEGER NOT NULL CHECK (next_partition_id >= 1),
     transaction_version INTEGER NOT NULL DEFAULT 2 CHECK (transaction_version >= 0),
     features_epoch      INTEGER NOT NULL DEFAULT 1 CHECK (features_epoch >= 0),
-    checkpoints         INTEGER NOT NULL DEFAULT 0 CHECK (checkpoints >= 0)
+    sqlite_checkpoints  INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
 -- Topics that exist. configs is a JSON object of what was set, never of defaults.
@@ -104,12 +104,12 @@ CREATE TABLE IF NOT EXISTS aborted (
 ) STRICT, WITHOUT ROWID;
 
 -- How many bytes of a chunk rows of batches, staged and dropped point at. A chunk that is not in here is an orphan.
--- end_position is the end of the last of them, synchronised_end the part of that which is on the disk for certain.
+-- end_position is the end of the last of them, checkpointed_end the part of that which is on the disk for certain.
 CREATE TABLE IF NOT EXISTS chunks (
     chunk_id         INTEGER NOT NULL PRIMARY KEY CHECK (chunk_id >= 1),
     live_bytes       INTEGER NOT NULL CHECK (live_bytes >= 0),
     end_position     INTEGER NOT NULL DEFAULT 0 CHECK (end_position >= 0),
-    synchronised_end INTEGER NOT NULL DEFAULT 0 CHECK (synchronised_end >= 0)
+    checkpointed_end INTEGER NOT NULL DEFAULT 0 CHECK (checkpointed_end >= 0)
 ) STRICT;
 
 -- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: what

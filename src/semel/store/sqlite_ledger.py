@@ -27,12 +27,12 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import Counts, GroupSummary, Place, StoreBroken, StoreDamaged, StoredBatch
+from semel.store.interface import BatchLocation, Counts, GroupSummary, StoreBroken, StoreDamaged, StoredBatch
 from semel.store.ledger_opening import Identity, open_reader
 from semel.store.ledger_reader import LedgerReader
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.page_checksums import is_damage
-from semel.store.worker import Fuse, Worker
+from semel.store.worker import StoreHealth, Worker
 
 T = TypeVar("T")
 
@@ -46,15 +46,17 @@ TRANSACTIONS_PAGE: Final = 4_096
 class SqliteLedger:
     """Made by ``SqliteLedger.open``."""
 
-    def __init__(self, path: Path | None, writer: LedgerWriter, worker: Worker, fuse: Fuse, vfs: str) -> None:
+    def __init__(
+        self, path: Path | None, writer: LedgerWriter, worker: Worker, health: StoreHealth, vfs: str
+    ) -> None:
         self._path = path
         self._vfs = vfs
         self._writer = writer
         self._worker = worker
-        self._fuse = fuse
+        self._health = health
         self._closed = False
         self.catch_up: CatchUp | None = None
-        """Waits until the ledger has what was committed, if it follows a journal. Asked before every read."""
+        """Waits until the ledger has what was committed, if it follows a WAL. Asked before every read."""
         self._local = threading.local()
         self._opened: list[LedgerReader] = []
         self._readers = worker if path is None else Worker("ledger-reader", threads=READERS)
@@ -66,7 +68,7 @@ class SqliteLedger:
         path: Path | None,
         *,
         worker: Worker | None = None,
-        fuse: Fuse | None = None,
+        health: StoreHealth | None = None,
         cluster_id: str = "",
         boot_id: str = "",
         unflushed_is_lost: bool = False,
@@ -77,7 +79,7 @@ class SqliteLedger:
         ``unflushed_is_lost`` says that a stop which was not clean ended the term, whatever the boot id says.
         """
         worker = worker or Worker("ledger-writer")
-        fuse = fuse or Fuse()
+        health = health or StoreHealth()
         try:
             writer = await worker.run(
                 lambda: LedgerWriter(
@@ -94,7 +96,7 @@ class SqliteLedger:
                 kind = StoreDamaged if is_damage(error) else StoreBroken
                 raise kind(f"{path} cannot be opened: {error}") from error
             raise
-        ledger = cls(path, writer, worker, fuse, vfs)
+        ledger = cls(path, writer, worker, health, vfs)
         worker.rest = ledger._rest
         return ledger
 
@@ -117,21 +119,21 @@ class SqliteLedger:
         """The entities with these keys, None for those that do not exist, in the same order."""
         return await self._read(LedgerReader.load, keys)
 
-    async def commit(self, facts: Sequence[Fact], places: Sequence[Place]) -> int:
+    async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
         """Write the facts together and durably; the i-th batch in them lies at places[i]. Its number."""
-        return await self._worker.run(lambda: self._fuse.guard(self._writer.commit, facts, places))
+        return await self._worker.run(lambda: self._health.guard(self._writer.commit, facts, locations))
 
-    def apply_now(self, facts: Sequence[Fact], places: Sequence[Place], number: int) -> None:
-        """Take over commits up to this one, which the journal has, on the calling thread: the writer's."""
-        self._writer.commit(facts, places, number=number, is_flushed=False)
+    def apply_now(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], number: int) -> None:
+        """Take over commits up to this one, which the WAL has, on the calling thread: the writer's."""
+        self._writer.commit(facts, locations, number=number, is_flushed=False)
 
-    def commit_now(self, facts: Sequence[Fact], places: Sequence[Place], number: int) -> None:
-        """The same durably, without the journal. The chunks must be flushed."""
-        self._writer.commit(facts, places, number=number, is_synchronised=True)
+    def commit_now(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], number: int) -> None:
+        """The same durably, without the WAL. The chunks must be flushed."""
+        self._writer.commit(facts, locations, number=number, is_checkpoint=True)
 
-    def synchronise_now(self) -> None:
+    def checkpoint_now(self) -> None:
         """Everything that was committed is on the disk when this returns."""
-        self._writer.synchronise()
+        self._writer.checkpoint()
 
     def note_now(self, notes: Mapping[str, str]) -> None:
         """Keep what the ledger says of itself, durably."""
@@ -214,27 +216,27 @@ class SqliteLedger:
             found += unused
         return found[:limit]
 
-    async def leftovers(self, *, limit: int) -> list[Place]:
+    async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
         await self._caught_up()
-        return await self._worker.run(lambda: self._fuse.guard(self._writer.leftovers, limit))
+        return await self._worker.run(lambda: self._health.guard(self._writer.leftovers, limit))
 
-    async def sweep(self, *, limit: int) -> list[Place]:
+    async def sweep(self, *, limit: int) -> list[BatchLocation]:
         """Delete up to ``limit`` rows that nobody can reach any more; places they freed."""
         await self._caught_up()
         while True:
-            places, more = await self._worker.run(lambda: self._fuse.guard(self._writer.sweep, limit))
-            if places or not more:
-                return places
+            locations, more = await self._worker.run(lambda: self._health.guard(self._writer.sweep, limit))
+            if locations or not more:
+                return locations
 
     async def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
         await self._caught_up()
-        return await self._worker.run(lambda: self._fuse.guard(self._writer.chunk_references))
+        return await self._worker.run(lambda: self._health.guard(self._writer.chunk_references))
 
     async def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
         """Expect nothing any more of chunks that are gone, or of how far others are on the disk."""
-        await self._worker.run(lambda: self._fuse.guard(self._writer.forget_chunks, gone, unsure))
+        await self._worker.run(lambda: self._health.guard(self._writer.forget_chunks, gone, unsure))
 
     async def close(self) -> None:
         """Let go of files and threads. A stop, if nothing broke, is marked as clean."""
@@ -246,7 +248,9 @@ class SqliteLedger:
         for reader in self._opened:
             reader.close()
         try:
-            await asyncio.shield(self._worker.run(lambda: self._writer.close(cleanly=not self._fuse.blown)))
+            await asyncio.shield(
+                self._worker.run(lambda: self._writer.close(cleanly=not self._health.has_failed))
+            )
         finally:
             self._worker.stop()
 
@@ -259,13 +263,13 @@ class SqliteLedger:
         return await self._readers.run(self._ask, question, args)
 
     def _ask(self, question: Callable[..., T], args: tuple[Any, ...]) -> T:
-        self._fuse.check()
+        self._health.check()
         try:
             return question(self._reader(), *args)
         except apsw.Error as error:
             # The truth cannot be read: there is nothing that this process could still say.
             kind, what = (StoreDamaged, "is damaged") if is_damage(error) else (StoreBroken, "cannot be read")
-            self._fuse.blow(f"{self._path} {what}: {error}")
+            self._health.fail(f"{self._path} {what}: {error}")
             raise kind(f"{self._path} {what}: {error}") from error
 
     def _reader(self) -> LedgerReader:
@@ -281,9 +285,9 @@ class SqliteLedger:
 
     def _rest(self, *, quiet: bool) -> None:
         """Between two jobs of the writing thread. A failure is told to the next who asks."""
-        if self._closed or self._fuse.blown:
+        if self._closed or self._health.has_failed:
             return
         try:
             self._writer.rest(quiet=quiet)
         except apsw.Error as error:
-            self._fuse.blow(f"moving the write-ahead log failed: {error}")
+            self._health.fail(f"moving the write-ahead log failed: {error}")

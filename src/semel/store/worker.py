@@ -1,4 +1,4 @@
-"""Threads of the store, and the fuse that ends its work.
+"""Threads of the store, and its health.
 
 A ``Worker`` runs jobs one after another (or a few at a time) away from the event loop. It is smaller and
 faster than an executor because the hop to the disk and back is on the path of every request: one queue, one
@@ -11,8 +11,8 @@ future, one wake-up of the loop.
 - ``rest`` is called on the thread after every job, when its answer is on its way, and once more (``quiet``)
   when nothing has come for a moment. The ledger moves its write-ahead log then, when nobody waits.
 
-A ``Fuse`` is what the parts of one store share. After a failure whose outcome is unknown it is blown, and
-every later call is refused: the next success must not hide what happened to the one before.
+The parts of a store share one ``StoreHealth``. After a failure with an unknown outcome it refuses every later
+call, because a later success must not hide the failure before it.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ QUIET_AFTER_SECONDS: Final = 0.02
 """Longer than the pause between two ticks of a busy broker, shorter than a person notices."""
 
 
-class Fuse:
+class StoreHealth:
     """Says whether the store may still be used. Blown once, blown for good."""
 
     def __init__(self) -> None:
         self._reason: str | None = None
 
     @property
-    def blown(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the store is broken."""
         return self._reason is not None
 
-    def blow(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Refuse everything from now on. The first reason is the one that is told."""
         if self._reason is None:
             self._reason = reason
@@ -58,12 +58,12 @@ class Fuse:
         except StoreFull:
             raise
         except StoreBroken as error:
-            self.blow(str(error))
+            self.fail(str(error))
             raise
         except Exception as error:
             # Whatever it was, it came in the middle of a write: what reached the disk is not known.
             reason = f"{type(error).__name__}: {error}"
-            self.blow(reason)
+            self.fail(reason)
             raise StoreBroken(reason) from error
 
 

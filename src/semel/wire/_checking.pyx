@@ -20,13 +20,14 @@ cdef enum:
     INT32_BYTES_MAX = 5
 
 cdef enum Problem:
-    FINE, CUT, LONG, WIDE, LENGTH, NEGATIVE, GAP, KEYLESS, EARLY, LATE
+    FINE, CUT, LONG, WIDE, LENGTH, ATTRIBUTES, NEGATIVE, GAP, KEYLESS, EARLY, LATE
 
 MESSAGES = {
     CUT: "a batch ends inside a record",
     LONG: "a variable size number is longer than 64 bits",
     WIDE: "a length or an offset does not fit 32 bits",
     LENGTH: "a record is not as long as it says, or its timestamp is out of range",
+    ATTRIBUTES: "attributes of a record that are not defined",
     NEGATIVE: "a negative length",
     GAP: "the offsets of a batch are not 0, 1, 2 and so on",
     KEYLESS: "a record without a key, which a compacted topic cannot take",
@@ -118,7 +119,11 @@ cdef Problem check_record(
     if folded >> 1 > <uint64_t> (end - at[0]):
         return CUT
     record_end = at[0] + (folded >> 1)
-    at[0] += 1  # attributes, of which none is defined
+    if at[0] >= record_end:
+        return CUT
+    if at[0][0] > 0x7F:
+        return ATTRIBUTES
+    at[0] += 1
     problem = read_int64(at, record_end, &folded)
     if problem:
         return problem

@@ -20,6 +20,8 @@ _MIN_INT64: Final = -(1 << 63)
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1
 _INT32_BYTES_MAX: Final = 5
+_ATTRIBUTES: Final = "attributes of a record that are not defined"
+"""None is defined. Some readers decode the byte as a varint, so a set high bit would mislead them."""
 _FOLDED_NULL: Final = 1  # the length -1 of what is null, in zigzag
 
 
@@ -64,7 +66,9 @@ def _check_record(data: bytes, at: int, index: int) -> tuple[int, int, int]:
     if length > 0x7F:
         length, at = _wide(data, at, length)
     end = at + (length >> 1)
-    delta = data[at + 1]  # behind the attributes, of which none is defined
+    if data[at] > 0x7F:
+        raise ProtocolError(_ATTRIBUTES)
+    delta = data[at + 1]
     at += 2
     if delta > 0x7F:
         delta, at = varint.decode_rest(data, at, delta)

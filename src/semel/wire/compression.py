@@ -31,6 +31,10 @@ _ZSTD_LEVEL = 3
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
+_XERIAL_VERSIONS = (
+    struct.pack(">ii", 1, 1),
+    struct.pack("<ii", 1, 1),
+)  # some writers have the wrong byte order
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 
@@ -152,7 +156,8 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> Buffer:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(view, limit_bytes, limit_bytes)
-    # The two version numbers are not looked at: some writers have them in the wrong byte order.
+    if view[len(_XERIAL_MAGIC) : len(_XERIAL_HEADER)] not in _XERIAL_VERSIONS:
+        raise ProtocolError("a snappy frame of an unknown version")
     at = len(_XERIAL_HEADER)
     room = limit_bytes
     blocks = []

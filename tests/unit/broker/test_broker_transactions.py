@@ -17,7 +17,7 @@ from support.brokering import (
     plain,
     running,
 )
-from support.edge import until
+from support.serving import until
 from support.shelf import offsets
 
 from semel.broker.features import finalized_levels
@@ -58,7 +58,7 @@ async def test_whoever_reads_past_open_transactions_sees_what_was_answered() -> 
     async with running() as broker:
         producer = await Producer(broker, "id").init()
         await producer.send()
-        assert broker.metrics.transactions.early_ticks == 1
+        assert broker.metrics.transactions.unsynced_ticks == 1
         assert offsets(await fetch(broker, isolation=UNCOMMITTED)) == [0]
         await producer.send()
         assert (await broker.reads.list_offsets(M0, LATEST, UNCOMMITTED)).offset == 2
@@ -75,7 +75,7 @@ async def test_a_fetch_that_waits_gets_early_work_at_once() -> None:
         await until(lambda: broker.reads.parked == 1)
         await producer.send()
         assert offsets((await waiting)[0]) == [0]
-        assert broker.metrics.transactions.early_ticks == 0
+        assert broker.metrics.transactions.unsynced_ticks == 0
 
 
 async def test_staged_records_are_seen_when_they_are_committed_and_in_that_order() -> None:
@@ -149,7 +149,7 @@ async def test_transactions_are_counted() -> None:
         assert 'semel_producers_fenced_total{reason="fenced"} 1.0' in page
         assert "semel_transaction_verification_failures_total 1.0" in page
         assert "semel_transaction_verification_seconds_count 2.0" in page
-        assert "semel_early_ticks_total 1.0" in page
+        assert "semel_unsynced_ticks_total 1.0" in page
         assert "semel_transaction_end_seconds_count 0.0" in page
 
 

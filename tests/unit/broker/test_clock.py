@@ -110,8 +110,8 @@ async def test_a_transaction_times_out_by_the_time_that_passed(step_ms: int) -> 
 async def test_a_clock_that_was_set_back_before_a_restart_does_not_prolong_transactions(
     tmp_path: Path,
 ) -> None:
-    early = TurnedClock(TODAY_MS + 2 * HOUR_MS)
-    async with broker_by(early, tmp_path) as broker:
+    unsynced = TurnedClock(TODAY_MS + 2 * HOUR_MS)
+    async with broker_by(unsynced, tmp_path) as broker:
         producer = await Producer(broker, "id").init(60_000)
         await producer.send()
         assert await broker.flush()

@@ -299,9 +299,9 @@ async def test_a_log_start_that_moves_meanwhile_overtakes_a_step(start: int, lef
         read = table.broker.store.chunks.read
         reads = 0
 
-        async def read_late(places: Any) -> Any:
+        async def read_late(locations: Any) -> Any:
             nonlocal reads
-            found = await read(places)
+            found = await read(locations)
             reads += 1
             if reads == 2:
                 # The keys are noted, and the first step is under way.
@@ -365,13 +365,13 @@ async def test_a_reader_that_was_overtaken_looks_again(tmp_path: Path) -> None:
         read = table.broker.store.chunks.read
         is_first = True
 
-        async def read_late(places: Any) -> Any:
+        async def read_late(locations: Any) -> Any:
             nonlocal is_first
             if is_first:
                 is_first = False
                 await table.compact()
                 await table.broker._housekeeping.sweep()
-            return await read(places)
+            return await read(locations)
 
         table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
         assert [each.offset for each in await table.records()] == [19]

@@ -96,9 +96,9 @@ async def test_a_hold_during_a_pass_ends_it_at_its_next_swap() -> None:
         await table.put_each(("a", "1"), ("a", "2"))
         read = table.broker.store.chunks.read
 
-        async def read_late(places: Any) -> Any:
+        async def read_late(locations: Any) -> Any:
             table.broker.holds.hold(table.key, table.broker.now())
-            return await read(places)
+            return await read(locations)
 
         table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
         await table.compact()

@@ -19,7 +19,7 @@ async def test_a_policy_that_changes_during_a_round_counts_for_what_comes_later_
         read = table.broker.store.chunks.read
         is_first = True
 
-        async def read_late(places: Any) -> Any:
+        async def read_late(locations: Any) -> Any:
             nonlocal is_first
             if is_first:
                 is_first = False
@@ -28,7 +28,7 @@ async def test_a_policy_that_changes_during_a_round_counts_for_what_comes_later_
                 for pair in ((None, "1"), (None, "2"), ("a", "3"), ("a", "4")):
                     data = keyed(pair)
                     await table.broker.ask(Append(other, read_header(data), data))
-            return await read(places)
+            return await read(locations)
 
         table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
         await table.compact()
@@ -41,8 +41,8 @@ async def test_who_ends_compaction_keeps_what_is_there() -> None:
         await table.put_each(("a", "1"), ("a", "2"))
         read = table.broker.store.chunks.read
 
-        async def read_late(places: Any) -> Any:
-            found = await read(places)
+        async def read_late(locations: Any) -> Any:
+            found = await read(locations)
             await table.broker.ask(AlterTopic("table", (("cleanup.policy", 0, "delete"),)))
             return found
 

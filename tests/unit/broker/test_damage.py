@@ -45,10 +45,10 @@ class Damaged:
         rows = await self.broker.store.ledger.find_batches(
             key, 0, before=PLENTY, bytes_max=PLENTY, batches_max=PLENTY
         )
-        place = rows[number].place
-        path = path_of(self._directory / "chunks", place.chunk_id)
+        location = rows[number].location
+        path = path_of(self._directory / "chunks", location.chunk_id)
         data = bytearray(path.read_bytes())
-        data[place.position + at] ^= 0x20
+        data[location.position + at] ^= 0x20
         # In place: the broker has the file open.
         with path.open("r+b") as file:
             file.write(data)
@@ -127,9 +127,9 @@ async def test_a_batch_whose_bytes_are_gone_is_an_error_of_its_own(tmp_path: Pat
         rows = await log.broker.store.ledger.find_batches(
             KEY, 0, before=PLENTY, bytes_max=PLENTY, batches_max=PLENTY
         )
-        first = rows[0].place.chunk_id
-        gone = next(row for row in rows if row.place.chunk_id > first)
-        path_of(tmp_path / "chunks", gone.place.chunk_id).unlink()
+        first = rows[0].location.chunk_id
+        gone = next(row for row in rows if row.location.chunk_id > first)
+        path_of(tmp_path / "chunks", gone.location.chunk_id).unlink()
         before = await log.fetch(0)
         assert offsets(before) == list(range(gone.base_offset))
         assert (await log.fetch(gone.base_offset)).error is ErrorCode.KAFKA_STORAGE_ERROR

@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.looping import append
 
-from semel.broker.asked import Asked
 from semel.broker.fair_queue import ASKER, COMMANDS_MAX, FairQueue
+from semel.broker.pending_commands import PendingCommands
 
 
-def put(queue: FairQueue, asker: int, commands: int = 1) -> Asked:
-    asked = Asked([append() for _ in range(commands)], lambda outcome: None)
+def put(queue: FairQueue, asker: int, commands: int = 1) -> PendingCommands:
+    pending = PendingCommands([append() for _ in range(commands)], lambda outcome: None)
 
     def as_client() -> None:
         ASKER.set(asker)
-        queue.put(asked)
+        queue.put(pending)
 
     copy_context().run(as_client)
-    return asked
+    return pending
 
 
 def test_a_single_request_is_in_the_next_tick_however_many_another_client_has() -> None:
@@ -42,12 +42,12 @@ def test_a_tick_holds_as_many_bytes_as_it_may_and_one_request_at_least() -> None
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 300)), max_size=60))
 def test_all_are_taken_and_those_of_a_client_in_order(sizes: list[tuple[int, int]]) -> None:
     queue = FairQueue(bytes_max=1 << 20)
-    asked: dict[int, list[Asked]] = {}
+    pending: dict[int, list[PendingCommands]] = {}
     for asker, commands in sizes:
-        asked.setdefault(asker, []).append(put(queue, asker, commands))
-    taken: list[Asked] = []
+        pending.setdefault(asker, []).append(put(queue, asker, commands))
+    taken: list[PendingCommands] = []
     while queue:
         taken += queue.take()[0]
-    for mine in asked.values():
+    for mine in pending.values():
         assert [each for each in taken if each in mine] == mine
     assert len(taken) == len(sizes)

@@ -31,10 +31,10 @@ async def test_batches_that_lie_near_each_other_are_read_at_once() -> None:
         reading.append(ONE)
     (alone,) = await reading.reads.fetch([FetchRange(ZERO, 0, PLENTY)], 1, PLENTY, 0)
     assert offsets(alone) == [0, 1, 2, 3, 4]
-    assert [place.length > 100_000 for place in reading.shelf.places_read] == [False, False]
+    assert [location.length > 100_000 for location in reading.shelf.locations_read] == [False, False]
     both = await reading.reads.fetch([FetchRange(key, 0, PLENTY) for key in (ONE, ZERO, ZERO)], 1, PLENTY, 0)
     assert [offsets(result) for result in both] == [[0, 1, 2, 3, 4]] * 3
-    assert len(reading.shelf.places_read) == 2
+    assert len(reading.shelf.locations_read) == 2
 
 
 async def test_gaps_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ async def test_gaps_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(9):
         size = reading.append(pad=400)
     assert offsets(await reading.fetch()) == list(range(9))
-    assert sum(place.length for place in reading.shelf.places_read) <= 9 * size + 1_000
-    assert len(reading.shelf.places_read) == 7
+    assert sum(location.length for location in reading.shelf.locations_read) <= 9 * size + 1_000
+    assert len(reading.shelf.locations_read) == 7
 
 
 async def test_a_disk_that_cannot_be_read_is_an_error_of_the_answer() -> None:
@@ -158,7 +158,7 @@ async def test_bytes_that_are_given_back_during_a_read_are_out_of_range(gone: st
     held = "find_batches" if gone == "missing" else "read"
     await reading.shelf.reached[held].wait()
     if gone == "missing":
-        reading.shelf.gone.add(reading.shelf.rows[ZERO][0].place)
+        reading.shelf.gone.add(reading.shelf.rows[ZERO][0].location)
     reading.delete_below(2)
     for call in list(reading.shelf.held):
         reading.shelf.let(call)
@@ -182,7 +182,7 @@ async def test_rows_without_their_bytes_are_an_error_of_that_partition_alone() -
     reading = Reading()
     reading.append()
     reading.append(ONE)
-    reading.shelf.gone.add(reading.shelf.rows[ZERO][0].place)
+    reading.shelf.gone.add(reading.shelf.rows[ZERO][0].location)
     results = await reading.reads.fetch([FetchRange(key, 0, PLENTY) for key in (ZERO, ONE)], 1, PLENTY, 0)
     assert results[0].error is ErrorCode.KAFKA_STORAGE_ERROR
     assert offsets(results[1]) == [0]

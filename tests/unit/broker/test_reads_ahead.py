@@ -2,10 +2,10 @@
 
 from support.shelf import ONE, ZERO, Reading, offsets
 
+from semel.broker.index_read_ahead import PIECES, IndexReadAhead
 from semel.broker.reads import Isolation
-from semel.broker.rows_ahead import PIECES, RowsAhead
 from semel.core.types import ErrorCode
-from semel.store.interface import Place, StoredBatch
+from semel.store.interface import BatchLocation, StoredBatch
 
 
 def written(count: int) -> tuple[Reading, int]:
@@ -36,14 +36,14 @@ async def test_who_reads_once_costs_the_ledger_no_more_than_it_gets() -> None:
     for offset in (0, 11, 5):
         assert offsets(await reading.fetch(offset, partition_max_bytes=size)) == [offset]
     assert reading.shelf.calls["find_batches"] == 3
-    assert reading.reads._looks._ahead.size == 0
+    assert reading.reads._planner._ahead.size == 0
 
 
 async def test_rows_from_before_a_compaction_are_not_used() -> None:
     """Also while their bytes are there: nobody would tell of their aborted transactions any more."""
     reading, size = written(20)
     assert await read_on(reading, 0, 4, size) == [0, 1, 2, 3]
-    assert reading.reads._looks._ahead.size > 0
+    assert reading.reads._planner._ahead.size > 0
     del reading.shelf.rows[ZERO][4:6]
     reading.shelf.partitions[ZERO] = reading.shelf.partitions[ZERO].but(compactions=1)
     reading.publish(keys=[ZERO])
@@ -55,11 +55,11 @@ async def test_bytes_that_are_gone_are_looked_for_in_the_ledger() -> None:
     reading, size = written(20)
     assert await read_on(reading, 0, 4, size) == [0, 1, 2, 3]
     row = reading.shelf.rows[ZERO][4]
-    reading.shelf.gone.add(row.place)
-    copy = Place(1, len(reading.shelf.chunk), row.place.length)
-    at = row.place.position
-    reading.shelf.chunk += reading.shelf.chunk[at : at + row.place.length]
-    reading.shelf.rows[ZERO][4] = row._replace(place=copy)
+    reading.shelf.gone.add(row.location)
+    copy = BatchLocation(1, len(reading.shelf.chunk), row.location.length)
+    at = row.location.position
+    reading.shelf.chunk += reading.shelf.chunk[at : at + row.location.length]
+    reading.shelf.rows[ZERO][4] = row._replace(location=copy)
     assert await read_on(reading, 4, 20, size) == list(range(4, 20))
 
 
@@ -78,7 +78,7 @@ async def test_a_reader_of_committed_records_sees_no_further_by_the_rows_of_anot
     for _ in range(9):
         reading.append()
     assert await read_on(reading, 0, 4, size) == [0, 1, 2, 3]
-    assert reading.reads._looks._ahead.size > 2
+    assert reading.reads._planner._ahead.size > 2
     committed = await reading.fetch(4, partition_max_bytes=9 * size, isolation=Isolation.READ_COMMITTED)
     assert offsets(committed) == [4, 5]
 
@@ -93,11 +93,11 @@ async def test_readers_that_are_as_far_do_not_take_rows_from_each_other() -> Non
 
 
 def rows(first: int, count: int) -> list[StoredBatch]:
-    return [StoredBatch(at, at, 0, Place(1, at, 10)) for at in range(first, first + count)]
+    return [StoredBatch(at, at, 0, BatchLocation(1, at, 10)) for at in range(first, first + count)]
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_gives_way() -> None:
-    ahead = RowsAhead(readers_max=3, rows_max=10)
+    ahead = IndexReadAhead(readers_max=3, rows_max=10)
     for number in range(4):
         ahead.keep(ZERO, number, rows(number, 2), 0)
     assert ahead.take(ZERO, 0) is None

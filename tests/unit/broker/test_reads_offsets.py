@@ -118,5 +118,5 @@ async def test_a_batch_that_is_given_back_meanwhile_is_looked_for_again() -> Non
     reading.delete_below(1)
     reading.shelf.let("read")
     assert await find == (NONE, 200, 1)
-    reading.shelf.gone.add(reading.shelf.rows[ZERO][0].place)
+    reading.shelf.gone.add(reading.shelf.rows[ZERO][0].location)
     assert (await reading.reads.list_offsets(ZERO, 0)).error is ErrorCode.KAFKA_STORAGE_ERROR

@@ -16,7 +16,8 @@ from semel.core.facts import LogStartAdvanced, TopicCreated, TopicDeleted
 from semel.core.partition import Append
 from semel.core.state import BrokerState
 from semel.core.types import Buffer, ErrorCode, Fact, Partition, PartitionKey, Topic
-from semel.store.embedded import EmbeddedStore, open_store
+from semel.store.embedded import EmbeddedStore
+from semel.store.opening import open_store
 from semel.wire.records import Codec, Record, encode_batch, read_header
 
 PARTITIONS = 3

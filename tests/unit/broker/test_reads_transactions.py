@@ -187,71 +187,71 @@ async def seen() -> Reading:
 
 async def test_whoever_reads_everything_to_the_end_sees_what_was_answered() -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append()
+    unsynced = Unflushed(reading)
+    unsynced.append()
     result = await reading.fetch(1, isolation=UNCOMMITTED)
     assert (offsets(result), result.high_watermark) == ([1], 2)
-    assert early.flushes == 1
+    assert unsynced.flushes == 1
     await reading.fetch(1, isolation=UNCOMMITTED)
-    assert early.flushes == 1
+    assert unsynced.flushes == 1
 
 
 async def test_a_reader_that_has_enough_before_the_end_flushes_nothing() -> None:
     reading = await seen()
     size = reading.append()
-    early = Unflushed(reading)
-    early.append()
+    unsynced = Unflushed(reading)
+    unsynced.append()
     result = await reading.fetch(0, isolation=UNCOMMITTED, partition_max_bytes=size)
-    assert (offsets(result), early.flushes) == ([0], 0)
+    assert (offsets(result), unsynced.flushes) == ([0], 0)
 
 
 async def test_readers_of_other_partitions_flush_nothing() -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append(ONE)
+    unsynced = Unflushed(reading)
+    unsynced.append(ONE)
     assert offsets(await reading.fetch(0)) == [0]
-    assert early.flushes == 0
+    assert unsynced.flushes == 0
 
 
 async def test_whoever_reads_committed_records_flushes_nothing() -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append()
+    unsynced = Unflushed(reading)
+    unsynced.append()
     assert offsets(await reading.fetch(0, isolation=COMMITTED)) == [0]
-    assert early.flushes == 0
+    assert unsynced.flushes == 0
 
 
 async def test_an_offset_that_a_producer_was_given_is_in_range() -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append()
-    early.append()
+    unsynced = Unflushed(reading)
+    unsynced.append()
+    unsynced.append()
     result = await reading.fetch(2, isolation=COMMITTED)
     assert (result.error, offsets(result)) == (ErrorCode.NONE, [])
-    assert early.flushes == 1
+    assert unsynced.flushes == 1
 
 
 async def test_what_is_answered_during_the_flush_is_not_waited_for() -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append()
-    more = iter([early.append])
-    early.at_flush = lambda: next(more, lambda: None)()
-    size = reading.shelf.rows[ZERO][0].place.length
+    unsynced = Unflushed(reading)
+    unsynced.append()
+    more = iter([unsynced.append])
+    unsynced.at_flush = lambda: next(more, lambda: None)()
+    size = reading.shelf.rows[ZERO][0].location.length
     ranges = [FetchRange(ZERO, 1, PLENTY, UNCOMMITTED)]
     (result,) = await reading.reads.fetch(ranges, 2 * size, PLENTY, 60_000)
     assert offsets(result) == [1, 2]
-    assert early.flushes == 2
+    assert unsynced.flushes == 2
 
 
 async def test_a_reader_waits_when_there_is_no_room_to_flush() -> None:
     reading = await seen()
-    early = Unflushed(reading, has_room=False)
-    early.append()
+    unsynced = Unflushed(reading, has_room=False)
+    unsynced.append()
     fetch = await reading.park(1, isolation=UNCOMMITTED)
     assert reading.reads.is_awaited([ZERO])
-    early.has_room = True
-    await early.flush()
+    unsynced.has_room = True
+    await unsynced.flush()
     assert offsets(await fetch) == [1]
 
 
@@ -281,19 +281,19 @@ async def test_offsets_that_depend_on_the_end_are_looked_up_behind_a_flush(
     timestamp: int, isolation: Isolation, flushes: int
 ) -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append()
+    unsynced = Unflushed(reading)
+    unsynced.append()
     listed = await reading.reads.list_offsets(ZERO, timestamp, isolation)
     assert listed.error is ErrorCode.NONE
     if timestamp == LATEST:
         assert listed.offset == (2 if isolation is UNCOMMITTED else 1)
-    assert early.flushes == flushes
+    assert unsynced.flushes == flushes
 
 
 async def test_the_newest_value_of_a_view_is_the_published_one() -> None:
     reading = await seen()
-    early = Unflushed(reading)
-    early.append()
-    assert reading.reads.view(ZERO) == Partition(0, 1, 1_000, reading.shelf.rows[ZERO][0].place.length), (
+    unsynced = Unflushed(reading)
+    unsynced.append()
+    assert reading.reads.view(ZERO) == Partition(0, 1, 1_000, reading.shelf.rows[ZERO][0].location.length), (
         "nothing above the durable point"
     )

@@ -9,7 +9,7 @@ from support.shelf import offsets
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode, PartitionKey, TransactionState
-from semel.store import embedded, page_checksums
+from semel.store import opening, page_checksums
 
 
 async def test_an_overdue_transaction_is_aborted_and_its_producer_fenced() -> None:
@@ -73,7 +73,7 @@ async def test_a_lost_connection_aborts_where_that_is_wanted() -> None:
         await settled(broker)
         assert "id" not in broker._loop.state.ongoing
         assert counted(broker) == {("abort", "disconnect"): 1}
-        assert len(broker._loop.speakers) == 0
+        assert len(broker._loop.latest_connections) == 0
 
 
 async def test_a_connection_that_was_replaced_aborts_nothing() -> None:
@@ -118,7 +118,7 @@ async def test_a_new_term_aborts_what_was_open(tmp_path: Path, monkeypatch: pyte
         term = broker.store.term
     with apsw.Connection(str(tmp_path / "ledger.db"), vfs=page_checksums.available()) as ledger:
         ledger.execute("UPDATE meta SET value = '0' WHERE name = 'clean_stop'")
-    monkeypatch.setattr(embedded, "_boot_id", lambda: "another start of the system")
+    monkeypatch.setattr(opening, "_boot_id", lambda: "another start of the system")
     async with running(tmp_path) as broker:
         assert broker.store.term == term + 1
         assert not broker._loop.state.ongoing

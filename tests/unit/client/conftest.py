@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from semel.client import Client, Identity, TransactionalProducer
+from semel.client import Client, ProducerIdAndEpoch, TransactionalProducer
 from semel.wire.frames import FrameParser, decode_request_header, encode_response
 from semel.wire.messages import (
     APIS,
@@ -197,7 +197,7 @@ class Script:
         self.epoch = 0
         self.sent: list[Sent] = []
         self.errors: dict[str, list[int]] = {}  # the next answers to a request; LOST hangs up instead
-        self.prepared = Identity()
+        self.prepared = ProducerIdAndEpoch()
 
     def __call__(self, request: Any, version: int) -> Any:
         if isinstance(request, FindCoordinatorRequest):

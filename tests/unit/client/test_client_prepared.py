@@ -6,10 +6,10 @@ import pytest
 
 from semel.client import (
     ErrorCode,
-    Identity,
     KafkaError,
     PreparedTransaction,
     ProducerFenced,
+    ProducerIdAndEpoch,
     TransactionAborted,
     TransactionMisuse,
     UnsupportedRequest,
@@ -57,7 +57,7 @@ def test_whoever_has_the_pair_can_end(stage: Any, version: int) -> None:
 
 def test_two_phase_commit_takes_over_what_is_prepared(stage: Any) -> None:
     scene = stage(2, versions={InitProducerIdRequest.api_key: 6}, two_phase=True)
-    scene.script.prepared = Identity(12, 3)
+    scene.script.prepared = ProducerIdAndEpoch(12, 3)
     assert scene.producer.resume() == PreparedTransaction("x", 12, 3)
     scene.producer.commit()
     init, end = scene.script.sent
@@ -71,10 +71,10 @@ def test_completing_says_whether_there_was_something_to_complete(stage: Any) -> 
     _, script, _, client = stage(2, versions={InitProducerIdRequest.api_key: 6})
     prepared = PreparedTransaction("x", 12, 3)
     assert not complete_transaction(client, prepared, commit=True)
-    script.prepared = Identity(12, 3)
+    script.prepared = ProducerIdAndEpoch(12, 3)
     assert complete_transaction(client, prepared, commit=True)
     assert complete_transaction(client, "x", commit=False)
-    script.prepared = Identity(12, 4)
+    script.prepared = ProducerIdAndEpoch(12, 4)
     ends = script.names.count("EndTxn")
     with pytest.raises(KafkaError, match="another one, 12:4:x, is open"):
         complete_transaction(client, prepared, commit=True)

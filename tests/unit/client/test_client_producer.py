@@ -3,7 +3,7 @@
 import pytest
 
 from semel.client import Client, ClientError, Codec, KafkaError, Producer
-from semel.client.batches import Batch, Delivery, Identity, Outgoing
+from semel.client.batches import Batch, Delivery, Outgoing
 from semel.client.errors import ErrorCode
 from semel.wire.messages import (
     InitProducerIdRequest,
@@ -13,6 +13,7 @@ from semel.wire.messages import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from semel.wire.producer_id import ProducerIdAndEpoch
 from semel.wire.records import Record, decode_batch, read_header
 
 
@@ -21,7 +22,7 @@ def add(queue: Outgoing, count: int, size_bytes: int = 10) -> None:
         queue.add(Record(0, 1, None, b"v"), Delivery(None, "t", 0, 1), size_bytes)  # type: ignore[arg-type]
 
 
-def head(queue: Outgoing, identity: Identity) -> Batch:
+def head(queue: Outgoing, identity: ProducerIdAndEpoch) -> Batch:
     return queue.head(identity, codec=Codec.NONE, timeout_s=1.0, transactional=False)
 
 
@@ -31,7 +32,7 @@ def test_a_batch_is_closed_when_the_next_record_would_not_fit() -> None:
     assert not queue.is_ready
     add(queue, 1)
     assert queue.is_ready
-    assert len(head(queue, Identity(7, 0)).records) == 3
+    assert len(head(queue, ProducerIdAndEpoch(7, 0)).records) == 3
 
 
 def test_a_record_larger_than_a_batch_travels_alone() -> None:
@@ -44,32 +45,32 @@ def test_a_record_larger_than_a_batch_travels_alone() -> None:
 def test_sequences_follow_each_other_and_a_retry_is_the_same_bytes() -> None:
     queue = Outgoing(("t", 0), batch_bytes=20)
     add(queue, 4)
-    first = head(queue, Identity(7, 0))
-    assert first is head(queue, Identity(7, 0))
+    first = head(queue, ProducerIdAndEpoch(7, 0))
+    assert first is head(queue, ProducerIdAndEpoch(7, 0))
     assert read_header(first.data or b"").base_sequence == 0
     queue.settle_head()
-    assert read_header(head(queue, Identity(7, 0)).data or b"").base_sequence == 2
+    assert read_header(head(queue, ProducerIdAndEpoch(7, 0)).data or b"").base_sequence == 2
 
 
 def test_sequences_wrap_after_the_largest() -> None:
     """Behaviour of 2.3: the number after 2**31 - 1 is 0, also within a batch."""
     queue = Outgoing(("t", 0), batch_bytes=30)
-    queue._identity, queue._next_sequence = Identity(7, 0), (1 << 31) - 1
+    queue._identity, queue._next_sequence = ProducerIdAndEpoch(7, 0), (1 << 31) - 1
     add(queue, 6)
-    assert read_header(head(queue, Identity(7, 0)).data or b"").base_sequence == (1 << 31) - 1
+    assert read_header(head(queue, ProducerIdAndEpoch(7, 0)).data or b"").base_sequence == (1 << 31) - 1
     queue.settle_head()
-    assert read_header(head(queue, Identity(7, 0)).data or b"").base_sequence == 2
+    assert read_header(head(queue, ProducerIdAndEpoch(7, 0)).data or b"").base_sequence == 2
 
 
 def test_a_new_identity_starts_at_zero_but_a_batch_under_way_keeps_the_old() -> None:
     queue = Outgoing(("t", 0), batch_bytes=20)
     add(queue, 4)
-    under_way = head(queue, Identity(7, 0))
-    again = head(queue, Identity(8, 0))
-    assert again is under_way
+    in_flight = head(queue, ProducerIdAndEpoch(7, 0))
+    again = head(queue, ProducerIdAndEpoch(8, 0))
+    assert again is in_flight
     assert read_header(again.data or b"").producer_id == 7
     queue.settle_head()
-    header = read_header(head(queue, Identity(8, 0)).data or b"")
+    header = read_header(head(queue, ProducerIdAndEpoch(8, 0)).data or b"")
     assert (header.producer_id, header.base_sequence) == (8, 0)
 
 

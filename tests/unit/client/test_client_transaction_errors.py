@@ -6,12 +6,12 @@ import pytest
 
 from semel.client import (
     ErrorCode,
-    Identity,
     KafkaError,
     MustAbort,
     OutcomeUnknown,
     ProducerFailed,
     ProducerFenced,
+    ProducerIdAndEpoch,
     TransactionAborted,
     TransactionalProducer,
     TransactionMisuse,
@@ -31,7 +31,7 @@ def test_a_commit_without_an_answer_has_an_unknown_outcome_and_can_be_asked_agai
     scene.script.errors.clear()
     producer.commit()
     assert producer.state is State.READY
-    assert producer.identity == Identity(7, 2)
+    assert producer.identity == ProducerIdAndEpoch(7, 2)
 
 
 def test_closing_without_knowing_the_outcome_says_so(stage: Any) -> None:
@@ -164,7 +164,7 @@ def test_version_1_tells_a_timeout_from_a_fence(stage: Any) -> None:
     with pytest.raises(TransactionAborted, match="60000 ms"):
         producer.commit()
     assert producer.state is State.READY
-    assert producer.identity == Identity(7, 2)
+    assert producer.identity == ProducerIdAndEpoch(7, 2)
     producer = scene.begin()
     fenced = [ErrorCode.PRODUCER_FENCED]
     scene.script.errors = {"EndTxn": list(fenced), "InitProducerId": list(fenced)}
@@ -180,7 +180,7 @@ def test_version_2_goes_on_after_a_timeout(stage: Any) -> None:
     with pytest.raises(TransactionAborted):
         producer.commit()
     assert producer.state is State.READY
-    assert producer.identity == Identity(7, 2)
+    assert producer.identity == ProducerIdAndEpoch(7, 2)
 
 
 def test_an_id_that_is_forgotten_ends_the_producer(stage: Any) -> None:

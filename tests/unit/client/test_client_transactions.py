@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from semel.client import ClientError, GroupMetadata, Identity
+from semel.client import ClientError, GroupMetadata, ProducerIdAndEpoch
 from semel.client.group_offsets import CommitAs
 from semel.client.transaction_state import State
 from semel.wire.messages import EndTxnRequest, ProduceRequest
@@ -25,7 +25,7 @@ def test_version_2_adds_nothing_and_begins_each_transaction_with_a_new_epoch(sta
     assert script.versions("EndTxn") == {5}
     assert script.versions("TxnOffsetCommit") == {5}
     assert script.headers() == [(7, 1, 0), (7, 1, 1), (7, 2, 0), (7, 2, 1)]
-    assert producer.identity == Identity(7, 3)
+    assert producer.identity == ProducerIdAndEpoch(7, 3)
 
 
 def test_version_1_adds_what_it_writes_to_and_counts_on(stage: Any) -> None:

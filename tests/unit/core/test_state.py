@@ -63,12 +63,12 @@ def test_who_speaks_for_an_open_transaction_stays() -> None:
     """Or a late end of the transaction before would end it (found by simulated history 8215)."""
     state = with_transactions(opened=2, others=3 * LIMIT)
     for number in range(2 + 3 * LIMIT):
-        state.speakers[f"{number:03}"] = state.offset_speakers[f"{number:03}"] = number
+        state.latest_connections[f"{number:03}"] = state.latest_offset_connections[f"{number:03}"] = number
     state.evict(LIMIT)
-    for speakers in (state.speakers, state.offset_speakers):
-        assert list(speakers)[:2] == ["000", "001"]
-        assert len(speakers) == LIMIT - LIMIT // 8
-        assert list(speakers)[-1] == f"{1 + 3 * LIMIT:03}"
+    for latest_connections in (state.latest_connections, state.latest_offset_connections):
+        assert list(latest_connections)[:2] == ["000", "001"]
+        assert len(latest_connections) == LIMIT - LIMIT // 8
+        assert list(latest_connections)[-1] == f"{1 + 3 * LIMIT:03}"
 
 
 def test_groups_with_members_stay() -> None:

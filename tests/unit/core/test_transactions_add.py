@@ -299,8 +299,8 @@ def test_behaviour_25_a_producer_with_an_open_transaction_is_not_forgotten(
 
 
 def test_work_inside_a_transaction_may_be_answered_early(rules: TransactionRules, second: Producer) -> None:
-    assert rules.decide(AddPartitions(ID, *second.pair, (M0,))).is_early
-    assert rules.decide(AddOffsets(ID, *second.pair, "g")).is_early
+    assert rules.decide(AddPartitions(ID, *second.pair, (M0,))).defers_sync
+    assert rules.decide(AddOffsets(ID, *second.pair, "g")).defers_sync
     for key in (M0, J1):
-        assert rules.decide(second.command(key)).is_early
-    assert not rules.decide(Append(M0, header(producer_id=-1, epoch=-1), b"")).is_early
+        assert rules.decide(second.command(key)).defers_sync
+    assert not rules.decide(Append(M0, header(producer_id=-1, epoch=-1), b"")).defers_sync

@@ -211,7 +211,7 @@ def test_behaviour_39_everything_ends_in_one_decision(rules: TransactionRules) -
     producer.write_offset(4)
     producer.write_offset(5, group_id="h")
     decision = rules.decide(EndTransaction(ID, *producer.pair, True, 2))
-    assert not decision.is_early
+    assert not decision.defers_sync
     kinds = [type(fact) for fact in decision.facts]
     closing = [fact.closes for fact in decision.facts if isinstance(fact, BatchAppended)]
     assert all(closing)

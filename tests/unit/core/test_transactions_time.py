@@ -3,7 +3,7 @@
 import pytest
 from support.transaction_rules import ID, J0, M0, M1, TIMEOUT_MS, Producer, TransactionRules, holds_together
 
-from semel.core.facts import SpeakerChanged
+from semel.core.facts import LatestConnectionChanged
 from semel.core.transactions.commands import (
     SUPERSEDED,
     AbortOpen,
@@ -307,8 +307,8 @@ def test_version_2_needs_no_such_rule(rules: TransactionRules) -> None:
 
 def test_speakers_are_not_durable(rules: TransactionRules) -> None:
     producer = Producer(rules, 1, connection=7)
-    assert rules.state.speakers == {ID: 7}
-    assert not any(isinstance(fact, SpeakerChanged) for fact in rules.facts)
+    assert rules.state.latest_connections == {ID: 7}
+    assert not any(isinstance(fact, LatestConnectionChanged) for fact in rules.facts)
     producer.rules = rules.restarted()
     assert producer.add(M0, **on(1)) is ErrorCode.NONE, "a restart ends all connections"
 

@@ -41,9 +41,9 @@ def test_a_prepared_transaction_never_times_out(rules: TransactionRules) -> None
 
 def test_work_of_a_prepared_transaction_is_not_answered_early(rules: TransactionRules) -> None:
     producer = Producer(rules, 2, **PREPARED)
-    assert not rules.decide(producer.command(M0)).is_early
-    assert not rules.decide(producer.command(J0)).is_early
-    assert not rules.decide(AddPartitions(ID, *producer.pair, (M0,))).is_early
+    assert not rules.decide(producer.command(M0)).defers_sync
+    assert not rules.decide(producer.command(J0)).defers_sync
+    assert not rules.decide(AddPartitions(ID, *producer.pair, (M0,))).defers_sync
 
 
 @pytest.mark.parametrize("commit", [True, False])

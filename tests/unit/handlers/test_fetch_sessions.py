@@ -3,7 +3,7 @@
 import pytest
 
 from semel.core.types import ErrorCode
-from semel.handlers.fetch_sessions import EPOCH_MAX, IDLE_MS, FetchSessions, Turn
+from semel.handlers.fetch_sessions import EPOCH_MAX, IDLE_MS, FetchSessions, SessionFetch
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
 
@@ -24,11 +24,11 @@ def request(
     )
 
 
-def begin(sessions: FetchSessions, asked: FetchRequest, now: int = 0, by_id: bool = False) -> Turn:
+def begin(sessions: FetchSessions, asked: FetchRequest, now: int = 0, by_id: bool = False) -> SessionFetch:
     return sessions.begin(asked, by_id=by_id, now=now)
 
 
-def indexes(turn: Turn) -> list[int]:
+def indexes(turn: SessionFetch) -> list[int]:
     return [partition.index for partition in turn.partitions]
 
 

@@ -175,10 +175,10 @@ async def test_100_describe_producers_shows_open_transactions() -> None:
         assert found.coordinator_epoch >= 0
 
 
-def markers(producer: Any, *places: tuple[str, int], **fields: Any) -> WriteTxnMarkersRequest:
+def markers(producer: Any, *locations: tuple[str, int], **fields: Any) -> WriteTxnMarkersRequest:
     marker = WritableTxnMarker(
         **{"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch, **fields},
-        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=[index]) for name, index in places],
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=[index]) for name, index in locations],
     )
     return WriteTxnMarkersRequest(markers=[marker])
 

@@ -131,7 +131,7 @@ class _Client:
         self.pieces = 0
         self.is_producer = is_producer
         self.is_reading = True
-        self.under_way = 0
+        self.in_flight = 0
 
     @property
     def has_half_frame(self) -> bool:
@@ -149,15 +149,15 @@ class _Client:
             self.is_reading = False
         if not self.pieces:
             self.left -= 1
-            self.under_way += 1
+            self.in_flight += 1
             self.budget.begin(self, is_produce=self.is_producer)
         return True
 
     def answer(self) -> bool:
         """What was begun is answered, at some time."""
-        if not self.under_way:
+        if not self.in_flight:
             return False
-        self.under_way -= 1
+        self.in_flight -= 1
         self.budget.end(self, 30)
         return True
 
@@ -181,7 +181,7 @@ def test_there_is_never_a_standstill(
         client.answer() if is_answer else client.send()
     while any(client.left for client in clients):
         went_on = [client.send() or (client.is_producer and client.answer()) for client in clients]
-        parked_bytes = sum(30 * client.under_way for client in clients if not client.is_producer)
+        parked_bytes = sum(30 * client.in_flight for client in clients if not client.is_producer)
         assert any(went_on) or 2 * parked_bytes > limit, "nobody may go on"
         if not any(went_on):
             assert any([client.answer() for client in clients])  # noqa: C419  all of them, not the first

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.edge import Client, Produces, serving
+from support.serving import Client, Produces, serving
 
 from semel.handlers.context import CloseConnection
 from semel.store.interface import StoreBroken, StoreFull
@@ -95,7 +95,7 @@ def test_responses_of_one_turn_leave_in_one_write() -> None:
             for number in range(10):
                 client.send(produce(number), 9)
             await under_test.until(lambda: len(produces.waiting) == 10)
-            (connection,) = under_test.edge.connections
+            (connection,) = under_test.server.connections
             writes: list[int] = []
             connection._send = lambda outgoing, send=connection._send: (
                 writes.append(len(connection._out)),
@@ -183,7 +183,7 @@ def test_requests_in_flight_are_limited_and_reading_stops() -> None:
             client = await under_test.connect()
             sent = [client.send(produce(number), 9) for number in range(10)]
             await under_test.until(lambda: produces.submitted == 3)
-            (connection,) = under_test.edge.connections
+            (connection,) = under_test.server.connections
             await under_test.until(lambda: not connection._is_reading)
             for answered in range(10):
                 await under_test.until(lambda: bool(produces.waiting))
@@ -324,14 +324,16 @@ def test_a_client_that_leaves_drops_its_answer_and_nothing_else() -> None:
             producer, consumer = await under_test.connect(), await under_test.connect()
             producer.send(produce(1), 9)
             consumer.send(FetchRequest(), 12)
-            await under_test.until(lambda: produces.submitted == 1 and under_test.edge.responses.fetches == 1)
+            await under_test.until(
+                lambda: produces.submitted == 1 and under_test.server.responses.fetches == 1
+            )
             await producer.close()
             await consumer.close()
             await cancelled.wait()
-            await under_test.until(lambda: not under_test.edge.connections)
-            assert under_test.edge.requests.used > 0  # the commit loop still holds the batch
+            await under_test.until(lambda: not under_test.server.connections)
+            assert under_test.server.requests.used > 0  # the commit loop still holds the batch
             produces.answer()
-            assert under_test.edge.requests.used == 0
+            assert under_test.server.requests.used == 0
 
     run(main())
 
@@ -379,7 +381,7 @@ def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> No
             client = await under_test.connect()
             client.send(produce(1), 9)
             client.send(produce(2), 9)
-            await under_test.until(lambda: under_test.edge.requests.under_way == 1)
+            await under_test.until(lambda: under_test.server.requests.in_flight == 1)
             await asyncio.sleep(0.01)
             assert produces.submitted == 0
             found.set()
@@ -391,9 +393,9 @@ def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> No
             await client.receive()
             found.clear()
             client.send(produce(1), 9)
-            await under_test.until(lambda: under_test.edge.requests.under_way == 1)
+            await under_test.until(lambda: under_test.server.requests.in_flight == 1)
             await client.close()
-            await under_test.until(lambda: not under_test.edge.connections)
+            await under_test.until(lambda: not under_test.server.connections)
             found.set()
             await under_test.until(lambda: produces.submitted == 3)
             produces.answer()
@@ -411,7 +413,7 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
             third = await under_test.connect()
             assert await third.is_closed()
             await first.close()
-            await under_test.until(lambda: len(under_test.edge.connections) == 1)
+            await under_test.until(lambda: len(under_test.server.connections) == 1)
             fourth = await under_test.connect()
             fourth.send(API_VERSIONS, 3)
             await fourth.receive()
@@ -466,12 +468,12 @@ def test_a_client_that_does_not_read_gets_nothing_more_begun_and_is_closed(loop_
             client = await under_test.connect(limit=1024)
             for _ in range(10):
                 client.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.edge.responses.used > 0)
+            await under_test.until(lambda: under_test.server.responses.used > 0)
             assert under_test.broker.metrics.apis[1].requests == 1
             other = await under_test.connect()
             other.send(API_VERSIONS, 3)
             await other.receive()
-            await under_test.until(lambda: under_test.edge.responses.used == 0)
+            await under_test.until(lambda: under_test.server.responses.used == 0)
             assert under_test.broker.metrics.connections_closed == {"slow reader": 1}
             assert under_test.broker.metrics.apis[1].requests == 1
 
@@ -489,13 +491,13 @@ def test_slow_readers_over_the_budget_make_room_for_others() -> None:
             for _ in range(2):
                 stuck = await under_test.connect(limit=1024)
                 stuck.send(FetchRequest(min_bytes=20 << 20), 12)
-            await under_test.until(lambda: under_test.edge.responses.exceeded)
+            await under_test.until(lambda: under_test.server.responses.exceeded)
             reader = await under_test.connect()
             reader.send(FetchRequest(min_bytes=1 << 20), 12)
-            await under_test.until(lambda: under_test.edge.responses.is_waited_for)
+            await under_test.until(lambda: under_test.server.responses.is_waited_for)
             await reader.receive(10)
             assert under_test.broker.metrics.connections_closed["slow reader"] >= 1
-            assert under_test.edge.responses.used <= 24 << 20
+            assert under_test.server.responses.used <= 24 << 20
 
     run(main())
 
@@ -533,14 +535,14 @@ def test_over_the_request_budget_others_are_not_read_and_then_are() -> None:
             first.send(large, 9)
             await under_test.until(lambda: produces.submitted == 1)
             second.send(large, 9)
-            await under_test.until(lambda: under_test.edge.requests.is_waited_for)
+            await under_test.until(lambda: under_test.server.requests.is_waited_for)
             assert await second.is_closed(0.02) is False
             produces.answer()
             await first.receive()
             await under_test.until(lambda: len(produces.waiting) == 1)
             produces.answer()
             await second.receive()
-            await under_test.until(lambda: not under_test.edge.requests.is_waited_for)
+            await under_test.until(lambda: not under_test.server.requests.is_waited_for)
 
     run(main())
 
@@ -560,12 +562,12 @@ def test_half_frames_over_the_budget_do_not_stop_everyone() -> None:
         async with serving({1: fetch}, produces, queued_max_request_bytes=30_000) as under_test:
             consumer = await under_test.connect()
             consumer.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.edge.responses.fetches == 1)
+            await under_test.until(lambda: under_test.server.responses.fetches == 1)
             clients = [await under_test.connect() for _ in range(6)]
             frames = [client.frame(ProduceRequest(transactional_id="x" * 20_000), 9) for client in clients]
             for client, frame in zip(clients, frames, strict=True):
                 client.writer.write(frame[:10_000])
-            await under_test.until(lambda: under_test.edge.requests.used > 30_000)
+            await under_test.until(lambda: under_test.server.requests.used > 30_000)
             for client, frame in zip(clients, frames, strict=True):
                 client.writer.write(frame[10_000:])
             for client in clients:
@@ -581,7 +583,9 @@ def test_a_graceful_stop_answers_what_was_begun_and_begins_nothing() -> None:
             client, idle = await under_test.connect(), await under_test.connect()
             first = client.send(produce(1), 9)
             client.send(produce(2), 9)
-            await under_test.until(lambda: len(under_test.edge.connections) == 2 and produces.submitted == 1)
+            await under_test.until(
+                lambda: len(under_test.server.connections) == 2 and produces.submitted == 1
+            )
             stopping = asyncio.create_task(under_test.server.stop(grace_seconds=5))
             assert await idle.is_closed()
             with pytest.raises(ConnectionError):

@@ -81,7 +81,7 @@ def test_a_broken_store_ends_it_and_cuts_everyone() -> None:
 
     async def client(server: Server) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.ports["main"])
-        while not server._edge.connections:  # noqa: ASYNC110  the server accepts in its own time
+        while not server._server.connections:  # noqa: ASYNC110  the server accepts in its own time
             await asyncio.sleep(0)
         server.broker.fatal(StoreBroken("the disk is gone"))
         with contextlib.suppress(ConnectionError):
@@ -100,7 +100,7 @@ def test_a_broken_store_ends_it_and_cuts_everyone() -> None:
 
 
 def test_a_background_task_that_dies_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(edge: Any) -> None:
+    async def dies(server: Any) -> None:
         raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr("semel.server.server.check_connections", dies)

@@ -18,7 +18,7 @@ EXPECTED = {
     *("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"),
     *("WriteTxnMarkers", "DescribeProducers", "DescribeTransactions", "ListTransactions", "UpdateFeatures"),
 }
-OURS = {"GroupCommit", "BeginAttempt"}
+OURS = {"CommitTransactions", "BeginAttempt"}
 
 
 def test_what_the_broker_serves() -> None:

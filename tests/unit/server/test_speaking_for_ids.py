@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.edge import Client, EdgeUnderTest, Produces, serving
 from support.in_memory import broker_in_memory, make_topic
+from support.serving import Client, Produces, ServerUnderTest, serving
 
 from semel.handlers import submitting
 from semel.server.listener import ListenerConfig
@@ -27,12 +27,12 @@ END_TXN = 26
 
 
 @asynccontextmanager
-async def serving_all(**settings: Any) -> AsyncIterator[EdgeUnderTest]:
+async def serving_all(**settings: Any) -> AsyncIterator[ServerUnderTest]:
     """A server with the real handlers and a real broker in memory."""
     async with broker_in_memory(**settings) as broker:
         server = Server(broker, [ListenerConfig("test", "127.0.0.1", 0)])
         await server.start()
-        under_test = EdgeUnderTest(server, broker)  # type: ignore[arg-type]
+        under_test = ServerUnderTest(server, broker)  # type: ignore[arg-type]
         try:
             yield under_test
         finally:
@@ -61,8 +61,8 @@ def adding(given: Any) -> AddPartitionsToTxnRequest:
 async def test_the_broker_learns_of_connections_that_are_gone() -> None:
     async with serving() as under_test:
         clients = [await under_test.connect() for _ in range(3)]
-        await under_test.until(lambda: len(under_test.edge.connections) == 3)
-        assert list(under_test.edge.connections.values()) == [1, 2, 3]
+        await under_test.until(lambda: len(under_test.server.connections) == 3)
+        assert list(under_test.server.connections.values()) == [1, 2, 3]
         await clients[1].close()
         await under_test.until(lambda: under_test.broker.gone == [2])
     assert set(under_test.broker.gone) <= {1, 2, 3}
@@ -71,9 +71,9 @@ async def test_the_broker_learns_of_connections_that_are_gone() -> None:
 async def test_a_stop_does_not_count_as_clients_that_left() -> None:
     async with serving() as under_test:
         await under_test.connect()
-        await under_test.until(lambda: len(under_test.edge.connections) == 1)
+        await under_test.until(lambda: len(under_test.server.connections) == 1)
         await under_test.server.stop(grace_seconds=0.5)
-        assert not under_test.edge.connections
+        assert not under_test.server.connections
         assert under_test.broker.gone == []
 
 
@@ -142,13 +142,13 @@ async def test_what_is_submitted_outlives_its_client_and_gives_its_bytes_back() 
     async with serving(submits={END_TXN: submit}) as under_test:
         client = await under_test.connect()
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
-        await under_test.until(lambda: under_test.edge.requests.under_way == 1)
+        await under_test.until(lambda: under_test.server.requests.in_flight == 1)
         await client.close()
-        await under_test.until(lambda: not under_test.edge.connections)
+        await under_test.until(lambda: not under_test.server.connections)
         found.set()
         await under_test.until(lambda: len(ends) == 1)
         ends[0](EndTxnResponse())
-        assert under_test.edge.requests.under_way == 0
+        assert under_test.server.requests.in_flight == 0
 
 
 async def test_a_mistake_in_an_answer_costs_the_one_who_asked() -> None:

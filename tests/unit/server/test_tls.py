@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import uvloop
 from support.certificates import Certificate, make_certificate, needs_openssl
-from support.edge import EdgeUnderTest, serving
+from support.serving import ServerUnderTest, serving
 
 from semel.config import Settings
-from semel.server.tls import ServerTls, server_context
+from semel.server.tls import ServerTls, server
 from semel.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
 from semel.wire.messages.fetch import FetchableTopicResponse, PartitionData
 
@@ -89,9 +89,9 @@ def test_what_the_client_does_not_take_is_counted_and_it_is_closed(run: Any, con
             client = await under_test.connect(ssl=contexts[1], limit=1024)
             for _ in range(5):
                 client.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.edge.responses.used > BIG // 4)
+            await under_test.until(lambda: under_test.server.responses.used > BIG // 4)
             assert under_test.broker.metrics.apis[1].requests == 1
-            await under_test.until(lambda: not under_test.edge.connections)
+            await under_test.until(lambda: not under_test.server.connections)
             assert under_test.broker.metrics.connections_closed == {"slow reader": 1}
 
     run(main())
@@ -121,7 +121,7 @@ def shake_hands(port: int, context: ssl.SSLContext) -> tuple[str | None, str, by
         return secured.version(), cipher[0], shown
 
 
-async def knock(under_test: EdgeUnderTest, context: ssl.SSLContext) -> tuple[str | None, str, bytes]:
+async def knock(under_test: ServerUnderTest, context: ssl.SSLContext) -> tuple[str | None, str, bytes]:
     return await asyncio.to_thread(shake_hands, under_test.server.ports["test"], context)
 
 
@@ -197,7 +197,7 @@ def test_settings_that_cannot_be_are_named(
     certificate: Certificate, settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        server_context(settings_of(certificate, **settings))
+        server(settings_of(certificate, **settings))
 
 
 def test_rejected_handshakes_are_logged_a_few_times(

@@ -7,12 +7,13 @@ follows from them). ``runs`` is what we add for pipelines: several transactions 
 
 from semel.core.facts import (
     FeatureChanged,
+    LatestConnectionChanged,
     PendingChanged,
-    SpeakerChanged,
     TransactionChanged,
     TransactionForgotten,
 )
-from semel.core.transactions import beginning, coordinator, pending, runs
+from semel.core.transactions import attempts, beginning, coordinator, pending
+from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, TransactionsCommitted
 from semel.core.transactions.commands import (
     SUPERSEDED,
     AbortOpen,
@@ -29,7 +30,6 @@ from semel.core.transactions.commands import (
     VerifyPartitions,
     WriteMarker,
 )
-from semel.core.transactions.runs import BeginAttempt, GroupCommit, GroupCommitted
 from semel.core.types import Apply, Decide
 
 __all__ = [
@@ -42,14 +42,14 @@ __all__ = [
     "BeginAttempt",
     "ChangeFeature",
     "CommitPending",
+    "CommitTransactions",
     "DescribeTransaction",
     "EndTransaction",
     "ForgetTransaction",
-    "GroupCommit",
-    "GroupCommitted",
     "InitProducer",
     "ProducerGiven",
     "ReadFeatures",
+    "TransactionsCommitted",
     "VerifyPartitions",
     "WriteMarker",
 ]
@@ -61,8 +61,8 @@ DECIDE: dict[type, Decide] = {
     AddOffsets: coordinator.add_offsets,
     CommitPending: pending.commit_pending,
     EndTransaction: coordinator.end_transaction,
-    BeginAttempt: runs.begin_attempt,
-    GroupCommit: runs.group_commit,
+    BeginAttempt: attempts.begin_attempt,
+    CommitTransactions: attempts.commit_transactions,
     AbortOpen: coordinator.abort_open,
     ForgetTransaction: coordinator.forget_transaction,
     DescribeTransaction: coordinator.describe_transaction,
@@ -76,5 +76,5 @@ APPLY: dict[type, Apply] = {
     TransactionForgotten: coordinator.transaction_forgotten,
     PendingChanged: pending.pending_changed,
     FeatureChanged: coordinator.feature_changed,
-    SpeakerChanged: coordinator.speaker_changed,
+    LatestConnectionChanged: coordinator.speaker_changed,
 }

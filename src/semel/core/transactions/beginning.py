@@ -11,12 +11,13 @@ new producer to end: it can do nothing else until it has.
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import SpeakerChanged
+from semel.core.facts import LatestConnectionChanged
 from semel.core.transactions.commands import NO_CONNECTION, NO_EPOCH, InitProducer, ProducerGiven
-from semel.core.transactions.model import NEVER_MS, Pair, is_exhausted, is_open, pair_before, spoken
+from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, pair_before, spoken
 from semel.core.transactions.states import Event, becomes
-from semel.core.transactions.turn import Turn
+from semel.core.transactions.update import TransactionUpdate
 from semel.core.types import NO_PRODUCER, Decision, ErrorCode, Fact, Transaction, TransactionKey
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -30,33 +31,33 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
     known = state.transactions[TransactionKey(command.transactional_id)]
     if known is None:
         return _create(state, command, now)
-    shown = None if command.epoch == NO_EPOCH else Pair(command.producer_id, command.epoch)
-    current = Pair(known.producer_id, known.epoch)
+    shown = None if command.epoch == NO_EPOCH else ProducerIdAndEpoch(command.producer_id, command.epoch)
+    current = ProducerIdAndEpoch(known.producer_id, known.epoch)
     comes_again = shown is not None and shown == pair_before(known) and not is_open(known)
     if shown is not None and shown != current and not comes_again:
         return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
-    turn = Turn(state, known, now)
+    update = TransactionUpdate(state, known, now)
     if is_open(known):
         if command.keep_prepared:
-            return _hand_over(turn, command)
-        turn.fence()
+            return _hand_over(update, command)
+        update.fence()
         # What was the pair is now the one before, unless the broker fences without recovery.
         if shown is not None:
-            comes_again = shown == pair_before(turn.transaction)
+            comes_again = shown == pair_before(update.transaction)
             if not comes_again:
                 # The transaction is aborted all the same, as in Kafka.
-                return turn.decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
+                return update.decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
     if not comes_again:
-        _advance(turn, recovers=shown is not None)
-    begun = _with_options(turn.transaction, command)
-    turn.transaction = begun.but(
-        state=becomes(turn.transaction.state, Event.INIT),
+        _advance(update, recovers=shown is not None)
+    begun = _with_options(update.transaction, command)
+    update.transaction = begun.but(
+        state=becomes(update.transaction.state, Event.INIT),
         started_ms=-1,
         deadline_ms=-1,
         updated_ms=state.time_of_day(now),
         term=state.term,
     )
-    return turn.decision(turn.given(), speaker=_speaks(state, command, comes_again=comes_again))
+    return update.decision(update.given(), connection_facts=_speaks(state, command, comes_again=comes_again))
 
 
 def _check_options(command: InitProducer) -> ErrorCode:
@@ -71,48 +72,48 @@ def _check_options(command: InitProducer) -> ErrorCode:
 
 def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
     unborn = Transaction(command.transactional_id, NO_PRODUCER, NO_EPOCH, command.timeout_ms)
-    turn = Turn(state, unborn, now)
-    turn.transaction = _with_options(unborn, command).but(
-        producer_id=turn.new_producer_id(),
+    update = TransactionUpdate(state, unborn, now)
+    update.transaction = _with_options(unborn, command).but(
+        producer_id=update.new_producer_id(),
         epoch=0,
         state=becomes(None, Event.INIT),
         updated_ms=state.time_of_day(now),
         term=state.term,
     )
-    return turn.decision(turn.given(), speaker=_speaks(state, command, comes_again=False))
+    return update.decision(update.given(), connection_facts=_speaks(state, command, comes_again=False))
 
 
-def _advance(turn: Turn, *, recovers: bool) -> None:
+def _advance(update: TransactionUpdate, *, recovers: bool) -> None:
     """The next pair. Only who recovers may come again with the one before: others do not have it."""
-    before = turn.transaction
+    before = update.transaction
     last_epoch = before.epoch if recovers else NO_EPOCH
     if is_exhausted(before.epoch):
-        turn.transaction = before.but(
-            producer_id=turn.new_producer_id(),
+        update.transaction = before.but(
+            producer_id=update.new_producer_id(),
             epoch=0,
             previous_producer_id=before.producer_id,
             last_epoch=last_epoch,
         )
     else:
-        turn.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)
+        update.transaction = before.but(epoch=before.epoch + 1, last_epoch=last_epoch)
 
 
-def _hand_over(turn: Turn, command: InitProducer) -> Decision:
+def _hand_over(update: TransactionUpdate, command: InitProducer) -> Decision:
     """The new producer gets a pair that may end the transaction, and is told the pair that wrote it.
 
     At the last epoch the pair cannot move; whoever has it can only end the transaction, so that does no harm.
     """
-    before = turn.transaction
+    before = update.transaction
     written = before.prepared_epoch if before.prepared_epoch >= 0 else before.epoch
-    turn.transaction = before.but(
+    update.transaction = before.but(
         epoch=before.epoch if is_exhausted(before.epoch) else before.epoch + 1,
         last_epoch=NO_EPOCH,
         state=becomes(before.state, Event.HAND_OVER),
-        updated_ms=turn.state.time_of_day(turn.now),
+        updated_ms=update.state.time_of_day(update.now),
         prepared_epoch=written,
     )
-    given = turn.given().but(ongoing_producer_id=before.producer_id, ongoing_epoch=written)
-    return turn.decision(given, speaker=_speaks(turn.state, command, comes_again=False))
+    given = update.given().but(ongoing_producer_id=before.producer_id, ongoing_epoch=written)
+    return update.decision(given, connection_facts=_speaks(update.state, command, comes_again=False))
 
 
 def _with_options(transaction: Transaction, command: InitProducer) -> Transaction:
@@ -124,4 +125,4 @@ def _speaks(state: "BrokerState", command: InitProducer, *, comes_again: bool) -
     """The pair moved, so nobody else has it: this connection speaks, even if a newer one spoke before."""
     if comes_again or command.connection == NO_CONNECTION:
         return spoken(state, command.transactional_id, command.connection)
-    return (SpeakerChanged(command.transactional_id, command.connection),)
+    return (LatestConnectionChanged(command.transactional_id, command.connection),)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.facts import (
     FeatureChanged,
-    SpeakerChanged,
+    LatestConnectionChanged,
     TransactionChanged,
     TransactionForgotten,
 )
@@ -40,7 +40,6 @@ from semel.core.transactions.ending import Ending
 from semel.core.transactions.joining import join
 from semel.core.transactions.model import (
     NO_TERM,
-    Pair,
     check_pair,
     check_writer,
     is_of_old_term,
@@ -50,7 +49,7 @@ from semel.core.transactions.model import (
     spoken,
 )
 from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
-from semel.core.transactions.turn import Turn
+from semel.core.transactions.update import TransactionUpdate
 from semel.core.types import (
     Cluster,
     ClusterKey,
@@ -61,6 +60,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -104,23 +104,23 @@ def _add(
     transaction: Transaction | None,
     grow: Callable[[Transaction], Transaction],
 ) -> Decision:
-    error = check_writer(state, transaction, Pair(command.producer_id, command.epoch))
+    error = check_writer(state, transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision(error)
     assert transaction is not None
     transactional_id = command.transactional_id
     if is_superseded(state, transactional_id, command.connection):
         return Decision(SUPERSEDED)
-    speaker = spoken(state, transactional_id, command.connection)
+    connection_facts = spoken(state, transactional_id, command.connection)
     joined = grow(transaction)
-    facts = speaker if joined is transaction else (TransactionChanged(joined), *speaker)
-    return Decision(ErrorCode.NONE, facts, is_early=not joined.is_two_phase)
+    facts = connection_facts if joined is transaction else (TransactionChanged(joined), *connection_facts)
+    return Decision(ErrorCode.NONE, facts, defers_sync=not joined.is_two_phase)
 
 
 def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int) -> Decision:
     """Are they in?"""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    error = check_pair(transaction, Pair(command.producer_id, command.epoch))
+    error = check_pair(transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision((error,) * len(command.partitions))
     assert transaction is not None
@@ -136,7 +136,7 @@ def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int)
 def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> Decision:
     """The producer commits or aborts."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    pair = Pair(command.producer_id, command.epoch)
+    pair = ProducerIdAndEpoch(command.producer_id, command.epoch)
     presented = Presented.CURRENT
     error = check_pair(transaction, pair)
     if error is not ErrorCode.NONE:
@@ -149,16 +149,16 @@ def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> 
     is_abort_of_version_2 = command.version == 2 and not command.is_commit
     if presented is Presented.CURRENT and is_of_old_term(state, transaction) and not is_abort_of_version_2:
         return Decision(ProducerGiven(ErrorCode.PRODUCER_FENCED))
-    turn = Turn(state, transaction, now)
-    speaker = spoken(state, command.transactional_id, command.connection)
+    update = TransactionUpdate(state, transaction, now)
+    connection_facts = spoken(state, command.transactional_id, command.connection)
     match ENDS[command.version, transaction.state, presented, command.is_commit]:
         case End.AGAIN:
-            return Decision(turn.given(), speaker)
+            return Decision(update.given(), connection_facts)
         case End.NOW | End.EMPTY:
-            turn.end(Event.COMMIT if command.is_commit else Event.ABORT, version=command.version)
-            return turn.decision(turn.given(), speaker=speaker)
+            update.end(Event.COMMIT if command.is_commit else Event.ABORT, version=command.version)
+            return update.decision(update.given(), connection_facts=connection_facts)
         case ErrorCode() as refused:
-            return Decision(ProducerGiven(refused), speaker)
+            return Decision(ProducerGiven(refused), connection_facts)
     raise AssertionError("every row of the table is one of these")
 
 
@@ -173,14 +173,14 @@ def abort_open(state: "BrokerState", command: AbortOpen, now: int) -> Decision:
         return Decision(True, (TransactionChanged(transaction.but(term=NO_TERM)),))
     if command.overdue_only and not 0 <= transaction.deadline_ms < now:
         return Decision(False)
-    speaker = state.speakers.get(command.transactional_id, NO_CONNECTION)
-    if command.connection not in (NO_CONNECTION, speaker):
+    connection_facts = state.latest_connections.get(command.transactional_id, NO_CONNECTION)
+    if command.connection not in (NO_CONNECTION, connection_facts):
         return Decision(False)
     if command.before_term and not is_of_old_term(state, transaction):
         return Decision(False)
-    turn = Turn(state, transaction, now)
-    turn.fence()
-    return turn.decision(True)
+    update = TransactionUpdate(state, transaction, now)
+    update.fence()
+    return update.decision(True)
 
 
 def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: int) -> Decision:
@@ -256,8 +256,8 @@ def transaction_changed(state: "BrokerState", fact: TransactionChanged) -> None:
 def transaction_forgotten(state: "BrokerState", fact: TransactionForgotten) -> None:
     """The id is unknown."""
     state.put(TransactionKey(fact.transactional_id), None)
-    state.speakers.pop(fact.transactional_id, None)
-    state.offset_speakers.pop(fact.transactional_id, None)
+    state.latest_connections.pop(fact.transactional_id, None)
+    state.latest_offset_connections.pop(fact.transactional_id, None)
 
 
 def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
@@ -268,8 +268,8 @@ def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
     )
 
 
-def speaker_changed(state: "BrokerState", fact: SpeakerChanged) -> None:
+def speaker_changed(state: "BrokerState", fact: LatestConnectionChanged) -> None:
     """This connection speaks for the id. The newest come last, for forgetting the oldest first."""
-    speakers = state.offset_speakers if fact.for_offsets else state.speakers
-    speakers.pop(fact.transactional_id, None)
-    speakers[fact.transactional_id] = fact.connection
+    latest_connections = state.latest_offset_connections if fact.for_offsets else state.latest_connections
+    latest_connections.pop(fact.transactional_id, None)
+    latest_connections[fact.transactional_id] = fact.connection

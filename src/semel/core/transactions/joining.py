@@ -8,9 +8,10 @@ offset does: it is verified or added in the same step in which it is written, so
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from semel.core.transactions.model import Pair, check_writer, is_open
+from semel.core.transactions.model import check_writer, is_open
 from semel.core.transactions.states import Event, becomes
 from semel.core.types import ErrorCode, PartitionKey, Transaction, TransactionState
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -60,7 +61,7 @@ def _deadline(transaction: Transaction, opened: bool, started: int, block_max_ms
 def join_by_writing(
     state: "BrokerState",
     transaction: Transaction | None,
-    pair: Pair,
+    pair: ProducerIdAndEpoch,
     now: int,
     *,
     must_be_in: bool,

@@ -18,10 +18,10 @@ Two more ways in which old work comes late:
 
 from typing import TYPE_CHECKING, Final
 
-from semel.core.data import Data
-from semel.core.facts import SpeakerChanged
+from semel.core.facts import LatestConnectionChanged
 from semel.core.transactions.commands import NO_CONNECTION
 from semel.core.types import NO_PRODUCER, ErrorCode, Fact, Transaction, TransactionState
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -41,23 +41,16 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX - 1
 
 
-class Pair(Data):
-    """A producer id and an epoch."""
-
-    producer_id: int
-    epoch: int
-
-
-def pair_before(transaction: Transaction) -> Pair | None:
+def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
     """The pair whose request gave the current one; a retry of that request still shows it."""
     if transaction.last_epoch < 0:
         return None
     was_rotated = transaction.epoch == 0 and transaction.previous_producer_id != NO_PRODUCER
     producer_id = transaction.previous_producer_id if was_rotated else transaction.producer_id
-    return Pair(producer_id, transaction.last_epoch)
+    return ProducerIdAndEpoch(producer_id, transaction.last_epoch)
 
 
-def check_pair(transaction: Transaction | None, pair: Pair) -> ErrorCode:
+def check_pair(transaction: Transaction | None, pair: ProducerIdAndEpoch) -> ErrorCode:
     """Whether this is the pair of the id."""
     if transaction is None or pair.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -71,7 +64,9 @@ def is_of_old_term(state: "BrokerState", transaction: Transaction) -> bool:
     return transaction.term < state.term and not transaction.is_two_phase
 
 
-def check_writer(state: "BrokerState", transaction: Transaction | None, pair: Pair) -> ErrorCode:
+def check_writer(
+    state: "BrokerState", transaction: Transaction | None, pair: ProducerIdAndEpoch
+) -> ErrorCode:
     """Whether this pair may add to the transaction of the id, or begin one."""
     if transaction is None or pair.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -84,18 +79,20 @@ def is_superseded(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> bool:
     """Whether a newer connection has spoken for the id."""
-    speakers = state.offset_speakers if for_offsets else state.speakers
-    return connection != NO_CONNECTION and connection < speakers.get(transactional_id, NO_CONNECTION)
+    latest_connections = state.latest_offset_connections if for_offsets else state.latest_connections
+    return connection != NO_CONNECTION and connection < latest_connections.get(
+        transactional_id, NO_CONNECTION
+    )
 
 
 def spoken(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> tuple[Fact, ...]:
     """This connection speaks for the id, unless a newer one does."""
-    speakers = state.offset_speakers if for_offsets else state.speakers
-    if connection <= speakers.get(transactional_id, NO_CONNECTION):
+    latest_connections = state.latest_offset_connections if for_offsets else state.latest_connections
+    if connection <= latest_connections.get(transactional_id, NO_CONNECTION):
         return ()
-    return (SpeakerChanged(transactional_id, connection, for_offsets),)
+    return (LatestConnectionChanged(transactional_id, connection, for_offsets),)
 
 
 def is_open(transaction: Transaction | None) -> bool:

@@ -14,7 +14,7 @@ from semel.core.facts import OffsetCommitted, PendingChanged, TransactionChanged
 from semel.core.offsets import check_commit, keep_group
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.transactions.joining import join_by_writing
-from semel.core.transactions.model import Pair, is_superseded, spoken
+from semel.core.transactions.model import is_superseded, spoken
 from semel.core.types import (
     Decision,
     ErrorCode,
@@ -25,6 +25,7 @@ from semel.core.types import (
     PendingOffset,
     TransactionKey,
 )
+from semel.wire.producer_id import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -54,7 +55,7 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
     error, joined = join_by_writing(
         state,
         transaction,
-        Pair(command.producer_id, command.epoch),
+        ProducerIdAndEpoch(command.producer_id, command.epoch),
         now,
         must_be_in=command.version == 1 and command.must_be_added,
         group_id=command.group_id,
@@ -92,7 +93,7 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
         )
         facts.append(PendingChanged(command.group_id, (*kept, *added.values())))
         facts.extend(keep_group(state, group, command.group_id, command.committer.member_id, now))
-    return Decision(tuple(errors), tuple(facts), is_early=not joined.is_two_phase)
+    return Decision(tuple(errors), tuple(facts), defers_sync=not joined.is_two_phase)
 
 
 def pending_changed(state: "BrokerState", fact: PendingChanged) -> None:

@@ -27,7 +27,7 @@ class Event(Enum):
         "a partition or a group joins: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2); "
         "an attempt of a run is open from its beginning: BeginAttempt"
     )
-    COMMIT = "the producer commits: EndTxn; or a driver does, with others: GroupCommit"
+    COMMIT = "the producer commits: EndTxn; or a driver does, with others: CommitTransactions"
     ABORT = "the producer aborts: EndTxn"
     FENCE = "the broker aborts: timeout, a new producer, a lost connection, a new term"
     HAND_OVER = "a new producer takes over a prepared transaction: InitProducerId with KeepPreparedTxn"

@@ -12,7 +12,7 @@ from semel.spark.options import (
     VERSIONS,
     VERSIONS_ELSEWHERE,
     Address,
-    Given,
+    OptionReader,
     missing_checkpoint,
     write_version,
 )
@@ -38,7 +38,11 @@ class DeltaOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Read them; OptionError says which one is wrong."""
-        given = Given(options, STREAM_SINK, VERSIONS_ELSEWHERE) if is_stream else Given(options, BATCH_SINK)
+        given = (
+            OptionReader(options, STREAM_SINK, VERSIONS_ELSEWHERE)
+            if is_stream
+            else OptionReader(options, BATCH_SINK)
+        )
         version = None if is_stream else write_version(given)
         path = given.text("path")
         pipeline_id = given.pipeline_id() or (version.app if version else None)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.client import Partition
-from semel.spark.vectors import TopicIds, Vector, ids_of, of_json, to_json
+from semel.spark.partition_offsets import PartitionOffsets, TopicIds, ids_of, of_json, to_json
 from semel.spark.versions import Version
 
 T = TypeVar("T")
@@ -52,9 +52,9 @@ class Note:
     run: str
     query_id: str
     batch_id: int
-    offsets: Vector  # where the pipeline is after it, in every partition that it ever read
+    offsets: PartitionOffsets  # where the pipeline is after it, in every partition that it ever read
     winners: tuple[str, ...]
-    starts: Vector = field(default_factory=dict)  # where the batch started
+    starts: PartitionOffsets = field(default_factory=dict)  # where the batch started
     ids: TopicIds = field(default_factory=dict)
     version: Version | None = None  # of a batch write that has one
     stream_run: str | None = None  # of the query whose foreachBatch made it
@@ -92,9 +92,9 @@ class Position(NamedTuple):
 
     number: int
     batch_id: int  # the last one of the query that asks; -1 if there is none
-    offsets: Vector
+    offsets: PartitionOffsets
     recent: Mapping[int, Note]
-    starts: Vector = {}  # noqa: RUF012 - never changed: where the last batch started
+    starts: PartitionOffsets = {}  # noqa: RUF012 - never changed: where the last batch started
     topics: Mapping[str, int] = {}
 
 

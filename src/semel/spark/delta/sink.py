@@ -14,11 +14,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from semel.spark.checkpoint import Checkpoint
-from semel.spark.delta import pipeline
+from semel.spark.delta import batch_commit
+from semel.spark.delta.batch_commit import Plan
 from semel.spark.delta.files import Added, TaskFiles
 from semel.spark.delta.leftovers import Attempt
 from semel.spark.delta.options import DeltaOptions
-from semel.spark.delta.pipeline import Plan
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
@@ -78,7 +78,7 @@ class _Writer:
         added = [file for each in written for file in each.added]
         if not plan.is_done:
             stream_run = next((each.stream_run for each in written if each.added), None)
-            pipeline.commit(self._options, plan, winners, added, stream_run)
+            batch_commit.commit(self._options, plan, winners, added, stream_run)
 
 
 @faces_spark
@@ -100,7 +100,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Leave everything as it is: the commit may have been made, and the next plan finds out."""
 
     def _make_plan(self) -> Plan:
-        return pipeline.plan_stream(self._options, self._schema, Checkpoint(self._options.checkpoint))
+        return batch_commit.plan_stream(self._options, self._schema, Checkpoint(self._options.checkpoint))
 
 
 @faces_spark
@@ -116,7 +116,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Leave everything as it is: the commit may have been made."""
 
     def _make_plan(self) -> Plan:
-        return pipeline.plan_batch(self._options, self._schema)
+        return batch_commit.plan_batch(self._options, self._schema)
 
 
 def _skip(plan: Plan) -> None:

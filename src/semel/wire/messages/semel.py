@@ -2,11 +2,11 @@
 
 Their keys are far above Kafka's, and above those that vendors of other brokers use for themselves. A broker
 that serves them says so in ApiVersions, in two ways: they are in the list of APIs, and the feature
-`semel.group.commit` says whose they are. Without both they are never sent. `docs/adr/0026` has the reasons.
+`semel.commit.transactions` says whose they are. Without both they are never sent (ADR 0026).
 
-GroupCommit ends several transactions and commits the offsets of a group, all or nothing. BeginAttempt is what
-InitProducerId is for a transaction that belongs to a *run*: the pair of producer id and epoch that a driver
-got for its own transactional id.
+CommitTransactions ends several transactions and commits the offsets of a group, all or nothing. BeginAttempt
+is InitProducerId for a transaction that belongs to a *run*, which is identified by the producer id and epoch
+that a driver got for its own transactional id.
 """
 
 from semel.wire.schema import (
@@ -25,18 +25,18 @@ from semel.wire.schema import (
 #: Keys from here on are Semel's own.
 FIRST_OWN_KEY = 20_000
 #: The feature that says whose these keys are.
-GROUP_COMMIT = "semel.group.commit"
+COMMIT_TRANSACTIONS = "semel.commit.transactions"
 
 
 @struct
-class GroupCommitTransaction:
+class CommitTransactionsTransaction:
     transactional_id: str = string()
     producer_id: int = int64()
     producer_epoch: int = int16()
 
 
 @struct
-class GroupCommitPartition:
+class CommitTransactionsPartition:
     partition_index: int = int32()
     committed_offset: int = int64()
     committed_leader_epoch: int = int32(default=-1)
@@ -44,37 +44,37 @@ class GroupCommitPartition:
 
 
 @struct
-class GroupCommitTopic:
+class CommitTransactionsTopic:
     name: str = string()
-    partitions: list[GroupCommitPartition] = array(GroupCommitPartition)
+    partitions: list[CommitTransactionsPartition] = array(CommitTransactionsPartition)
 
 
 @request(20_000, versions="0", flexible=0)
-class GroupCommitRequest(Request):
+class CommitTransactionsRequest(Request):
     """The driver commits these transactions, and these offsets to the group, together."""
 
     transactional_id: str = string()
     producer_id: int = int64()
     producer_epoch: int = int16()
-    transactions: list[GroupCommitTransaction] = array(GroupCommitTransaction)
+    transactions: list[CommitTransactionsTransaction] = array(CommitTransactionsTransaction)
     group_id: str = string()
-    topics: list[GroupCommitTopic] = array(GroupCommitTopic)
+    topics: list[CommitTransactionsTopic] = array(CommitTransactionsTopic)
 
 
 @struct
-class GroupCommitRefusal:
+class CommitTransactionsRefusal:
     transactional_id: str = string()
     error_code: int = int16()
 
 
 @response(20_000, versions="0", flexible=0)
-class GroupCommitResponse(Response):
+class CommitTransactionsResponse(Response):
     """Whether all of it is done. If not, nothing is, and what stood in the way is named."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable=True, default=None)
-    refused: list[GroupCommitRefusal] = array(GroupCommitRefusal)
+    refused: list[CommitTransactionsRefusal] = array(CommitTransactionsRefusal)
 
 
 @request(20_001, versions="0", flexible=0)

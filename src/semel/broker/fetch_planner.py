@@ -1,0 +1,186 @@
+"""A look: which batches a fetch may have, found without reading their bytes.
+
+For each partition the newest committed value gives the bound, which is the high watermark, or the last
+stable offset for READ_COMMITTED. What lies below it is found in the memory of the tail, else as rows of the
+ledger. All that a look says of a partition comes from the one value that it keeps: a high watermark that is
+read twice is how a reader comes to see what it must not.
+
+The ledger may know more than was published, and less than it did a moment ago, when old records are
+deleted. So rows above the bound are left out, and rows that are missing make the look say ``is_gone``.
+
+Budgets are Kafka's (KIP-74): whole batches, within the limit of each partition and of the answer; the first
+partition that has any gives at least one.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from semel.broker.index_read_ahead import PIECES, IndexReadAhead
+from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
+from semel.broker.tail import Tail
+from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
+from semel.store.interface import Ledger, StoredBatch
+
+BATCHES_MAX: Final = 4_096
+"""Batches of one partition in an answer: small ones cost more than their bytes."""
+BATCHES_OF_ALL_MAX: Final = 8_192
+"""Batches of one answer. More would hold up the event loop for everyone."""
+
+
+class FetchRange(NamedTuple):
+    """What a reader wants of one partition."""
+
+    partition: PartitionKey
+    offset: int
+    max_bytes: int
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+class FetchPlan:
+    """What was found of one range."""
+
+    __slots__ = (
+        "batches",
+        "buffers",
+        "end_offset",
+        "error",
+        "is_full",
+        "is_gone",
+        "limit_bytes",
+        "partition",
+        "size_bytes",
+        "wanted",
+    )
+
+    def __init__(self, wanted: FetchRange, partition: Partition | None, limit_bytes: int) -> None:
+        self.wanted = wanted
+        self.partition = partition
+        self.limit_bytes = limit_bytes
+        self.error = ErrorCode.NONE
+        self.buffers: Sequence[Buffer] = ()
+        """Batches from memory, ready to be sent; also those of ``batches``, once they are read."""
+        self.batches: Sequence[StoredBatch] = ()
+        self.size_bytes = 0
+        self.end_offset = wanted.offset
+        """One past the last offset that was found."""
+        self.is_full = False
+        """There is more below the bound than fits: waiting gains nothing."""
+        self.is_gone = False
+        """There should be batches, and there are no rows."""
+
+    @property
+    def must_answer(self) -> bool:
+        """Whether the fetch must not wait any longer, however little there is."""
+        return self.is_full or self.is_gone or self.error is not ErrorCode.NONE
+
+
+class FetchPlanner:
+    """Plans fetches over the published partitions."""
+
+    def __init__(self, ledger: Ledger, views: PublishedPartitions, tail: Tail) -> None:
+        self._ledger = ledger
+        self._views = views
+        self._tail = tail
+        self._ahead = IndexReadAhead()
+
+    async def plan(self, ranges: Sequence[FetchRange], max_bytes: int) -> list[FetchPlan]:
+        """Plan all ranges, in order, within one byte budget."""
+        get = self._views.get
+        loaded: dict[PartitionKey, Partition | None] = {}
+        if any(get(each.partition) is None for each in ranges):
+            loaded = await self._views.load(each.partition for each in ranges)
+        left = max_bytes
+        batches_left = BATCHES_OF_ALL_MAX
+        is_first = True
+        plans: list[FetchPlan] = []
+        for wanted in ranges:
+            partition = get(wanted.partition) or loaded.get(wanted.partition)
+            limit = max(0, min(wanted.max_bytes, left)) if batches_left > 0 else 0
+            plan = self._in_memory(wanted, partition, limit, is_first)
+            if plan is None:
+                assert partition is not None
+                plan = await self.in_ledger(wanted, partition, limit, at_least_one=is_first)
+            plans.append(plan)
+            if plan.size_bytes:
+                is_first = False
+                left -= plan.size_bytes
+                batches_left -= len(plan.batches) or len(plan.buffers)
+        return plans
+
+    def _in_memory(
+        self, wanted: FetchRange, partition: Partition | None, limit: int, at_least_one: bool
+    ) -> FetchPlan | None:
+        """What can be said without waiting; None if the ledger must be asked."""
+        plan = FetchPlan(wanted, partition, limit)
+        if partition is None:
+            plan.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return plan
+        offset = wanted.offset
+        if not partition.log_start_offset <= offset <= partition.high_watermark:
+            plan.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            return plan
+        bound = last_fetchable_offset(partition, wanted.isolation)
+        if offset >= bound:
+            return plan
+        if limit == 0 and not at_least_one:
+            plan.is_full = True
+            return plan
+        found = self._tail.find(
+            wanted.partition, offset, before=bound, bytes_max=limit, at_least_one=at_least_one
+        )
+        if found is None:
+            return None
+        plan.buffers, plan.size_bytes, plan.end_offset = found
+        plan.is_full = plan.end_offset < bound
+        return plan
+
+    async def in_ledger(
+        self, wanted: FetchRange, partition: Partition, limit: int, *, at_least_one: bool
+    ) -> FetchPlan:
+        """What the ledger has of a range that begins below the bound."""
+        plan = FetchPlan(wanted, partition, limit)
+        bound = last_fetchable_offset(partition, wanted.isolation)
+        rows: Sequence[StoredBatch]
+        kept = self._ahead.take(wanted.partition, wanted.offset)
+        if kept is not None and kept.compactions == partition.compactions and kept.size_bytes > limit:
+            rows = kept.rows
+        else:
+            rows = await self._ledger.find_batches(
+                wanted.partition,
+                wanted.offset,
+                before=bound,
+                bytes_max=limit if kept is None else limit * PIECES,
+                batches_max=BATCHES_MAX,
+            )
+            if not rows or rows[0].base_offset > wanted.offset:
+                await self._explain_gap(plan, is_empty=not rows)
+                if plan.must_answer:
+                    return plan
+        batches: list[StoredBatch] = []
+        for row in rows:
+            if row.last_offset >= bound:
+                break
+            if plan.size_bytes + row.location.length > limit and (batches or not at_least_one):
+                plan.is_full = True
+                break
+            batches.append(row)
+            plan.size_bytes += row.location.length
+        plan.batches = batches
+        if batches:
+            plan.end_offset = batches[-1].last_offset + 1
+            plan.is_full = plan.is_full or plan.end_offset < bound
+        if plan.is_full:
+            rest = rows[len(batches) :]
+            self._ahead.keep(wanted.partition, plan.end_offset, rest, partition.compactions)
+        return plan
+
+    async def _explain_gap(self, plan: FetchPlan, *, is_empty: bool) -> None:
+        """Ask why the rows do not begin at the offset: it may be deleted in a commit not yet published."""
+        wanted = plan.wanted
+        (newest,) = await self._ledger.load([wanted.partition])
+        if newest is None:
+            plan.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif newest.log_start_offset > wanted.offset:
+            plan.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        else:
+            plan.is_gone = is_empty

@@ -1,0 +1,146 @@
+"""What readers may know of partitions: the values that were committed and published, and nothing newer.
+
+The commit loop publishes every partition that a commit touched, in the same step in which it answers. A
+partition that nobody touched lately is loaded from the ledger. A load waits, and a commit may overtake it;
+then what was published wins over what the load brings, also when it was deleted meanwhile. So a view never
+goes back in time.
+
+Values are immutable. A reader takes one and draws all its bounds from that one, because a high watermark
+that is read twice is how readers come to see what they must not.
+
+Who asks for several at once may want them as one commit left them (``together``): then no commit may lie
+between two of the values. What was published is like that. A load may see a commit a moment before it is
+published, so what was loaded is not taken for settled before the commit loop has turned once more.
+
+Next: ``waiting`` (who is woken by a publication), ``reads`` (what is read below the bounds).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Final
+
+from semel.core.types import Partition, PartitionKey
+from semel.store.interface import Ledger
+
+TRIES_MAX: Final = 5
+
+
+class Isolation(IntEnum):
+    """How far a reader may see. The numbers are those of the wire."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+def last_fetchable_offset(partition: Partition, isolation: Isolation) -> int:
+    """One past the last offset that a reader with this isolation may have."""
+    if isolation is Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
+class _Load:
+    """A load under way, and what was published for its partitions meanwhile (None: deleted)."""
+
+    __slots__ = ("keys", "overtaken")
+
+    def __init__(self, keys: set[PartitionKey]) -> None:
+        self.keys = keys
+        self.overtaken: dict[PartitionKey, Partition | None] = {}
+
+
+class PublishedPartitions:
+    """Partition key to the newest committed value, of at most ``views_max`` partitions."""
+
+    def __init__(self, ledger: Ledger, views_max: int) -> None:
+        self._ledger = ledger
+        self._views_max = views_max
+        self._views: dict[PartitionKey, Partition] = {}
+        self._loads: list[_Load] = []
+        self._loads_ended = 0
+        self._unsettled: dict[PartitionKey, int] = {}
+        """Known from a load that may have been ahead of what is published, and the number of that load."""
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def get(self, key: PartitionKey) -> Partition | None:
+        """The value, if it is known without asking."""
+        return self._views.get(key)
+
+    def publish(self, key: PartitionKey, partition: Partition) -> Partition | None:
+        """Take over a committed value; return the one before, if it was known."""
+        before = self._views.pop(key, None)
+        if before is None:
+            self._make_room()
+        self._views[key] = partition
+        if self._unsettled:
+            self._unsettled.pop(key, None)
+        for load in self._loads:
+            if key in load.keys:
+                load.overtaken[key] = partition
+        return before
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is deleted. Its topic's id is never given again, so it stays deleted."""
+        self._views.pop(key, None)
+        self._unsettled.pop(key, None)
+        for load in self._loads:
+            if key in load.keys:
+                load.overtaken[key] = None
+
+    async def load(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Partition | None]:
+        """The values of all these partitions, None for those that do not exist."""
+        found: dict[PartitionKey, Partition | None] = {key: self._views.get(key) for key in keys}
+        missing = [key for key, value in found.items() if value is None]
+        if not missing:
+            return found
+        load = _Load(set(missing))
+        self._loads.append(load)
+        try:
+            values = await self._ledger.load(missing)
+        finally:
+            self._loads.remove(load)
+        self._loads_ended += 1
+        for key, value in zip(missing, values, strict=True):
+            if key in load.overtaken:
+                found[key] = load.overtaken[key]
+                continue
+            found[key] = value
+            # Another load of the same partition may have ended before; what is there is as new.
+            if value is not None and key not in self._views:
+                self._make_room()
+                self._views[key] = value
+                self._unsettled[key] = self._loads_ended
+        return found
+
+    async def together(
+        self, keys: Sequence[PartitionKey], turn: Callable[[], Awaitable[None]]
+    ) -> dict[PartitionKey, Partition | None]:
+        """The values of all these partitions as they were after one and the same commit.
+
+        ``turn`` waits until everything that is durable now is published. More partitions than can be known
+        at once are not answered for one commit, only each for its newest.
+        """
+        found: dict[PartitionKey, Partition | None] = {}
+        gone: set[PartitionKey] = set()
+        for _ in range(TRIES_MAX):
+            # From here to the return nothing waits, so nothing is published.
+            found = {key: self._views.get(key) for key in keys}
+            missing = [key for key, value in found.items() if value is None and key not in gone]
+            if not missing and self._unsettled.keys().isdisjoint(found):
+                return found
+            if missing:
+                found |= await self.load(missing)
+                gone.update(key for key in missing if found[key] is None)
+            ended = self._loads_ended
+            await turn()
+            for key in [key for key in found if self._unsettled.get(key, ended + 1) <= ended]:
+                del self._unsettled[key]
+        return found
+
+    def _make_room(self) -> None:
+        while len(self._views) >= self._views_max:
+            oldest = next(iter(self._views))
+            del self._views[oldest]
+            self._unsettled.pop(oldest, None)

@@ -1,0 +1,173 @@
+"""Several transactions with one outcome: what Semel adds to Kafka's protocol, for pipelines.
+
+    if serves_commit_transactions(client):
+        run = Run("billing/driver", identity)               # what taking the driver's id gave
+        producer = AttemptProducer(client, "billing/7.3/0.12", run)   # in every task
+        ...
+        commit_transactions(client, run, prepared, "billing", {("orders", 0): 1234})
+
+A *run* is named by the pair that a driver got for its transactional id. `AttemptProducer` writes one
+transaction that belongs to it: it is refused if a newer run has begun, and the broker does not abort it as
+long as the pipeline may come back (`semel.attempt.timeout.ms`). `commit_transactions` commits the
+winning attempts and the offsets of a group in one step, all or nothing. It is idempotent.
+
+Other brokers do not serve this API; check `serves_commit_transactions` first. With them the same takes
+several steps (`prepared`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from semel.client.cluster import TRANSACTION, Client
+from semel.client.errors import TransactionError, TransactionMisuse, check
+from semel.client.group_offsets import CommittedOffset
+from semel.client.offsets import Partition
+from semel.client.prepared import PreparedTransaction
+from semel.client.transactional_producer import TransactionalProducer
+from semel.wire.compression import Codec
+from semel.wire.messages.semel import (
+    COMMIT_TRANSACTIONS,
+    BeginAttemptRequest,
+    BeginAttemptResponse,
+    CommitTransactionsPartition,
+    CommitTransactionsRequest,
+    CommitTransactionsResponse,
+    CommitTransactionsTopic,
+    CommitTransactionsTransaction,
+)
+from semel.wire.producer_id import ProducerIdAndEpoch
+
+#: How many transactions a broker takes in one request.
+TRANSACTIONS_MAX = 1_000
+
+
+class Run(NamedTuple):
+    """A driver's transactional id, and the pair that it got when it took the id last."""
+
+    transactional_id: str
+    identity: ProducerIdAndEpoch
+
+
+class CommitTransactionsRefused(TransactionError):
+    """Nothing was committed, because some of the transactions cannot be: `lost` says which, and why."""
+
+    def __init__(self, code: int, message: str, lost: Mapping[str, int]) -> None:
+        super().__init__(code, message)
+        self.lost = dict(lost)
+
+
+def serves_commit_transactions(client: Client) -> bool:
+    """Whether the cluster is of brokers that have it. The key alone does not say so: it is nobody's."""
+    return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(CommitTransactionsRequest.api_key)
+
+
+def commit_transactions(
+    client: Client,
+    run: Run,
+    transactions: Sequence[PreparedTransaction],
+    group_id: str = "",
+    offsets: Mapping[Partition, int | CommittedOffset] | None = None,
+) -> None:
+    """Commit these transactions, and these offsets of the group, together. To ask again is no error.
+
+    CommitTransactionsRefused: some of the transactions have ended otherwise. KafkaError with PRODUCER_FENCED:
+    a newer run has begun. In both cases nothing has changed. ClientError: no answer, so it may be done.
+    """
+    request = CommitTransactionsRequest(
+        transactional_id=run.transactional_id,
+        producer_id=run.identity.producer_id,
+        producer_epoch=run.identity.epoch,
+        transactions=[
+            CommitTransactionsTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                producer_epoch=each.epoch,
+            )
+            for each in transactions
+        ],
+        group_id=group_id,
+        topics=_topics(offsets or {}),
+    )
+    response: CommitTransactionsResponse = client.ask_coordinator(
+        run.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+    )
+    lost = {each.transactional_id: each.error_code for each in response.refused}
+    what = f"nothing was committed for {run.transactional_id!r}"
+    if lost:
+        named = ", ".join(sorted(lost))
+        raise CommitTransactionsRefused(
+            response.error_code, f"{what}: {named} cannot be committed any more.", lost
+        )
+    check(response.error_code, what, response.error_message)
+
+
+class AttemptProducer(TransactionalProducer):
+    """Writes one transaction of a run, under a transactional id that is used for nothing else."""
+
+    def __init__(
+        self,
+        client: Client,
+        transactional_id: str,
+        run: Run,
+        *,
+        codec: Codec = Codec.NONE,
+        timeout_s: float = 60.0,
+        version_max: int = 2,
+    ) -> None:
+        super().__init__(client, transactional_id, codec=codec, timeout_s=timeout_s, version_max=version_max)
+        self._run = run
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Begin the transaction. It is open from then on, also before anything was written."""
+        if self._has_begun:
+            raise TransactionMisuse(f"the attempt {self.transactional_id!r} has begun its only transaction.")
+        super().begin()
+        self._has_begun = True
+
+    @property
+    def _is_known(self) -> bool:
+        return True
+
+    def _take(self, *, keep_prepared: bool) -> PreparedTransaction | None:
+        self._version = self._found_version()
+        identity = self._run.identity
+        request = BeginAttemptRequest(
+            transactional_id=self.transactional_id,
+            driver_transactional_id=self._run.transactional_id,
+            driver_producer_id=identity.producer_id,
+            driver_producer_epoch=identity.epoch,
+            transaction_version=self._version,
+        )
+        response: BeginAttemptResponse = self._client.ask_coordinator(
+            self.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
+        )
+        what = f"the attempt {self.transactional_id!r} was not begun"
+        check(response.error_code, what, response.error_message)
+        self._identity = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        return None
+
+    def _look_for_version(self) -> None:
+        """It is of the generation that it began with."""
+
+    def _renew(self) -> None:
+        """There is no next transaction that would need another pair."""
+
+    def _recovered(self) -> bool:
+        return False
+
+
+def _topics(offsets: Mapping[Partition, int | CommittedOffset]) -> list[CommitTransactionsTopic]:
+    topics: dict[str, CommitTransactionsTopic] = {}
+    for (name, partition), value in offsets.items():
+        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
+        topic = topics.setdefault(name, CommitTransactionsTopic(name=name))
+        topic.partitions.append(
+            CommitTransactionsPartition(
+                partition_index=partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return list(topics.values())

@@ -1,0 +1,181 @@
+"""CommitTransactions and BeginAttempt, the two APIs that only Semel serves.
+
+ApiVersions lists them together with the feature ``semel.commit.transactions``, unless
+``semel.extensions.enable`` is off. The rules are in ``semel.core.transactions.attempts``.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from semel.broker.broker import Broker
+from semel.core.names import ID_CHARS_MAX, is_usable
+from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, Producer, TransactionsCommitted
+from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
+from semel.handlers.context import Handler, RequestContext
+from semel.handlers.transaction_errors import close_superseded
+from semel.store.interface import StoreFull
+from semel.wire.messages.semel import (
+    BeginAttemptRequest,
+    BeginAttemptResponse,
+    CommitTransactionsRefusal,
+    CommitTransactionsRequest,
+    CommitTransactionsResponse,
+    CommitTransactionsTransaction,
+)
+
+TRANSACTIONS_MAX: Final = 1_000
+"""In one request. They are decided in one step, while all others wait: a tenth of a second for so many."""
+
+GENERATIONS: Final = (1, 2)
+
+_NOT_CURRENT: Final = "The run is not the current one of its driver."
+_REFUSALS: Final = {
+    ErrorCode.PRODUCER_FENCED: _NOT_CURRENT,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: _NOT_CURRENT,
+    ErrorCode.INVALID_TXN_STATE: "The run has decided, or the transactional id was used before.",
+}
+"""Why an attempt was not begun."""
+
+FULL: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+"""The answer when the disk is full; clients try again."""
+
+
+async def commit_transactions(
+    broker: Broker, request: CommitTransactionsRequest, context: RequestContext
+) -> CommitTransactionsResponse:
+    """CommitTransactions v0: commit several transactions and the offsets of a group, all or nothing.
+
+    Behaviour: the driver shows the pair of its own transactional id, and is PRODUCER_FENCED (or
+        INVALID_PRODUCER_ID_MAPPING) if that is not the current one. If one of the transactions cannot be
+        committed it is INVALID_TXN_STATE, and the answer names all that cannot, each with the error that
+        EndTxn would have. An unknown partition is UNKNOWN_TOPIC_OR_PARTITION. Whatever the error, nothing
+        has changed. The same request again is success again. More than 1000 transactions, an id twice or
+        the driver's own are INVALID_REQUEST. A full disk is COORDINATOR_NOT_AVAILABLE.
+    Differs:   Kafka has nothing like it.
+    """
+    if problem := _problem(request):
+        return CommitTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    if request.topics and not is_usable(request.group_id or ""):
+        return CommitTransactionsResponse(
+            error_code=ErrorCode.INVALID_GROUP_ID,
+            error_message=f"The offsets are of no group, or its id is longer than {ID_CHARS_MAX} characters.",
+        )
+    offsets, unknown = await _offsets(broker, request)
+    if unknown:
+        return CommitTransactionsResponse(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=f"There is no {', '.join(unknown[:10])}.",
+        )
+    command = CommitTransactions(
+        Producer(request.transactional_id, request.producer_id, request.producer_epoch),
+        tuple(map(_producer, request.transactions)),
+        request.group_id,
+        offsets,
+        metadata_chars_max=broker.settings.offset_metadata_max_bytes,
+        connection=context.connection_id,
+    )
+    try:
+        answer = await broker.ask(command)
+    except StoreFull:
+        answer = TransactionsCommitted(FULL)
+    if answer is SUPERSEDED:
+        close_superseded(request.transactional_id)
+    return CommitTransactionsResponse(
+        error_code=answer.error,
+        error_message="Not all of the transactions can be committed." if answer.refused else None,
+        refused=[
+            CommitTransactionsRefusal(transactional_id=name, error_code=error)
+            for name, error in answer.refused
+        ],
+    )
+
+
+def _problem(request: CommitTransactionsRequest) -> str | None:
+    """What is wrong with the request as such, in words; None if nothing is."""
+    ids = [each.transactional_id for each in request.transactions]
+    if not all(map(is_usable, (request.transactional_id, *ids))):
+        return f"A transactional id is empty, or longer than {ID_CHARS_MAX} characters."
+    if len(ids) > TRANSACTIONS_MAX:
+        return f"{len(ids)} transactions in one request; at most {TRANSACTIONS_MAX} are allowed."
+    if len({request.transactional_id, *ids}) <= len(ids):
+        return "A transactional id is there twice, or is the driver's own."
+    return None
+
+
+def _producer(asked: CommitTransactionsTransaction) -> Producer:
+    return Producer(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+
+
+async def _offsets(
+    broker: Broker, request: CommitTransactionsRequest
+) -> tuple[tuple[tuple[OffsetKey, CommittedOffset], ...], list[str]]:
+    """The offsets as the core knows them, and the partitions that do not exist."""
+    found: list[tuple[OffsetKey, CommittedOffset]] = []
+    unknown: list[str] = []
+    topics = await broker.catalog.topics({each.name for each in request.topics})
+    for asked in request.topics:
+        topic = topics[asked.name]
+        for each in asked.partitions:
+            if topic is None or not 0 <= each.partition_index < topic.partitions:
+                unknown.append(f"{asked.name[:249]}/{each.partition_index}")
+                continue
+            value = CommittedOffset(
+                each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
+            )
+            found.append((OffsetKey(request.group_id, asked.name, each.partition_index), value))
+    return tuple(found), unknown
+
+
+async def begin_attempt(
+    broker: Broker, request: BeginAttemptRequest, context: RequestContext
+) -> BeginAttemptResponse:
+    """BeginAttempt v0: a producer id and an epoch for a task attempt of a run.
+
+    Behaviour: what InitProducerId is, for a transactional id that is used in one run and then never again.
+        The run is the pair that a driver has; PRODUCER_FENCED (or INVALID_PRODUCER_ID_MAPPING) if it is not
+        the current one. The transaction is open at once, and stays so until it is ended or
+        semel.attempt.timeout.ms is over. The same request again gets the same pair until something was
+        written; then, for an id that was used before, and when the run has decided, it is INVALID_TXN_STATE.
+        A full disk is COORDINATOR_NOT_AVAILABLE.
+    Differs:   Kafka has nothing like it.
+    """
+    driver = Producer(
+        request.driver_transactional_id, request.driver_producer_id, request.driver_producer_epoch
+    )
+    problem = _attempt_problem(request)
+    if problem:
+        return BeginAttemptResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    command = BeginAttempt(
+        request.transactional_id,
+        driver,
+        broker.settings.semel_attempt_timeout_ms,
+        version=request.transaction_version,
+    )
+    try:
+        given = await broker.ask(command)
+    except StoreFull:
+        given = ProducerGiven(FULL)
+    return BeginAttemptResponse(
+        error_code=given.error,
+        error_message=_REFUSALS.get(given.error),
+        producer_id=given.producer_id,
+        producer_epoch=given.epoch,
+    )
+
+
+def _attempt_problem(request: BeginAttemptRequest) -> str | None:
+    ids: Iterable[str] = (request.transactional_id, request.driver_transactional_id)
+    if not all(map(is_usable, ids)):
+        return f"A transactional id is empty, or longer than {ID_CHARS_MAX} characters."
+    if request.transactional_id == request.driver_transactional_id:
+        return "An attempt has another transactional id than its driver."
+    if request.transaction_version not in GENERATIONS:
+        return f"There is no version {request.transaction_version} of transactions."
+    return None
+
+
+HANDLERS: dict[int, Handler] = {
+    CommitTransactionsRequest.api_key: commit_transactions,
+    BeginAttemptRequest.api_key: begin_attempt,
+}

@@ -1,0 +1,262 @@
+"""How a batch is written exactly once: plan, write, decide, end.
+
+1. **Plan** (driver, before the tasks of a batch start; `planning`). A new run of the pipeline takes the
+   transactional id `<pipeline>/driver`. That fences older runs, and is refused to a driver whose own last
+   run was fenced.
+   Then what older runs left is put in order: the transactions of the last decision are committed, all others
+   are aborted. A batch that was decided before is only acted out.
+2. **Write** (task attempt). Every attempt writes in a transaction of its own, named after run and attempt, so
+   that no other attempt, of whatever run, can touch it. It leaves it open.
+3. **Decide** (driver, when all tasks are done). One small transaction of the driver's id commits the end of
+   the batch to the group `<pipeline>`, with the list of the winners. See `decision`.
+4. **End**. The winners are committed. Whoever is interrupted here, or the next start, does it again.
+
+On Semel the last two are one step: *group commit*. Attempts are begun as such, so that the broker refuses
+those of an older run and aborts none while the pipeline may come back. ADR 0026 and 0027 tell of it. Both
+forms leave the same notes, so a pipeline may go on in the other one at any batch.
+
+Nothing here trusts Spark's checkpoint, which may be old or lost: a batch is written only if it begins where
+the last decision ended. Names of runs are ordered, so a run aborts only what is older than itself.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from semel.client import (
+    Client,
+    ClientError,
+    Codec,
+    ErrorCode,
+    KafkaError,
+    OutcomeUnknown,
+    PreparedTransaction,
+    ProducerFenced,
+    ProducerIdAndEpoch,
+    TransactionAborted,
+    TransactionalProducer,
+    end_transaction,
+)
+from semel.client.commit_transactions import (
+    TRANSACTIONS_MAX,
+    AttemptProducer,
+    CommitTransactionsRefused,
+    Run,
+    serves_commit_transactions,
+)
+from semel.client.transactions_admin import fence_producer, list_transactions
+from semel.spark import decision as decisions
+from semel.spark.decision import Decision, Input, remembered
+from semel.spark.errors import DecidedTransactionLost, PipelineError, PipelineFenced
+from semel.spark.fencing import fenced_text
+from semel.spark.outputs import check_written
+from semel.spark.partition_offsets import Spans, TopicIds
+from semel.wire.messages import ListTransactionsRequest
+
+ONGOING = "Ongoing"
+
+FENCED = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the driver has settled before the tasks of a batch start. It goes to them and comes back."""
+
+    pipeline_id: str
+    run: ProducerIdAndEpoch
+    number: int  # of the decision that is to be made
+    query_id: str
+    batch_id: int
+    is_done: bool  # was decided before, so that nothing is written again
+    spans: Spans = field(default_factory=dict)  # what the batch reads
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    topic: str | None = None
+    outputs: TopicIds = field(default_factory=dict)  # those that were written to before
+
+    @property
+    def prefix(self) -> str:
+        """How the transactional ids of this run begin."""
+        return f"{self.pipeline_id}/{self.run.producer_id}.{self.run.epoch}/"
+
+    def decision(self, winners: Iterable[PreparedTransaction], written: TopicIds) -> Decision:
+        """The decision that the batch counts by these transactions."""
+        return Decision(
+            self.number,
+            self.run,
+            self.query_id,
+            self.batch_id,
+            tuple(winners),
+            self.spans,
+            self.inputs,
+            self.topic,
+            remembered({**self.outputs, **written}),
+        )
+
+
+# ---- write
+
+
+def begin_attempt(
+    client: Client, plan: Plan, name: str, *, transaction_timeout_ms: int, codec: Codec
+) -> TransactionalProducer:
+    """A producer for one task attempt, whose transaction has begun. PipelineFenced if a newer run has."""
+    transactional_id = f"{plan.prefix}{name}"
+    if not serves_commit_transactions(client):
+        producer = TransactionalProducer(
+            client,
+            transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            codec=codec,
+            timeout_s=client.patience_s,
+        )
+        producer.begin()
+        return producer
+    run = Run(decisions.driver_id(plan.pipeline_id), plan.run)
+    attempt = AttemptProducer(client, transactional_id, run, codec=codec, timeout_s=client.patience_s)
+    try:
+        attempt.begin()
+    except KafkaError as error:
+        if error.code in FENCED:
+            raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run, plan.query_id)) from error
+        raise
+    return attempt
+
+
+# ---- decide and end
+
+
+def decide(
+    client: Client,
+    plan: Plan,
+    winners: Sequence[PreparedTransaction],
+    written: TopicIds | None = None,
+) -> None:
+    """Decide that a batch counts, and end its transactions. `written` are the topics that they wrote to."""
+    made = plan.decision(winners, written or {})
+    check_written(client, plan.pipeline_id, plan.outputs, written or {})
+    if serves_commit_transactions(client) and len(winners) <= TRANSACTIONS_MAX:
+        _decide_together(client, plan, made)
+        _fence(client, _open(client, plan.prefix))
+        return
+    open_now = _open(client, plan.prefix)
+    if lost := [each.transactional_id for each in winners if each.transactional_id not in open_now]:
+        raise PipelineError(_lost_text(plan, lost))
+    try:
+        decisions.make(client, plan.pipeline_id, made)
+    except KafkaError as error:
+        _explain(client, error, plan)
+        raise
+    finish(client, winners)
+    losers = open_now - {each.transactional_id for each in winners}
+    _fence(client, losers)
+
+
+def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
+    try:
+        decisions.make_together(client, plan.pipeline_id, made)
+    except KafkaError as error:
+        last = decisions.read_committed(client, plan.pipeline_id).decision
+        if last is not None and (last.run, last.number) == (made.run, made.number):
+            return  # It was made before: an answer was lost, and what came after it was refused.
+        if isinstance(error, CommitTransactionsRefused):
+            raise PipelineError(_lost_text(plan, error.lost)) from error
+        _explain(client, error, plan)
+        raise
+
+
+def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
+    """Raise what the refusal of a decision means, if it means more than it says."""
+    if error.code in FENCED:
+        text = fenced_text(client, plan.pipeline_id, plan.run, plan.query_id, waits=True)
+        raise PipelineFenced(text) from error
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise PipelineError(
+            f"{error} The offsets of the input are committed where the output is written, so source "
+            "and sink have to be on one cluster"
+        ) from error
+
+
+def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
+    return (
+        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. Another copy "
+        f"of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
+        "transaction.timeout.ms (on Semel semel.attempt.timeout.ms), or the machine of the broker was "
+        "restarted. Start the query again"
+    )
+
+
+def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
+    """Commit what was decided. May be repeated, and has to be until it succeeds."""
+    for each in winners:
+        try:
+            end_transaction(
+                client,
+                each.transactional_id,
+                each.producer_id,
+                each.epoch,
+                commit=True,
+                timeout_s=client.patience_s,
+            )
+        except OutcomeUnknown as error:
+            raise PipelineError(
+                f"{each.transactional_id} is decided but was not ended: {error} Start the query again; it "
+                "finishes the batch"
+            ) from error
+        except (TransactionAborted, ProducerFenced) as error:
+            raise DecidedTransactionLost(
+                f"it was decided that {each.transactional_id} counts, but the broker has aborted it, or has "
+                f"forgotten what became of it ({error}) A transaction has to be ended within "
+                "transaction.timeout.ms, and the pipeline was down for longer. Its records may be missing "
+                "from the output while the group says that they are there, so the query stops until "
+                "somebody has looked"
+            ) from error
+
+
+def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction]) -> None:
+    """Give up a batch that failed, unless it was decided: then it counts, and is finished.
+
+    If that cannot be found out, all is left as it is: the next start knows.
+    """
+    last = decisions.read_committed(client, plan.pipeline_id).decision
+    written = list(prepared)
+    winners = [each for each in written if decisions.is_winner(last, each)]
+    finish(client, winners)
+    for each in written:
+        if each not in winners:
+            # The next start aborts what cannot be aborted now.
+            with suppress(KafkaError, ClientError):
+                end_transaction(client, each.transactional_id, each.producer_id, each.epoch, commit=False)
+
+
+# ---- what others left
+
+
+def sweep(client: Client, pipeline_id: str, run: ProducerIdAndEpoch, last: Decision | None) -> None:
+    """End what older runs have open: abort it, unless it was decided.
+
+    What a newer run has open is none of our business.
+    """
+    left = set()
+    for transactional_id in _open(client, f"{pipeline_id}/"):
+        found = re.fullmatch(r"(\d+)\.(\d+)/.*", transactional_id.removeprefix(f"{pipeline_id}/"))
+        if found and ProducerIdAndEpoch(int(found[1]), int(found[2])) < run:
+            left.add(transactional_id)
+    decided = [] if last is None else [each for each in last.winners if each.transactional_id in left]
+    finish(client, decided)
+    _fence(client, left - {each.transactional_id for each in decided})
+
+
+def _open(client: Client, prefix: str) -> set[str]:
+    """The transactional ids with this beginning that have a transaction open."""
+    can_choose = client.serves(ListTransactionsRequest.api_key, 2)
+    pattern = f"{re.escape(prefix)}.*" if can_choose else None
+    listed = list_transactions(client, states=[ONGOING], pattern=pattern)
+    return {each.transactional_id for each in listed if each.transactional_id.startswith(prefix)}
+
+
+def _fence(client: Client, transactional_ids: Iterable[str]) -> None:
+    for each in sorted(transactional_ids):
+        fence_producer(client, each)

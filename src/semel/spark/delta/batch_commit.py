@@ -1,0 +1,295 @@
+"""How a batch comes to a table exactly once: plan, write, commit, follow.
+
+1. **Plan** (driver, before the tasks start). The table is opened, or made. It says how many commits it has of
+   the pipeline and up to which offsets. A batch that it has is not written again; one that does not begin
+   where the last commit ended is refused. The group is put where the table is.
+2. **Write** (task attempt). Parquet files with names of their own, for the next number. See `files`.
+3. **Commit** (driver, when all tasks are done). One commit of the table names the winners' files, and takes
+   the number, the batch and the offsets of its end. See `position`. Whoever else plans the same number is
+   refused by Delta: of two copies of a pipeline one goes on.
+4. **Follow**. The group is told. Whoever is interrupted here, or the next start, does it again.
+
+Spark's checkpoint is not trusted; it may be old or lost. Nothing is given up when a batch fails, because a
+commit that failed may have been made: the next commit of the same number makes all else for it a leftover.
+"""
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql.types import StructType
+
+from semel.client import Client, ClientError, KafkaError, Partition
+from semel.spark.checkpoint import Checkpoint, Step, describe
+from semel.spark.clients import connect
+from semel.spark.delta import leftovers
+from semel.spark.delta.files import Added
+from semel.spark.delta.group import Group, TableName, follow, read_group
+from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.position import (
+    NOWHERE,
+    Note,
+    Position,
+    fingerprint,
+    is_of_stream,
+    is_of_versions,
+    read_position,
+)
+from semel.spark.delta.schema import delta_schema, required_columns
+from semel.spark.delta.table import Table, open_for, open_table
+from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
+from semel.spark.partition_offsets import PartitionOffsets, TopicIds
+from semel.spark.versions import NO_BATCH, NO_QUERY, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the driver has settled before the tasks of a batch start. It goes to them and comes back."""
+
+    app: str  # under which the table numbers commits
+    number: int
+    partition_by: tuple[str, ...]
+    required: tuple[str, ...]
+    query_id: str = NO_QUERY
+    batch_id: int = NO_BATCH
+    begin: PartitionOffsets = field(default_factory=dict)  # where the pipeline is
+    end: PartitionOffsets = field(default_factory=dict)  # where it is with this batch
+    starts: PartitionOffsets = field(default_factory=dict)  # where this batch starts
+    ids: TopicIds = field(default_factory=dict)
+    is_done: bool = False  # the table has it, so that nothing is written again
+    version: Version | None = None  # of a batch write that has one
+    done_in: str | None = None  # the run of a streaming query that has written the version
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+
+# ---- plan
+
+
+def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoint) -> Plan:
+    """Find out whether and for which number the batch that the query is at is to be written."""
+    query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
+    step = checkpoint.step(batch_id)
+    if not step.end:
+        raise PipelineError(
+            "exactly-once needs an input whose offsets the table can know: a source of format 'semel' in "
+            "this query"
+        )
+    client, app = _client(options), options.pipeline_id
+    group = read_group(client, app)
+    table = _open(options, schema)
+    name = TableName(table.table_id, table.location)
+    _check_table(group, name, app)
+    position = read_position(table, app, query_id, {*step.start, *step.end})
+    if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
+        raise PipelineMismatch(
+            f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
+            "another pipeline.id"
+        )
+    last = position.recent.get(position.number)
+    known = {
+        key: offset
+        for key, offset in position.offsets.items()
+        if key in step.end and not _is_other_topic(position, step, key[0])
+    }
+    # Also if the batch is refused: then a new checkpoint begins where the table is.
+    follow(client, app, group.offsets, name, known)
+    is_done = _check(position, app, query_id, batch_id, step)
+    new = {key: step.start.get(key, 0) for key in step.end if key not in known}
+    follow(client, app, group.offsets, name, new)
+    _clear(table, app, position)
+    return Plan(
+        app=app,
+        number=position.number + 1,
+        query_id=query_id,
+        batch_id=batch_id,
+        begin={**known, **new},
+        end={**position.offsets, **step.end},
+        starts={key: start for key, (start, _) in step.spans.items()},
+        ids={**(last.ids if last is not None else {}), **step.ids},
+        partition_by=table.partition_by,
+        required=tuple(required_columns(table.schema)),
+        is_done=is_done,
+    )
+
+
+def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
+    """Find the number of a batch write, which has no input that anybody knows."""
+    app, version = f"{options.pipeline_id}/write", options.version
+    table = _open(options, schema)
+    position = read_position(table, app)
+    _clear(table, app, position)
+    last = position.recent.get(position.number)
+    return Plan(
+        app,
+        position.number + 1,
+        partition_by=table.partition_by,
+        required=tuple(required_columns(table.schema)),
+        is_done=version is not None and _has_version(table, version),
+        version=version,
+        done_in=last.stream_run if last is not None and last.version == version else None,
+    )
+
+
+def _has_version(table: Table, version: Version) -> bool:
+    """Whether the table has this version of a write, or a later one, by whichever writer."""
+    reached = table.transaction_version(version.app)
+    if reached is None:
+        return False
+    if not is_of_versions(table, version.app) and is_of_stream(table, version.app):
+        raise PipelineMismatch(
+            f"the table {table.location} knows {version.app!r} as the pipeline.id of a streaming query. Give "
+            "this write another txnAppId"
+        )
+    return version.number <= reached
+
+
+def _open(options: DeltaOptions, schema: StructType) -> Table:
+    rows = delta_schema(schema, options.partition_by)
+    return open_for(options.location, rows, options.partition_by, merges=options.merge_schema)
+
+
+def _client(options: DeltaOptions) -> Client:
+    assert options.address is not None, "a stream has a cluster"
+    return connect(options.address)
+
+
+def _check_table(group: Group, table: TableName, pipeline_id: str) -> None:
+    known = group.table
+    if known is not None and known.table_id != table.table_id:
+        raise PipelineMismatch(
+            f"pipeline {pipeline_id!r} writes to the table {known.table_id} in {known.location}, and "
+            f"{table.location} is another one. Give this pipeline a pipeline.id of its own"
+        )
+
+
+def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
+    """Whether the table has the batch. PipelineMismatch if it does not follow the last one that it has."""
+    if position == NOWHERE and batch_id > 0:
+        raise PipelineMismatch(
+            f"the checkpoint is at batch {batch_id}, but the table has none of pipeline {pipeline_id!r}. It "
+            "is the checkpoint of another pipeline, or the table is another one. Start with a new "
+            "checkpointLocation, and with startingOffsets where the table ends"
+        )
+    if batch_id <= position.batch_id:
+        _check_same(position, pipeline_id, batch_id, step)
+        return True
+    for key in sorted(step.end):
+        start, reached = step.start.get(key, 0), position.offsets.get(key)
+        is_other_topic = _is_other_topic(position, step, key[0])
+        if is_other_topic and position.batch_id == NO_BATCH:
+            raise PipelineMismatch(
+                f"topic {key[0]} was deleted and created again since the table got records of it from "
+                f"pipeline {pipeline_id!r}. What was not read before is lost. Start with a new pipeline.id "
+                "to read the new topic"
+            )
+        if reached is None or is_other_topic:
+            # A query that the table knows would have brought the partition along.
+            reached = 0 if position.batch_id != NO_BATCH and key in step.start else start
+        if start != reached:
+            raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
+    return False
+
+
+def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step) -> None:
+    """The table has the batch; it has to be that batch, and not another one that an old checkpoint made."""
+    is_last = batch_id == position.batch_id
+    for key, (start, end) in sorted(step.spans.items()):
+        has = (position.starts.get(key), position.offsets.get(key))
+        if not is_last or has != (start, end) or _is_other_topic(position, step, key[0]):
+            raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
+
+
+def _is_other_topic(position: Position, step: Step, topic: str) -> bool:
+    known = position.topics.get(topic)
+    return known is not None and topic in step.ids and fingerprint(step.ids[topic]) != known
+
+
+def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: Step, key: Partition) -> str:
+    start, end = step.spans[key]
+    return (
+        f"batch {batch_id} has offsets {start} to {end} of {describe(key)}, but the table has pipeline "
+        f"{pipeline_id!r} up to {position.offsets.get(key, 0)}. Either another copy of it is running, and "
+        "this one has to stop; or the checkpoint is not the last one of the pipeline: start with a new "
+        "checkpointLocation, and with pipeline.id and startingOffsets=committed on the source"
+    )
+
+
+# ---- commit and follow
+
+
+def commit(
+    options: DeltaOptions,
+    plan: Plan,
+    winners: Sequence[str],
+    added: Sequence[Added],
+    stream_run: str | None = None,
+) -> None:
+    """Let a batch count, and tell the group."""
+    table = open_table(options.location)
+    if table is None:
+        raise PipelineError(f"nothing was committed: the table {options.location} is gone")
+    note = Note(
+        plan.app,
+        plan.number,
+        plan.run,
+        plan.query_id,
+        plan.batch_id,
+        plan.end,
+        tuple(winners),
+        plan.starts,
+        plan.ids,
+        plan.version,
+        stream_run,
+    )
+    _check_number(table, plan)
+    try:
+        table.commit(added, note)
+    except CommitFailedError as error:
+        table = open_table(options.location) or table
+        _check_number(table, plan)
+        raise PipelineError(
+            f"nothing was committed: the table {options.location} was changed at the same moment ({error}). "
+            "Start the query again"
+        ) from error
+    if plan.query_id != NO_QUERY:
+        _follow(options, table, plan)
+    # The next plan deletes what cannot be deleted now.
+    with suppress(OSError):
+        leftovers.clear(table.storage, plan.app, plan.number, {plan.number: winners})
+
+
+def _check_number(table: Table, plan: Plan) -> None:
+    position = read_position(table, plan.app)
+    if position.number >= plan.number:
+        by = position.recent.get(position.number)
+        where = (
+            " on the same checkpoint" if by is not None and by.query_id == plan.query_id != NO_QUERY else ""
+        )
+        who = "" if by is None else f" (commit {by.number} of it, by run {by.run})"
+        raise PipelineFenced(
+            f"another copy of pipeline {plan.app!r}{where} has written to the table since this batch was "
+            f"planned{who}, so this one stops. What it wrote in this batch does not count"
+        )
+
+
+def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
+    # The group is where the plan has put it, so it needs to hear only of what has moved.
+    moved = {key: plan.end[key] for key, begin in plan.begin.items() if plan.end[key] != begin}
+    try:
+        follow(_client(options), plan.app, {}, TableName(table.table_id, table.location), moved)
+    except (KafkaError, ClientError) as error:
+        raise PipelineError(
+            f"batch {plan.batch_id} is in the table, but the group of pipeline {plan.app!r} was not told: "
+            f"{error} Start the query again; it tells the group"
+        ) from error
+
+
+# ---- what others left
+
+
+def _clear(table: Table, app: str, position: Position) -> None:
+    winners = {each.number: each.winners for each in position.recent.values()}
+    with suppress(OSError):
+        leftovers.clear(table.storage, app, position.number, winners)

@@ -1,0 +1,226 @@
+"""Options as they were given: by name, in any case, each with what to say when it is wrong.
+
+Spark hands options over in lower case. One that is not known is refused by its name, because an option that
+is silently ignored is found when it is too late; one that cannot be had here is refused with the reason. Only
+settings that tune a Java client are ignored, with a warning: see `kafka_settings`.
+"""
+
+import difflib
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from semel.client import Partition, Security
+from semel.client.security import NAMES as SECURITY
+from semel.spark.errors import OptionError
+from semel.spark.kafka_settings import IGNORED, PREFIX, REFUSED
+from semel.spark.partition_offsets import PartitionOffsets, parse_vector
+from semel.wire.addresses import parse_addresses
+
+COMMON = (
+    "kafka.bootstrap.servers",
+    "kafka.client.id",
+    "kafka.request.timeout.ms",
+    "kafka.default.api.timeout.ms",
+    "pipeline.id",
+    *(PREFIX + name for name in SECURITY),
+)
+CLIENT_ID = "semel-spark"
+REQUEST_TIMEOUT_MS = 30_000
+#: Long enough for a broker that is restarted.
+DEFAULT_API_TIMEOUT_MS = 120_000
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_SPAN = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?")
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class Where(Enum):
+    """Offsets by name."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first offsets at or after a time in milliseconds: one for all partitions, or one for each."""
+
+    at_ms: int | PartitionOffsets
+    or_latest: bool  # where there is no such record; else that is an error
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How the cluster is reached."""
+
+    bootstrap_servers: str
+    client_id: str = CLIENT_ID
+    timeout_s: float = REQUEST_TIMEOUT_MS / 1000
+    patience_s: float = DEFAULT_API_TIMEOUT_MS / 1000
+    security: Security | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which partitions are read: exactly one of the three is given."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[Partition, ...] = ()
+
+
+class OptionReader:
+    """Options by name, and what to say of wrong ones."""
+
+    def __init__(
+        self, options: Mapping[str, str], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
+    ) -> None:
+        """Refuse what is not `known`. `elsewhere` says where the options of a sibling have their place."""
+        self._options = {name.lower(): value for name, value in options.items()}
+        names = {name.lower(): name for name in known}
+        others = {name.lower(): (name, place) for name, place in (elsewhere or {}).items()}
+        ignored = sorted(self._options.keys() & IGNORED - names.keys())
+        if ignored:
+            # Python shows a warning once in a process. Spark's Python processes write to the driver's stderr.
+            warnings.warn(f"Kafka client settings without effect here: {', '.join(ignored)}", stacklevel=1)
+        for name in self._options:
+            if name in names or name in ignored:
+                continue
+            if name in REFUSED:
+                raise OptionError(f"the option {name} is not taken: {REFUSED[name]}")
+            if name in others:
+                right, place = others[name]
+                raise OptionError(f"there is no option {right!r} here: it is one of {place}")
+            raise OptionError(_unknown(name, names))
+
+    def text(self, name: str) -> str | None:
+        """The value, or None if it is not given or empty."""
+        return (self._options.get(name.lower()) or "").strip() or None
+
+    def number(self, name: str, default: int, least: int = 1) -> int:
+        """A whole number, above zero unless told."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            bound = "above 0" if least == 1 else f"of {least} or more"
+            raise OptionError(f"{name} is a whole number {bound}, not {text!r}")
+        return int(text)
+
+    def span_s(self, name: str, default_s: float) -> float:
+        """A time span as Spark writes it: 500ms, 30s, 15m, 2h; a number alone is milliseconds."""
+        text = self.text(name)
+        if text is None:
+            return default_s
+        found = _SPAN.fullmatch(text.lower())
+        if found is None:
+            raise OptionError(f"{name} is a time span such as 500ms, 30s or 15m, not {text!r}")
+        return int(found[1]) * _UNITS_S[found[2] or "ms"]
+
+    def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
+        """One of a few words."""
+        text = (self.text(name) or default).lower()
+        if text not in choices:
+            raise OptionError(f"{name} is {' or '.join(choices)}, not {text!r}")
+        return text
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
+
+    def where(self, name: str, default: Where) -> Where | PartitionOffsets:
+        """Offsets: a word, or JSON for every partition."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.startswith("{"):
+            return parse_vector(name, text)
+        return Where(self.choice(name, "", tuple(each.value for each in Where)))
+
+    def at_time(self, for_all: str, for_each: str, *, or_latest: bool) -> AtTime | None:
+        """Offsets by time: a timestamp for all partitions, or else JSON for every one."""
+        if self.text(for_all) is not None:
+            return AtTime(self.number(for_all, 0, least=0), or_latest)
+        text = self.text(for_each)
+        return None if text is None else AtTime(parse_vector(for_each, text, least=0), or_latest)
+
+    def pipeline_id(self) -> str | None:
+        """The name of the pipeline. It is a group and the beginning of transactional ids."""
+        return self.name("pipeline.id")
+
+    def name(self, option: str) -> str | None:
+        """A name that can be part of a transactional id."""
+        text = self.text(option)
+        if text is not None and not _NAME.fullmatch(text):
+            raise OptionError(f"{option} has 1 to 200 letters, digits, '.', '_' or '-', unlike {text!r}")
+        return text
+
+    def address(self) -> Address:
+        """Where the cluster is."""
+        servers = self.text("kafka.bootstrap.servers")
+        if servers is None:
+            raise OptionError("the option kafka.bootstrap.servers is missing; for example 127.0.0.1:9092")
+        try:
+            parse_addresses(servers)
+        except ValueError as error:
+            raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+        timeout_ms = self.number("kafka.request.timeout.ms", REQUEST_TIMEOUT_MS)
+        patience_ms = self.number("kafka.default.api.timeout.ms", max(timeout_ms, DEFAULT_API_TIMEOUT_MS))
+        if patience_ms < timeout_ms:
+            raise OptionError(
+                f"kafka.default.api.timeout.ms, {patience_ms}, is how long an operation is tried in all; it "
+                f"cannot be less than kafka.request.timeout.ms, {timeout_ms}, which is for one answer"
+            )
+        client_id = self.text("kafka.client.id") or CLIENT_ID
+        return Address(servers, client_id, timeout_ms / 1000, patience_ms / 1000, self._security())
+
+    def _security(self) -> Security | None:
+        settings = {name: self._options[PREFIX + name] for name in SECURITY if PREFIX + name in self._options}
+        if not settings:
+            return None
+        try:
+            return Security.of(settings)
+        except ValueError as error:
+            raise OptionError(f"of the options kafka.*: {error}") from None
+
+    def topics(self) -> Topics:
+        """Which partitions are read."""
+        names, pattern, assigned = (self.text(name) for name in ("subscribe", "subscribePattern", "assign"))
+        if sum(each is not None for each in (names, pattern, assigned)) != 1:
+            raise OptionError("give exactly one of the options subscribe, subscribePattern and assign")
+        if names is not None:
+            return Topics(names=tuple(name.strip() for name in names.split(",") if name.strip()))
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise OptionError(f"subscribePattern {pattern!r} is no regular expression: {error}") from None
+            return Topics(pattern=pattern)
+        return Topics(partitions=_parse_assigned(assigned or ""))
+
+
+def _unknown(name: str, names: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, [*names, *IGNORED], n=1)
+    hint = (
+        f"; did you mean {names.get(near[0], near[0])!r}?"
+        if near
+        else f". There are {', '.join(sorted(names.values()))}"
+    )
+    return f"there is no option {name!r} here{hint}"
+
+
+def _parse_assigned(text: str) -> tuple[Partition, ...]:
+    try:
+        found: Any = json.loads(text)
+        assigned = tuple((str(topic), int(number)) for topic, numbers in found.items() for number in numbers)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        assigned = ()
+    if not assigned:
+        raise OptionError(f'assign is JSON such as {{"orders":[0,1]}}, not {text!r}')
+    return assigned

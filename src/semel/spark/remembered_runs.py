@@ -1,0 +1,84 @@
+"""The run that a driver has begun last for each of its queries, as far as it remembers.
+
+Spark plans the batches of a query in Python processes beside the driver: most of them in the same one, but
+any of its siblings may be the next. So the memory is in files that all of them see: see `scratch`.
+
+Where Spark names no such directory, every process remembers for itself. What cannot be kept or read is
+forgotten, which is safe: whoever remembers nothing takes over unasked.
+"""
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from semel.client import ProducerIdAndEpoch
+from semel.spark.scratch import scratch_directory
+
+#: More are not remembered: the oldest go first.
+RUNS_MAX = 1000
+DIRECTORY = "semel-runs"
+
+_own: dict[tuple[str, str], ProducerIdAndEpoch] = {}
+
+
+def recall(pipeline_id: str, query_id: str) -> ProducerIdAndEpoch | None:
+    """The last run of the query, by whichever process of this driver."""
+    file = _file(pipeline_id, query_id)
+    if file is None:
+        return _own.get((pipeline_id, query_id))
+    try:
+        producer_id, epoch = map(int, file.read_text("ascii").split())
+    except (OSError, ValueError):
+        return None
+    return ProducerIdAndEpoch(producer_id, epoch)
+
+
+def remember(pipeline_id: str, query_id: str, run: ProducerIdAndEpoch) -> None:
+    """Keep a run that has begun, in place of the one before."""
+    file = _file(pipeline_id, query_id)
+    if file is None:
+        _own.pop((pipeline_id, query_id), None)
+        if len(_own) >= RUNS_MAX:
+            _own.pop(next(iter(_own)))
+        _own[pipeline_id, query_id] = run
+        return
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(f"{run.producer_id} {run.epoch}", "ascii")
+        draft.replace(file)
+        _forget_oldest(file.parent)
+    except OSError:
+        # Without this one, the one before would be mistaken for the last.
+        forget(pipeline_id, query_id)
+
+
+def forget(pipeline_id: str, query_id: str) -> None:
+    """Remember nothing of the query."""
+    file = _file(pipeline_id, query_id)
+    if file is None:
+        _own.pop((pipeline_id, query_id), None)
+        return
+    with suppress(OSError):
+        file.unlink()
+
+
+def _file(pipeline_id: str, query_id: str) -> Path | None:
+    """Where the run of a query is; None if the processes of this driver have no place in common."""
+    scratch = scratch_directory()
+    if scratch is None:
+        return None
+    # Names of pipelines may be long, and may hold what a file's name may not.
+    name = hashlib.sha256(json.dumps([pipeline_id, query_id]).encode()).hexdigest()
+    return scratch / DIRECTORY / name
+
+
+def _forget_oldest(directory: Path) -> None:
+    with os.scandir(directory) as found:
+        entries = list(found)
+    if len(entries) > RUNS_MAX:
+        entries.sort(key=lambda each: each.stat().st_mtime_ns)
+        for each in entries[:-RUNS_MAX]:
+            Path(each).unlink(missing_ok=True)

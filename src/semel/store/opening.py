@@ -1,0 +1,130 @@
+"""Opening the embedded store: take the lock, examine the directory, recover, start a new write-ahead log."""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from semel.config import Settings
+from semel.store.directory_lock import DirectoryLock, Witness
+from semel.store.embedded import EmbeddedStore
+from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
+from semel.store.files import Files, tighten
+from semel.store.files import boot_id as _boot_id
+from semel.store.interface import StoreBroken
+from semel.store.ledger_opening import log_of
+from semel.store.local_chunks import LocalChunks
+from semel.store.memory_chunks import MemoryChunks
+from semel.store.recovery import recover, write_log_again
+from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.wal import WriteAheadLog
+from semel.store.worker import StoreHealth, Worker
+
+log = logging.getLogger("semel.store")
+
+FILES_BEFORE_SCHEMA_4: Final = ("journal-0", "journal-1", "journal.lost")
+"""Older versions called the WAL so. A ledger is upgraded after a clean stop only, when it is not needed."""
+
+
+async def open_store(
+    directory: Path | None, settings: Settings, *, files: Files | None = None, accepts: bool = False
+) -> EmbeddedStore:
+    """Open the store in a directory, which is made if it is not there, or a new one in memory (None).
+
+    StoreLocked if another process has the directory. StoreDamaged if its parts do not belong together, or
+    one is damaged; ``accepts`` goes on with what there is (``repair``). ``files`` is the way to the disk.
+    """
+    files = files or Files()
+    health = StoreHealth()
+    worker = Worker("writer")
+    if directory is None:
+        ledger = await SqliteLedger.open(None, worker=worker, health=health, cluster_id=settings.cluster_id)
+        return EmbeddedStore(ledger, MemoryChunks(settings.semel_chunk_bytes_max), worker, health)
+    try:
+        files.make_directory(directory)
+        lock = DirectoryLock(directory)
+        if left := tighten(directory):
+            log.warning("others may read %s, and its mode cannot be changed", left[0])
+    except BaseException:
+        worker.stop()
+        raise
+    try:
+        return await _open_in(directory, settings, files, worker, health, lock, accepts)
+    except BaseException:
+        lock.release()
+        raise
+
+
+async def _open_in(
+    directory: Path,
+    settings: Settings,
+    files: Files,
+    worker: Worker,
+    health: StoreHealth,
+    lock: DirectoryLock,
+    accepts: bool,
+) -> EmbeddedStore:
+    try:
+        examined = _examined(directory, files, lock, accepts=accepts)
+    except BaseException:
+        worker.stop()
+        raise
+    ledger = await SqliteLedger.open(
+        directory / LEDGER,
+        worker=worker,
+        health=health,
+        cluster_id=settings.cluster_id,
+        boot_id=_boot_id(),
+        unflushed_is_lost=(directory / LOST).exists(),
+    )
+    store_id = ledger.identity.store_id
+    wal = WriteAheadLog(directory, files, store_id)
+    try:
+        files.flush_directory(directory)
+        chunks = LocalChunks(
+            directory / CHUNKS,
+            settings.semel_chunk_bytes_max,
+            settings.semel_disk_reserve_bytes,
+            files=files,
+            writer=worker,
+            health=health,
+            store_id=store_id,
+            old=examined.old_chunks(),
+        )
+    except BaseException as error:
+        # The WAL was not looked at: this is no clean stop.
+        health.fail(f"the chunks cannot be opened: {error}")
+        await ledger.close()
+        raise
+    try:
+        await worker.run(lambda: health.guard(recover, ledger, chunks, examined))
+        wal.start()
+        files.flush_directory(directory)
+        notes = {**examined.notes(), WAL_BYTES: str(wal.file_bytes)}
+        await worker.run(lambda: health.guard(ledger.note_now, notes))
+        lock.testify(Witness(store_id, ledger.commit_number), files)
+        for name in (LOST, *FILES_BEFORE_SCHEMA_4):
+            (directory / name).unlink(missing_ok=True)
+    except BaseException as error:
+        # What could not be taken over stays in the WAL: this is no clean stop.
+        health.fail(f"the WAL cannot be taken over: {error}")
+        wal.close()
+        await ledger.close()
+        await chunks.close()
+        raise
+    return EmbeddedStore(ledger, chunks, worker, health, lock, wal, directory, files)
+
+
+def _examined(directory: Path, files: Files, lock: DirectoryLock, *, accepts: bool) -> Examined:
+    """What is there, if it may be relied on. StoreDamaged, StoreBroken."""
+    try:
+        examined = examine(directory, lock.witness, boot_id=_boot_id())
+    except OSError as error:
+        raise StoreBroken(f"{directory} cannot be read: {error}") from error
+    if accepts:
+        examined = examined.accepted()
+    examined.refuse(directory)
+    try:
+        write_log_again(log_of(directory / LEDGER), files)
+    except OSError as error:
+        raise StoreBroken(f"the log of the ledger cannot be written: {error}") from error
+    return examined

@@ -1,0 +1,153 @@
+"""The WAL: every commit in its order, on disk with one flush, until ledger and chunks have it too.
+
+A commit is one *frame*: the facts, where their batches lie in the chunks, and the batches themselves if they
+are small. Writing a frame hands it to the operating system, so that it survives the end of the process; a
+flush puts all frames on the disk. The ledger and the chunks follow behind, without a flush of their own.
+
+There are two files of a fixed size, which are written in turn and never grow, so that a flush costs no more
+than the bytes and a full disk does not reach them. A file is used again, from its beginning, when the ledger
+and the chunks have everything in it on disk (``EmbeddedStore.checkpoint``). Nothing is cut off or erased:
+what lies around from before has numbers that the ledger is past (``wal_reading``).
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from semel.core.types import Buffer, Fact
+from semel.store.fact_codec import pack_facts
+from semel.store.files import FILE_MODE, Files, write_all
+from semel.store.interface import BatchLocation
+from semel.store.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame
+
+FILE_BYTES: Final = 16 * 1024 * 1024
+"""Of each file. A commit takes some kilobytes, so that checkpointing is rare; a start reads at most both."""
+FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A larger one is refused: the facts of one commit are far smaller."""
+ZEROED_BYTES: Final = 1024 * 1024
+"""How far ahead the file is filled with zeros. Overwriting zeros costs a flush less than new blocks do."""
+QUICK_SECONDS: Final = 0.0005
+"""A flush below this is cheaper than the way to a thread and back."""
+RECENT: Final = 8
+"""Flushes that say how long the next will take, about: a single slow one is more often a busy processor."""
+
+
+class _File:
+    """One of the two."""
+
+    __slots__ = ("descriptor", "last_number", "path", "position", "zeroed_end")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = -1
+        self.position = 0
+        self.zeroed_end = 0
+        self.last_number = 0
+        """Of the newest commit in it."""
+
+
+class WriteAheadLog:
+    """Two files in a directory. Frames are written by the event loop, flushed by it or by one thread."""
+
+    def __init__(self, directory: Path, files: Files, store_id: bytes) -> None:
+        self._files = files
+        self._store_id = store_id
+        self._all = [_File(path) for path in paths_in(directory)]
+        self._writing = self._all[0]
+        self._usual_seconds = 1.0
+
+    def start(self) -> None:
+        """Begin anew: everything that was here is in the ledger and the chunks. OSError.
+
+        When it returns, both files are on the disk at their full size, so that a start after a crash can rely
+        on finding them.
+        """
+        for file in self._all:
+            file.descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            if os.fstat(file.descriptor).st_size != FILE_BYTES:
+                self._files.allocate(file.descriptor, 0, FILE_BYTES)
+                self._files.resize(file.descriptor, FILE_BYTES)
+                self._files.flush(file.descriptor)
+            file.last_number = 0
+        self._use(self._all[0])
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of each file."""
+        return FILE_BYTES
+
+    def pack(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
+        """What ``append`` wants: packed before, so that its length is known."""
+        return pack_facts(facts, locations)
+
+    def has_room(self, length: int) -> bool:
+        """Whether a frame with so many bytes of facts and batches fits into the file that is written."""
+        return self._writing.position + OVERHEAD + length <= FILE_BYTES
+
+    def may_switch(self, synced_number: int) -> bool:
+        """Whether the other file may be used: ledger and chunks have all up to this commit on disk."""
+        return self._other.last_number <= synced_number
+
+    def switch(self) -> None:
+        """Go on in the other file. What is in this one must be flushed."""
+        self._use(self._other)
+
+    def append(
+        self, number: int, packed: bytes, batches: Sequence[Buffer], *, has_batches: bool, flushed: int = 0
+    ) -> None:
+        """Write a frame. There must be room. Commits up to ``flushed`` are on the disk. OSError."""
+        kind = WITH_BATCHES if has_batches else WITHOUT_BATCHES
+        self._append(number, pack_frame(self._store_id, number, flushed, kind, packed, batches))
+
+    def note_flushed(self, number: int) -> None:
+        """Write that everything up to this commit is on the disk, if there is room for that. OSError."""
+        if self.has_room(0):
+            self._append(number, pack_frame(self._store_id, number, number, NOTE, b"", ()))
+
+    def _append(self, number: int, parts: Sequence[Buffer]) -> None:
+        file = self._writing
+        end = file.position + sum(map(len, parts))
+        self._fill_ahead(file, end)
+        write_all(self._files, file.descriptor, parts, file.position)
+        file.position = end
+        file.last_number = number
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a flush is short enough to be waited for where it is asked for."""
+        return self._usual_seconds < QUICK_SECONDS
+
+    def flush(self) -> None:
+        """Every frame that was written is on the disk when this returns. OSError."""
+        started = time.perf_counter()
+        self._files.flush(self._writing.descriptor)
+        self._usual_seconds += (time.perf_counter() - started - self._usual_seconds) / RECENT
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._all:
+            if file.descriptor >= 0:
+                os.close(file.descriptor)
+                file.descriptor = -1
+
+    @property
+    def _other(self) -> _File:
+        return self._all[1] if self._writing is self._all[0] else self._all[0]
+
+    def _use(self, file: _File) -> None:
+        self._writing = file
+        file.position = 0
+
+    def _fill_ahead(self, file: _File, end: int) -> None:
+        if end <= file.zeroed_end:
+            return
+        start = max(file.zeroed_end, file.position)
+        file.zeroed_end = min(end + ZEROED_BYTES, FILE_BYTES)
+        self._files.write(file.descriptor, [bytes(file.zeroed_end - start)], start)
+
+
+def paths_in(directory: Path) -> list[Path]:
+    """The files of the WAL in a data directory."""
+    return [directory / f"wal-{number}" for number in range(2)]

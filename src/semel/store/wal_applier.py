@@ -1,0 +1,227 @@
+"""How the ledger and the chunks follow the WAL: behind it, in its order, several commits at a time.
+
+Every commit that was written is kept here until the ledger has it. ``follow`` says up to which one all is
+durable; only those may go on, because the ledger must never know what a crash could take back. A moment later
+one job on the writer's thread writes their batches to the chunks and their facts in one SQL transaction. What
+gathers meanwhile goes with the next. So a busy ledger writes each partition once for many commits.
+
+Nobody waits for that, but for whoever reads the ledger (``catch_up``), and for commits when too much has
+gathered.
+
+If there is no room for the ledger, the commits stay here and in the WAL, and it is tried again after a
+while and by everyone who comes. Until then the ledger cannot say what is true: reads and commits get
+``StoreFull``. This is rare: a ledger that has little room left is given commits directly (``EmbeddedStore``).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from semel.core.types import Buffer, Fact
+from semel.store.interface import BatchLocation, StoreFull
+from semel.store.local_chunks import LocalChunks
+from semel.store.memory_chunks import MemoryChunks
+from semel.store.sqlite_ledger import SqliteLedger
+from semel.store.worker import StoreHealth, Worker
+
+DELAY_SECONDS: Final = 0.1
+"""How long commits may gather for one SQL transaction when nobody waits for the ledger: what changes often is
+then written once for many of them."""
+COMMITS_MAX: Final = 1_024
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""Beyond these, commits wait for the ledger."""
+AGAIN_SECONDS: Final = 0.5
+"""How long a ledger without room is left alone when nobody asks for it."""
+
+
+class Commit(NamedTuple):
+    """One that was written."""
+
+    number: int
+    facts: Sequence[Fact]
+    locations: Sequence[BatchLocation]
+    batches: Sequence[Buffer]
+    is_in_wal: bool
+    """Whether the batches are in the WAL. If not, they are written to their chunk before the flush."""
+
+
+class WalApplier:
+    """What the ledger does not have yet. Lives on the event loop; its jobs run on the writer's thread."""
+
+    def __init__(
+        self, ledger: SqliteLedger, chunks: LocalChunks | MemoryChunks, worker: Worker, health: StoreHealth
+    ) -> None:
+        self.checkpointed = ledger.commit_number
+        """Up to this commit ledger and chunks are on the disk."""
+        self.witness: Callable[[int], None] = lambda number: None
+        """Told up to which commit ledger and chunks are on the disk, on the writer's thread."""
+        self._ledger = ledger
+        self._chunks = chunks
+        self._worker = worker
+        self._health = health
+        self._commits: deque[Commit] = deque()
+        self._large: list[Commit] = []
+        self._bytes = 0
+        self._is_full = False
+        self._is_stopped = False
+        self._durable = self._applied = ledger.commit_number
+        self._timer: asyncio.TimerHandle | None = None
+        self._job: asyncio.Future[None] | None = None
+        """Done when what it came to is known here, and then it is None again."""
+        self._checkpointing: asyncio.Task[None] | None = None
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether so much has gathered that commits should wait, or what has finds no room."""
+        return len(self._commits) > COMMITS_MAX or self._bytes > BYTES_MAX or self._is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the ledger had no room for what is durable."""
+        return self._is_full
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether there are batches that are neither in the WAL nor in their chunk."""
+        return bool(self._large)
+
+    def chunk_ids(self) -> set[int]:
+        """The chunks in which places are reserved that the ledger does not know yet."""
+        return {location.chunk_id for commit in self._commits for location in commit.locations}
+
+    def add(self, commit: Commit) -> None:
+        """A commit was written."""
+        self._commits.append(commit)
+        self._bytes += sum(location.length for location in commit.locations)
+        if not commit.is_in_wal:
+            self._large.append(commit)
+
+    def begin_to_write_large(self) -> "asyncio.Task[None]":
+        """Write and flush what is not in the WAL. Whoever begins this waits for it."""
+        return asyncio.get_running_loop().create_task(self._write_large(list(self._large)))
+
+    async def _write_large(self, large: list[Commit]) -> None:
+        await self._worker.run(lambda: self._health.guard(self._write_now, large))
+        # Not before: whoever flushes at the same time must not take it for written.
+        self._large = [commit for commit in self._large if commit.number > large[-1].number]
+
+    def follow(self, number: int) -> None:
+        """Everything up to this commit is durable."""
+        self._durable = number
+        if self._is_stopped:
+            return
+        if self._applied < number and self._timer is None and self._job is None:
+            self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self._begin)
+
+    async def catch_up(self) -> None:
+        """Wait until the ledger has everything that is durable now. StoreFull, StoreBroken."""
+        target = self._durable
+        while self._applied < target:
+            if self._job is None:
+                self._begin()
+            assert self._job is not None
+            await asyncio.shield(self._job)
+
+    async def checkpoint(self) -> None:
+        """Wait until ledger and chunks have everything that is durable now on the disk. The same errors."""
+        await self.catch_up()
+        number = self._applied
+        if self.checkpointed < number:
+            await self._worker.run(lambda: self._health.guard(self._checkpoint_now))
+            self.checkpointed = max(self.checkpointed, number)
+
+    def begin_checkpoint(self) -> None:
+        """The same for whoever does not wait. A failure is told to the next who asks the store."""
+        if self._checkpointing is None or self._checkpointing.done():
+            self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint_alone())
+
+    async def commit_directly(self, commit: Commit) -> None:
+        """Write a commit that is not in the WAL, durably. Everything before it must be checkpointed."""
+        await self._worker.run(lambda: self._health.guard(self._commit_now, commit))
+        self._durable = self._applied = self.checkpointed = commit.number
+
+    async def stop(self) -> None:
+        """Begin nothing more, and wait for what was begun."""
+        self._is_stopped = True
+        self._stop_timer()
+        begun = [each for each in (self._job, self._checkpointing) if each is not None]
+        if begun:
+            await asyncio.wait(begun)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _checkpoint_alone(self) -> None:
+        try:
+            await self.checkpoint()
+        except StoreFull:
+            # Whoever needs the other file asks again, and is told.
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store cannot go on
+            self._health.fail(f"the ledger cannot be checkpointed: {error}")
+
+    def _begin(self) -> None:
+        """Let the ledger have what is durable."""
+        self._stop_timer()
+        commits = [commit for commit in self._commits if commit.number <= self._durable]
+        work = self._worker.begin(self._health.guard, self._apply_now, commits)
+        job = self._job = asyncio.get_running_loop().create_future()
+        work.add_done_callback(lambda work: self._ended(work.exception(), commits, job))
+
+    def _ended(self, error: BaseException | None, commits: list[Commit], job: "asyncio.Future[None]") -> None:
+        self._job = None
+        self._is_full = isinstance(error, StoreFull)
+        if error is None:
+            self._forget(commits)
+            job.set_result(None)
+            return
+        # If it is not for want of room, the fuse is blown. Whoever waits is told, and whoever asks next.
+        if self._is_full and not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._begin)
+        job.set_exception(error)
+        # Perhaps nobody waits.
+        job.exception()
+
+    def _forget(self, commits: list[Commit]) -> None:
+        """The ledger has these."""
+        for commit in commits:
+            assert self._commits[0] is commit
+            self._commits.popleft()
+            self._bytes -= sum(location.length for location in commit.locations)
+        self._applied = commits[-1].number
+        if self._applied < self._durable:
+            self.follow(self._durable)
+
+    # -- on the writer's thread ---------------------------------------------------------------------------
+
+    def _write_now(self, commits: Sequence[Commit]) -> None:
+        for commit in commits:
+            self._chunks.write_now(commit.locations, commit.batches)
+        self._chunks.flush_now(self._ledger.commit_number)
+
+    def _apply_now(self, commits: Sequence[Commit]) -> None:
+        facts: list[Fact] = []
+        locations: list[BatchLocation] = []
+        written: list[BatchLocation] = []
+        batches: list[Buffer] = []
+        for commit in commits:
+            facts += commit.facts
+            locations += commit.locations
+            if commit.is_in_wal:
+                written += commit.locations
+                batches += commit.batches
+        # They are neighbours in the chunk, so it is one call for many commits.
+        self._chunks.write_now(written, batches)
+        self._ledger.apply_now(facts, locations, commits[-1].number)
+
+    def _checkpoint_now(self) -> None:
+        self._chunks.flush_now(self._ledger.commit_number)
+        self._ledger.checkpoint_now()
+        self.witness(self._ledger.commit_number)
+
+    def _commit_now(self, commit: Commit) -> None:
+        self._write_now([commit])
+        self._ledger.commit_now(commit.facts, commit.locations, commit.number)

@@ -1,0 +1,169 @@
+"""A server with handlers of the test's own, and a client that speaks in frames."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from semel.broker.metrics import Metrics
+from semel.broker.slices import Slices
+from semel.config import Settings
+from semel.server.dispatch import Dispatch
+from semel.server.listener import ListenerConfig
+from semel.server.server import Server
+from semel.wire.frames import encode_request
+from semel.wire.messages import ApiVersionsResponse, ProduceRequest, ProduceResponse
+from semel.wire.schema import Request
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for something that a server does in its own time."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  what is looked at has no event to wait for
+            await asyncio.sleep(0.002)
+
+
+class FakeBroker:
+    """What the server_context needs of a broker."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Settings(**settings)
+        self.slices = Slices()
+        self.metrics = Metrics()
+        self.endpoints: dict[str, Any] = {}
+        self.cluster_id = "fake"
+        self.failures: list[BaseException] = []
+        self.gone: list[int] = []
+
+    def connection_gone(self, connection_id: int) -> None:
+        self.gone.append(connection_id)
+
+    def fatal(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
+
+class Produces:
+    """Stands for the Produce handler: keeps what was submitted until the test answers it."""
+
+    def __init__(self, *, answer_at_once: bool = False) -> None:
+        self.waiting: list[tuple[ProduceRequest, Callable[[Any], None]]] = []
+        self.submitted = 0
+        self._answer_at_once = answer_at_once
+
+    def submit(self, broker: Any, request: ProduceRequest, context: Any, done: Callable[[Any], None]) -> None:
+        self.submitted += 1
+        if self._answer_at_once:
+            asyncio.get_running_loop().call_soon(done, response_to(request))
+        else:
+            self.waiting.append((request, done))
+
+    def answer(self, index: int = 0, outcome: Any = ...) -> None:
+        request, done = self.waiting.pop(index)
+        done(response_to(request) if outcome is ... else outcome)
+
+
+def response_to(request: ProduceRequest) -> ProduceResponse:
+    """A response by which the request is recognised."""
+    return ProduceResponse(throttle_time_ms=request.timeout_ms)
+
+
+Handlers = Mapping[int, Callable[..., Awaitable[Any]]]
+
+
+async def api_versions(broker: Any, request: Any, context: Any) -> ApiVersionsResponse:
+    return ApiVersionsResponse(throttle_time_ms=0)
+
+
+class Client:
+    """One connection, in frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._correlation_id = 0
+
+    def frame(self, message: Request, version: int) -> bytes:
+        self._correlation_id += 1
+        return b"".join(encode_request(message, version, self._correlation_id, "test"))
+
+    def send(self, message: Request, version: int) -> int:
+        """Send without waiting; the correlation id."""
+        self.writer.write(self.frame(message, version))
+        return self._correlation_id
+
+    async def receive(self, seconds: float = 5.0) -> tuple[int, bytes]:
+        """The next response: its correlation id and the rest."""
+        async with asyncio.timeout(seconds):
+            size = struct.unpack(">i", await self.reader.readexactly(4))[0]
+            frame = await self.reader.readexactly(size)
+        return struct.unpack_from(">i", frame)[0], frame[4:]
+
+    async def is_closed(self, seconds: float = 5.0) -> bool:
+        """Whether the server closes the connection, without another byte, within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+    async def close(self) -> None:
+        self.writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+class ServerUnderTest:
+    """A server on a free port."""
+
+    def __init__(self, server: Server, broker: FakeBroker) -> None:
+        self.server = server
+        self.broker = broker
+        self._clients: list[Client] = []
+
+    @property
+    def server(self) -> Any:
+        return self.server._server
+
+    async def connect(self, **options: Any) -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.ports["test"], **options)
+        client = Client(reader, writer)
+        self._clients.append(client)
+        return client
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        await until(condition, seconds)
+
+    async def leave(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+@asynccontextmanager
+async def serving(
+    handlers: Handlers | None = None,
+    produces: Produces | None = None,
+    submits: Mapping[int, Any] | None = None,
+    tls: Any = None,
+    **settings: Any,
+) -> AsyncIterator[ServerUnderTest]:
+    """A server that serves ApiVersions, these handlers, Produce, and what else is submitted."""
+    broker = FakeBroker(**settings)
+    produces = produces or Produces()
+    dispatch = Dispatch({18: api_versions, **(handlers or {})}, {0: produces.submit, **(submits or {})})  # type: ignore[dict-item]
+    listener = ListenerConfig("test", "127.0.0.1", 0, tls=tls)
+    server = Server(broker, [listener], dispatch)  # type: ignore[arg-type]
+    await server.start()
+    under_test = ServerUnderTest(server, broker)
+    try:
+        yield under_test
+    finally:
+        await under_test.leave()
+        await server.stop(grace_seconds=0.5)
+        assert under_test.server.requests.used == 0
+        assert under_test.server.responses.used == 0
+        assert under_test.server.requests.in_flight == len(produces.waiting)

@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a large batch is not looked at",
         "recovery",
         "    return header.length == location.length and has_valid_crc(batch, 0, header)",
-        "    return header.length == place.length",
+        "    return header.length == location.length",
     ),
     _store(
         "what a start takes over is not flushed",

@@ -28,12 +28,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from semel.broker.clock import Clock
 from semel.broker.fair_queue import FairQueue
 from semel.broker.latest_connections import LatestConnections
 from semel.broker.metrics import Metrics
-from semel.broker.pending_commands import Answers, Done, PendingCommands, without_room
+from semel.broker.pending_commands import PendingCommands, without_room
+from semel.broker.promise import Promise
 from semel.broker.replies import Replies
 from semel.broker.tick import Tick, newest_groups_only, newest_only
 from semel.broker.transaction_metrics import Watch
@@ -54,8 +56,6 @@ from semel.core.types import (
     TransactionState,
 )
 from semel.store.interface import Store, StoreFull
-
-__all__ = ["Answers", "CommitLoop", "Done"]
 
 Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer | None]], None]
 IsAwaited = Callable[[Iterable[PartitionKey]], bool]
@@ -113,12 +113,16 @@ class CommitLoop:
         older = [each.transactional_id for each in known if each is not None and each.term < term]
         for start in range(0, len(older), _PAGE):
             page = [AbortOpen(each, before_term=term) for each in older[start : start + _PAGE]]
-            await self._tick([PendingCommands(page, _ignore)])
+            await self._tick([PendingCommands(page)])
 
-    def submit(self, commands: Sequence[Command], done: Done) -> None:
-        """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
-        self._queue.put(PendingCommands(commands, done))
+    def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
+        """Have commands decided in one tick; one answer for each when all are durable, or ``StoreFull``."""
+        return self._put(PendingCommands(commands))
+
+    def _put(self, pending: PendingCommands) -> PendingCommands:
+        self._queue.put(pending)
         self._wake()
+        return pending
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do this behind the answers of the tick that answers now; if none does, as soon as possible."""
@@ -126,16 +130,12 @@ class CommitLoop:
 
     async def flush(self) -> bool:
         """Make durable, and show to readers, all that was answered so far. False if there is no room."""
-        if not self.unsynced:
-            return True
-        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Answers) -> None:
-            if not flushed.done():
-                flushed.set_result(not isinstance(outcome, StoreFull))
-
-        self._ask_flush(done)
-        return await flushed
+        try:
+            if self.unsynced:
+                await self._submit_flush()
+        except StoreFull:
+            return False
+        return True
 
     def stop(self) -> None:
         """Finish what was submitted, then return from ``run``."""
@@ -161,7 +161,7 @@ class CommitLoop:
                         await self._tick(pending)
                 if self._stopping:
                     if self.unsynced:
-                        await self._tick([PendingCommands((), _ignore, is_flush=True)])
+                        await self._tick([PendingCommands((), is_flush=True)])
                     return
         finally:
             self._stop_timer()
@@ -186,7 +186,7 @@ class CommitLoop:
         except StoreFull as full:
             # The ledger has no room for what was committed, so it cannot say what is true.
             for each in pending:
-                each.done(full)
+                each.resolve(full)
             return
         started = time.perf_counter()
         tick = self._decide(pending)
@@ -308,7 +308,7 @@ class CommitLoop:
         self.unsynced.add(tick.durable, tick.batches, loop.time())
         if self._is_awaited_now(tick.durable):
             # Somebody began to wait while this was written.
-            self._ask_flush(_ignore)
+            self._submit_flush()
         elif self._flush_timer is None:
             self._flush_timer = loop.call_later(FLUSH_AFTER_SECONDS, self._flush_if_due)
 
@@ -320,14 +320,13 @@ class CommitLoop:
         loop = asyncio.get_running_loop()
         left = self.unsynced.since + FLUSH_AFTER_SECONDS - loop.time()
         if left <= 0:
-            self._ask_flush(_ignore)
+            self._submit_flush()
             # Again if there was no room.
             left = FLUSH_AFTER_SECONDS
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
-    def _ask_flush(self, done: Done) -> None:
-        self._queue.put(PendingCommands((), done, is_flush=True))
-        self._wake()
+    def _submit_flush(self) -> Promise[list[Any]]:
+        return self._put(PendingCommands((), is_flush=True))
 
     def _stop_timer(self) -> None:
         if self._flush_timer is not None:
@@ -352,7 +351,7 @@ class CommitLoop:
             self._replies.tell([each for each in pending if not each.is_flush], tick.replies)
             for each in pending:
                 if each.is_flush:
-                    each.done(full)
+                    each.resolve(full)
             return
         before, self.state = self.state, BrokerState(term=self._store.term)
         # Who spoke last is true whatever became of it.
@@ -370,7 +369,3 @@ class CommitLoop:
         for fact in self.unsynced.facts:
             self.state.apply(fact)
         self._must_recall = False
-
-
-def _ignore(outcome: Answers) -> None:
-    """Nobody waits for it. What found no room is asked for again."""

@@ -6,9 +6,10 @@ Produce pays for none of it.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from semel.broker.promise import Promise
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
@@ -16,8 +17,8 @@ from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProd
 from semel.core.types import Command
 from semel.store.interface import StoreFull
 
-Answers = list[Any] | StoreFull
-Done = Callable[[Answers], None]
+Answers = list[Any] | Exception
+"""One answer for each command, or ``StoreFull``."""
 
 ENDING_BYTES: Final = 4_096
 """Room for the markers that end a transaction, about fifty. Who ends one on a full disk is refused before
@@ -29,14 +30,13 @@ ENDING: Final[frozenset[type]] = frozenset(
 """What may end a transaction."""
 
 
-class PendingCommands:
-    """Commands that were submitted together, and their answers so far."""
+class PendingCommands(Promise[list[Any]]):
+    """Commands that were submitted together, their answers so far, and the promise of all answers."""
 
     __slots__ = (
         "answers",
         "begun",
         "commands",
-        "done",
         "has_more_keys",
         "is_flush",
         "is_watched",
@@ -44,9 +44,9 @@ class PendingCommands:
         "room_bytes",
     )
 
-    def __init__(self, commands: Sequence[Command], done: Done, *, is_flush: bool = False) -> None:
+    def __init__(self, commands: Sequence[Command], *, is_flush: bool = False) -> None:
+        super().__init__()
         self.commands = commands
-        self.done = done
         self.answers: list[Any] = []
         self.parked = 0
         self.room_bytes = 0
@@ -85,7 +85,7 @@ def without_room(pending: list[PendingCommands], full: StoreFull) -> list[Pendin
     rest: list[PendingCommands] = []
     for each in pending:
         if each.room_bytes:
-            each.done(full)
+            each.resolve(full)
         else:
             rest.append(each)
     return rest

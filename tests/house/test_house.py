@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from semel.config import Settings
-from semel.core.facts import DURABLE, GroupGathered, LatestConnectionChanged, SessionChanged
+from semel.core.facts import (
+    DURABLE,
+    GroupGathered,
+    LatestConnectionChanged,
+    SessionChanged,
+    TransactionEnded,
+)
 from semel.core.state import APPLY
 from semel.handlers import HANDLERS
 from semel.wire.messages import APIS
@@ -62,7 +68,7 @@ def test_a_handler_says_which_versions_it_serves(key: int) -> None:
 
 
 def test_every_fact_can_be_applied() -> None:
-    assert set(APPLY) == {*DURABLE, GroupGathered, SessionChanged, LatestConnectionChanged}
+    assert set(APPLY) == {*DURABLE, GroupGathered, SessionChanged, LatestConnectionChanged, TransactionEnded}
 
 
 def test_adr_numbers_are_consecutive() -> None:

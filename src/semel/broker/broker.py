@@ -119,6 +119,7 @@ class Broker:
         self._validators = ThreadPoolExecutor(VALIDATION_THREADS, "validation")
         gauge = self.metrics.gauge
         gauge("open_transactions", "Transactions that are open.", lambda: len(self._loop.state.ongoing))
+        gauge("cached_entities", "Entities kept in memory.", lambda: self._loop.state.size)
         gauge(
             "oldest_open_transaction_seconds",
             "Age of the transaction that is open longest.",

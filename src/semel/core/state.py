@@ -115,6 +115,11 @@ class BrokerState:
         """Make a fact true here."""
         APPLY[type(fact)](self, fact)
 
+    @property
+    def size(self) -> int:
+        """How many entities are in memory."""
+        return sum(map(len, self.tables.values()))
+
     def evict(self, entities_max: int) -> int:
         """Forget the oldest entities of every kind beyond the limit; say how many were forgotten."""
         forgotten = 0

@@ -200,9 +200,6 @@ class AbortOpen(Data):
     """Only if this connection, which is gone, was the last that spoke for the id."""
     before_term: int = 0
     """Only if it is of an older term than this."""
-    has_lost_work: bool = False
-    """The broker could not keep what it had answered early. Also fences a producer whose transaction is not
-    known to be open: what opened it may be among what was lost."""
 
     def keys(self) -> Iterable[Key]:
         """The id, and the counter of producer ids."""

@@ -32,9 +32,6 @@ EPOCH_MAX = 32_767
 NEVER_MS: Final = 2**31 - 1
 """The timeout of a transaction that has none, as Kafka writes it."""
 
-NO_TERM: Final = -1
-"""Older than every term: a producer that must abort or begin anew."""
-
 
 def is_exhausted(epoch: int) -> bool:
     """Whether no epoch is left to give to a client."""

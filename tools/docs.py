@@ -12,6 +12,7 @@ from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import FIRST_OWN_KEY
 from semel.wire.spec import members
 from tools.limits import limits_page
+from tools.picture import architecture
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -260,12 +261,13 @@ def transactions_page() -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated page with what it should say."""
+    """Every generated file with its content."""
     return {
         DOCS / "operating.md": OPERATING.format(settings=settings_table(), configs=configs_table()),
         DOCS / "protocol.md": PROTOCOL.format(apis=apis_table(), own=own_tables()),
         DOCS / "transactions.md": transactions_page(),
         DOCS / "limits.md": limits_page(),
+        DOCS / "architecture.svg": architecture(),
     }
 
 

@@ -22,16 +22,16 @@ ABORTED = TransactionState.COMPLETE_ABORT
 class Event(Enum):
     """What happens to a transactional id. The value says who makes it happen."""
 
-    INIT = "a producer begins: InitProducerId"
+    INIT = "a producer initialises: InitProducerId"
     ADD = (
-        "a partition or a group joins: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2); "
-        "an attempt of a run is open from its beginning: BeginAttempt"
+        "a partition or group is added: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2); "
+        "an attempt of a run is open from the start: BeginAttempt"
     )
-    COMMIT = "the producer commits: EndTxn; or a driver does, with others: CommitTransactions"
+    COMMIT = "the producer commits: EndTxn; or a driver commits several transactions: CommitTransactions"
     ABORT = "the producer aborts: EndTxn"
-    FENCE = "the broker aborts: timeout, a new producer, a lost connection, a new term"
+    FENCE = "the broker aborts: timeout, new producer, lost connection, new term"
     HAND_OVER = "a new producer takes over a prepared transaction: InitProducerId with KeepPreparedTxn"
-    FORGET = "the id was not used for transactional.id.expiration.ms"
+    FORGET = "the id expires: it was not used for transactional.id.expiration.ms"
 
 
 class Transition(NamedTuple):
@@ -87,8 +87,8 @@ class End(Enum):
     """What a request to end comes to when it is not refused."""
 
     NOW = "the open transaction ends"
-    EMPTY = "nothing is open: only the epoch moves, so that what is under way is refused"
-    AGAIN = "it has ended so before: the same answer once more"
+    EMPTY = "no transaction is open; only the epoch is incremented, which fences requests in flight"
+    AGAIN = "the transaction has already ended this way, and the answer is repeated"
 
 
 _STATE: Final = ErrorCode.INVALID_TXN_STATE

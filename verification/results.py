@@ -40,7 +40,8 @@ RENAMED = {
 
 _HEAD = """# Verification
 
-The results of `make test`, `make verify` and `make verify-long`. Each of them rewrites its own rows; do not edit this page. The rows are explained
+The results of `make verify` and `make verify-long`; do not edit this page. `make test` runs the same checks in a small size and
+writes nothing. The rows are explained
 [below](#what-the-rows-mean), and anomalies in [checker.md](checker.md).
 """
 

@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "readers see what is not durable",
         "commit_loop",
         "        self.unsynced.add(tick.durable, tick.batches, loop.time())",
-        "        self._publish(self.state, tick.durable, tick.batches)",
+        "        self._publisher.publish(self.state, tick.durable, tick.batches)",
     ),
     # What is durable.
     _broker(

@@ -1,7 +1,7 @@
 """Words for tests of the commit loop: a store that commits when it is let, and somebody who asks."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from semel.broker.clock import Clock
@@ -110,13 +110,15 @@ class Looping:
             Settings(**settings),
             Clock(),
             self.metrics,
-            self._publish,
-            lambda keys: not self.awaited.isdisjoint(keys),
+            self,  # type: ignore[arg-type]
         )
         self.task = asyncio.create_task(self.loop.run())
         self.outcomes: list[Answers] = []
 
-    def _publish(self, state: Any, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+        return not self.awaited.isdisjoint(keys)
+
+    def publish(self, state: Any, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         self.published.append(list(facts))
         self.shown.set()
         self.batches.append(list(batches))

@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from semel.broker.damage import Damage
 from semel.broker.metrics import Metrics
+from semel.broker.published_log import PublishedLog
 from semel.broker.reads import FetchRange, FetchResult, Isolation, Reads
 from semel.config import Settings
 from semel.core.facts import BatchAppended
@@ -17,6 +19,32 @@ TOPIC_ID = bytes(range(16))
 ZERO = PartitionKey(TOPIC_ID, 0)
 ONE = PartitionKey(TOPIC_ID, 1)
 PLENTY = 1 << 30
+
+
+class StandInLoop:
+    """Stands for the commit loop: what it has not published, and how to have it published."""
+
+    def __init__(self, partitions: Any = frozenset(), flush: Any = None, turn: Any = None) -> None:
+        self.unsynced = self
+        self.partitions = partitions
+        self._flush = flush
+        self._turn = turn
+
+    async def flush(self) -> bool:
+        return True if self._flush is None else bool(await self._flush())
+
+    async def turn(self) -> None:
+        if self._turn is not None:
+            await self._turn()
+
+
+class PublishedReader:
+    """Reads over a store, and the published log to write to."""
+
+    def __init__(self, store: Any, settings: Settings, metrics: Metrics) -> None:
+        self.published = PublishedLog(store.ledger, settings)
+        damage = Damage(store, metrics)
+        self.reads = Reads(store, settings, metrics, damage, self.published, StandInLoop())  # type: ignore[arg-type]
 
 
 class Shelf:
@@ -110,8 +138,17 @@ class Reading:
     def __init__(self, **settings: int) -> None:
         self.shelf = Shelf()
         self.metrics = Metrics()
-        self.reads = Reads(self.shelf, Settings(**settings), self.metrics)  # type: ignore[arg-type]
+        self.reader = PublishedReader(self.shelf, Settings(**settings), self.metrics)
+        self.reads = self.reader.reads
         self.shelf.partitions[ZERO] = self.shelf.partitions[ONE] = Partition()
+
+    @property
+    def published(self) -> PublishedLog:
+        return self.reader.published
+
+    def watch(self, partitions: Any, flush: Any = None, turn: Any = None) -> None:
+        """Have readers ask these instead of a commit loop."""
+        self.reads._loop = StandInLoop(partitions, flush, turn)  # type: ignore[assignment]
 
     def commit(
         self,
@@ -154,7 +191,7 @@ class Reading:
 
     def publish(self, *appended: tuple[BatchAppended, memoryview], keys: Sequence[PartitionKey] = ()) -> None:
         touched = {*keys, *(fact.partition for fact, _ in appended)}
-        self.reads.publish({key: self.shelf.partitions[key] for key in touched}, list(appended))
+        self.reader.published.publish({key: self.shelf.partitions[key] for key in touched}, list(appended))
 
     def append(self, key: PartitionKey = ZERO, **batch: Any) -> int:
         """Commit and publish; the size of the batch."""

@@ -17,10 +17,9 @@ ends the process, an embedded broker is stopped and says why.
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -33,33 +32,20 @@ from semel.broker.fair_queue import ASKER
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
 from semel.broker.promise import Promise
+from semel.broker.published_log import PublishedLog
+from semel.broker.publisher import Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
 from semel.broker.slices import Slices
 from semel.config import Settings
-from semel.core.facts import (
-    BatchAppended,
-    BatchesReplaced,
-    BatchStaged,
-    FeatureChanged,
-    LogStartAdvanced,
-    StagedCommitted,
-    TopicChanged,
-    TopicCreated,
-    TopicDeleted,
-)
 from semel.core.groups.commands import DescribeGroup
 from semel.core.partition import DeleteRecords, RecordsDeleted
-from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import (
-    Buffer,
     Cluster,
     ClusterKey,
     Command,
     ErrorCode,
-    Fact,
-    Partition,
     PartitionKey,
     TransactionKey,
 )
@@ -73,8 +59,6 @@ T = TypeVar("T")
 
 VALIDATION_THREADS: Final = min(4, os.cpu_count() or 1)
 """Each of them may hold one batch that is unpacked (semel.batch.content.max.bytes)."""
-
-_RARE = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 
 
 class Endpoint(NamedTuple):
@@ -99,19 +83,14 @@ class Broker:
         self.slices = Slices()
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
         self.damage = Damage(store, self.metrics)
-        self.reads = Reads(store, settings, self.metrics, self.damage)
         self.cluster_id = settings.cluster_id or store.cluster_id
-        self.cluster = Cluster()
-        """Of its values only those of features are kept up to date."""
-        self.counts = Counts(0, 0, 0)
-        """What clients have made, as it was counted some seconds ago; partitions as of now."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
-        self._loop = CommitLoop(
-            store, settings, self.clock, self.metrics, self._publish, self.reads.is_awaited
-        )
-        self.reads.watch(self._loop.unsynced.partitions, self._loop.flush, self._turn)
+        published = PublishedLog(store.ledger, settings)
+        self._publisher = Publisher(published, self.catalog)
+        self._loop = CommitLoop(store, settings, self.clock, self.metrics, self._publisher)
+        self.reads = Reads(store, settings, self.metrics, self.damage, published, self._loop)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
@@ -149,7 +128,7 @@ class Broker:
 
     async def _begin(self) -> None:
         (cluster,) = await self.store.ledger.load([ClusterKey()])
-        self.cluster = cluster or Cluster()
+        self._publisher.cluster = cluster or Cluster()
         await self.count()
         await self._loop.load_open_transactions()
         self.clock.not_before(max(self._started_ms(), default=0))
@@ -182,13 +161,23 @@ class Broker:
 
     async def count(self) -> None:
         """Count what clients have made."""
-        self.counts = await self.store.ledger.counts()
+        self._publisher.counts = await self.store.ledger.counts()
 
     async def has_room_for_group(self, group_id: str) -> bool:
         """Whether there may be such a group: there is, or there are not too many."""
         if self.counts.groups < self.settings.semel_groups_max:
             return True
         return await self.ask(DescribeGroup(group_id)) is not None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The features in force."""
+        return self._publisher.cluster
+
+    @property
+    def counts(self) -> Counts:
+        """What clients have created."""
+        return self._publisher.counts
 
     def now(self) -> int:
         """Milliseconds, steady: for timeouts."""
@@ -235,10 +224,6 @@ class Broker:
         """
         return await self._loop.flush()
 
-    async def _turn(self) -> None:
-        """Wait until what is durable now is published: until the commit loop has turned once."""
-        await self._loop.submit(())
-
     def connection_gone(self, connection_id: int) -> None:
         """A client left. If the settings say so, the transactions that it spoke for are aborted."""
         ids = self._loop.latest_connections.gone(connection_id)
@@ -281,61 +266,6 @@ class Broker:
             )
             if answer.error is not ErrorCode.KAFKA_STORAGE_ERROR:
                 return answer
-
-    def _publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
-        """Show readers what a commit made true. Runs before anyone is answered."""
-        touched: list[PartitionKey] = []
-        compacted: list[PartitionKey] = []
-        appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
-        rare: list[Fact] = []
-        nth = iter(batches)
-        for fact in facts:
-            kind = type(fact)
-            if kind is BatchAppended:
-                appended.append((fact, next(nth)))
-                touched.append(fact.partition)
-            elif kind is BatchStaged:
-                # Nobody may read it yet.
-                next(nth)
-            elif kind is BatchesReplaced:
-                # Readers find the new ones on the disk.
-                touched.append(fact.partition)
-                compacted.append(fact.partition)
-                deque(islice(nth, len(fact.rewritten)), maxlen=0)
-            elif kind is StagedCommitted:
-                appended.append((fact, None))
-                touched.append(fact.partition)
-            elif kind is LogStartAdvanced:
-                touched.append(fact.partition)
-            elif kind in _RARE:
-                rare.append(fact)
-        changed: dict[PartitionKey, Partition] = {}
-        for key in touched:
-            partition = state.partitions[key]
-            # None if the topic was deleted later in the same tick.
-            if partition is not None:
-                changed[key] = partition
-        if changed:
-            self.reads.publish(changed, appended, compacted)
-        if rare:
-            self._publish_rare(rare)
-
-    def _publish_rare(self, facts: Sequence[Fact]) -> None:
-        self.catalog.publish(facts)
-        for fact in facts:
-            if type(fact) is FeatureChanged:
-                self.cluster = self.cluster.but(
-                    transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
-                )
-            elif type(fact) is TopicCreated:
-                self._add_partitions(fact.topic.partitions)
-            elif type(fact) is TopicDeleted:
-                topic = fact.topic
-                self._add_partitions(-topic.partitions)
-                self.reads.forget(PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
-
-    def _add_partitions(self, more: int) -> None:
-        self.counts = self.counts._replace(partitions=self.counts.partitions + more)
 
 
 def _log_fatal(error: BaseException) -> None:

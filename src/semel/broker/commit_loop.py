@@ -36,6 +36,7 @@ from semel.broker.latest_connections import LatestConnections
 from semel.broker.metrics import Metrics
 from semel.broker.pending_commands import PendingCommands, without_room
 from semel.broker.promise import Promise
+from semel.broker.publisher import Publisher
 from semel.broker.replies import Replies
 from semel.broker.tick import Tick, newest_only
 from semel.broker.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
@@ -45,18 +46,13 @@ from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import (
     PARKED,
-    Buffer,
     Command,
     Fact,
     Key,
-    PartitionKey,
     TransactionKey,
     TransactionState,
 )
 from semel.store.interface import Store, StoreFull
-
-Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer | None]], None]
-IsAwaited = Callable[[Iterable[PartitionKey]], bool]
 
 _DURABLE = frozenset(DURABLE)
 _PAGE = 1_000
@@ -72,8 +68,7 @@ class CommitLoop:
         settings: Settings,
         clock: Clock,
         metrics: Metrics,
-        publish: Publish,
-        is_awaited: IsAwaited = lambda keys: False,
+        publisher: Publisher,
     ) -> None:
         self.state = BrokerState(term=store.term)
         self.unsynced = UnsyncedWork()
@@ -82,8 +77,7 @@ class CommitLoop:
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
-        self._publish = publish
-        self._is_awaited = is_awaited
+        self._publisher = publisher
         self._aborts_on_disconnect = settings.transaction_abort_on_disconnect
         self._defers_sync = settings.semel_durability != "flush"
         self._queue = FairQueue(settings.semel_tick_bytes_max)
@@ -134,6 +128,10 @@ class CommitLoop:
         except StoreFull:
             return False
         return True
+
+    async def turn(self) -> None:
+        """Wait until all that is durable now is published."""
+        await self.submit(())
 
     def stop(self) -> None:
         """Finish what was submitted, then return from ``run``."""
@@ -282,7 +280,7 @@ class CommitLoop:
 
     def _is_awaited_now(self, facts: Iterable[Fact]) -> bool:
         """Whether a reader that looks past open transactions waits for one of these."""
-        return self._is_awaited(fact.partition for fact in facts if type(fact) is BatchAppended)
+        return self._publisher.is_awaited(fact.partition for fact in facts if type(fact) is BatchAppended)
 
     def _keep_unsynced(self, tick: Tick) -> None:
         loop = asyncio.get_running_loop()
@@ -320,9 +318,9 @@ class CommitLoop:
         """Show readers what this commit made durable, the early work before it first."""
         if self.unsynced.facts:
             facts, batches = self.unsynced.take()
-            self._publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
+            self._publisher.publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
         else:
-            self._publish(self.state, tick.durable, tick.batches)
+            self._publisher.publish(self.state, tick.durable, tick.batches)
 
     async def _refuse(self, tick: Tick, full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""

@@ -17,25 +17,25 @@ What must stay true:
   has passed them, or when compaction has left nothing of them; so both are compared again after they were
   asked for, too.
 
-Next: ``views`` (what is published), ``tail`` (the newest batches), ``offset_search`` (offsets by time);
-above, ``handlers/fetch.py``.
+Next: ``published_log`` (what readers may see), ``offset_search`` (offsets by time); above,
+``handlers/fetch.py``.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.batch_bytes import Piece, count_whole, read_batches, stamp_all, together
+from semel.broker.commit_loop import CommitLoop
 from semel.broker.damage import Damage
 from semel.broker.fetch_planner import FetchPlan, FetchPlanner, FetchRange
 from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
-from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
-from semel.broker.tail import Tail
-from semel.broker.waiting import Waiting, gained
+from semel.broker.published_log import PublishedLog
+from semel.broker.published_partitions import Isolation, last_fetchable_offset
+from semel.broker.waiting import gained
 from semel.config import Settings
-from semel.core.facts import BatchAppended, StagedCommitted
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
 from semel.store.interface import Store, StoredBatch
 
@@ -63,76 +63,31 @@ class Reads:
     """Everything that readers ask for. Lives on the event loop's thread."""
 
     def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, damage: Damage | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        damage: Damage,
+        published: PublishedLog,
+        loop: CommitLoop,
     ) -> None:
         self._store = store
         self._settings = settings
         self._metrics = metrics
-        self._views = PublishedPartitions(store.ledger, settings.semel_entities_max)
-        self._tail = Tail()
+        self._views = published.partitions
+        self._tail = published.tail
         self._planner = FetchPlanner(store.ledger, self._views, self._tail)
-        self._waiting = Waiting(settings.semel_fetch_waiting_partitions_max)
-        self._damage = damage or Damage(store, metrics)
+        self._waiting = published.waiting
+        self._loop = loop
+        self._damage = damage
         self._is_ending = False
         self._search = OffsetSearch(store, self._views)
-        self._unflushed: Collection[PartitionKey] = ()
-        self._flush: Callable[[], Awaitable[bool]] = _nothing_to_flush
-        self._turn: Callable[[], Awaitable[None]] = _no_turn
         metrics.gauge("tail_bytes", "Memory of the newest batches.", lambda: self._tail.size_bytes)
 
     @property
     def parked(self) -> int:
         """How many fetches wait for records."""
         return self._waiting.parked
-
-    def watch(
-        self,
-        unflushed: Collection[PartitionKey],
-        flush: Callable[[], Awaitable[bool]],
-        turn: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """Learn which partitions have more than is published, now and later, and how to have it published.
-
-        ``turn`` waits until what is durable is published.
-        """
-        self._unflushed = unflushed
-        self._flush = flush
-        self._turn = turn or _no_turn
-
-    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
-        """Whether a reader that looks past open transactions waits for one of the partitions."""
-        return self._waiting.is_awaited(keys, Isolation.READ_UNCOMMITTED)
-
-    def publish(
-        self,
-        partitions: dict[PartitionKey, Partition],
-        appended: Iterable[tuple[BatchAppended | StagedCommitted, Buffer | None]],
-        compacted: Iterable[PartitionKey] = (),
-    ) -> None:
-        """Show readers what a commit made true: the values of the partitions it touched, and its batches.
-
-        A batch may come without its bytes; then it is read from disk. In the ``compacted`` partitions
-        batches were replaced.
-        """
-        for fact, buffer in appended:
-            if fact.partition in partitions:
-                self._tail.append(fact, buffer)
-        for key, partition in partitions.items():
-            before = self._views.publish(key, partition)
-            if before is None or before.log_start_offset != partition.log_start_offset:
-                self._tail.trim(key, partition.log_start_offset)
-            self._waiting.published(key, before, partition)
-        for key in compacted:
-            # Which of the kept ones were replaced is not worth knowing: those that were lie below this.
-            if key in partitions:
-                self._tail.trim(key, partitions[key].last_stable_offset)
-
-    def forget(self, keys: Iterable[PartitionKey]) -> None:
-        """These partitions are deleted."""
-        for key in keys:
-            self._views.forget(key)
-            self._tail.forget(key)
-            self._waiting.published(key, None, None)
 
     def end_waits(self) -> None:
         """Answer fetches with what there is, from now on: the broker stops."""
@@ -152,17 +107,18 @@ class Reads:
     ) -> ListedOffset:
         """The offset at a timestamp, or at one of the special ones (see ``offset_search``)."""
         needs_end = timestamp >= 0 or timestamp in (LATEST, MAX_TIMESTAMP)
-        if needs_end and isolation is Isolation.READ_UNCOMMITTED and key in self._unflushed:
-            await self._flush()
+        if needs_end and isolation is Isolation.READ_UNCOMMITTED and key in self._loop.unsynced.partitions:
+            await self._loop.flush()
         return await self._search.find(key, timestamp, isolation)
 
     async def ends(
         self, keys: Sequence[PartitionKey], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[PartitionKey, int | None]:
         """Where readers of these partitions have to stop, all after the same commit; None: no partition."""
-        if isolation is Isolation.READ_UNCOMMITTED and any(key in self._unflushed for key in keys):
-            await self._flush()
-        found = await self._views.together(keys, self._turn)
+        unsynced = self._loop.unsynced.partitions
+        if isolation is Isolation.READ_UNCOMMITTED and not unsynced.isdisjoint(keys):
+            await self._loop.flush()
+        found = await self._views.together(keys, self._loop.turn)
         return {
             key: None if partition is None else last_fetchable_offset(partition, isolation)
             for key, partition in found.items()
@@ -174,7 +130,7 @@ class Reads:
         The ledger, and so a fetch, may know a commit before it is published. The turn makes the answer count
         every swap that a fetch may have met before the question, and every swap submitted before it.
         """
-        await self._turn()
+        await self._loop.turn()
         found = await self._views.load(keys)
         return {key: None if each is None else each.compactions for key, each in found.items()}
 
@@ -193,7 +149,7 @@ class Reads:
         while True:
             plans = await self._planner.plan(ranges, max_bytes)
             if may_flush and self._is_short(plans):
-                has_room = await self._flush()
+                has_room = await self._loop.flush()
                 may_flush = False
                 continue
             missing = min_bytes - sum(plan.size_bytes for plan in plans)
@@ -228,8 +184,8 @@ class Reads:
 
     def _is_short(self, plans: Sequence[FetchPlan]) -> bool:
         """Whether somebody has come to the end of what is published, and there is more."""
-        for plan in plans if self._unflushed else ():
-            if plan.wanted.partition in self._unflushed:
+        for plan in plans if self._loop.unsynced.partitions else ():
+            if plan.wanted.partition in self._loop.unsynced.partitions:
                 if plan.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     return True
                 if plan.wanted.isolation is Isolation.READ_UNCOMMITTED and not plan.must_answer:
@@ -358,11 +314,3 @@ class Reads:
 def _is_as_it_was(seen: Partition | None, newest: Partition) -> bool:
     """Whether no batch was replaced since a look."""
     return seen is not None and seen.compactions == newest.compactions
-
-
-async def _nothing_to_flush() -> bool:
-    return True
-
-
-async def _no_turn() -> None:
-    return

@@ -173,7 +173,7 @@ async def test_a_partition_that_is_deleted_during_a_read_is_unknown() -> None:
     fetch = asyncio.create_task(reading.fetch(0))
     await reading.shelf.reached["read"].wait()
     del reading.shelf.partitions[ZERO]
-    reading.reads.forget([ZERO])
+    reading.published.forget([ZERO])
     reading.shelf.let("read")
     assert (await fetch).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -211,7 +211,7 @@ class TestView:
         reading.shelf.hold("load")
         load = asyncio.create_task(reading.reads.partition(ZERO))
         await reading.shelf.reached["load"].wait()
-        reading.reads.forget([ZERO])
+        reading.published.forget([ZERO])
         reading.shelf.let("load")
         assert await load is None
         assert reading.reads.view(ZERO) is None

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.shelf import PLENTY, TOPIC_ID, offsets
+from support.shelf import PLENTY, TOPIC_ID, PublishedReader, offsets
 
 from semel.broker.metrics import Metrics
-from semel.broker.reads import FetchRange, Reads
+from semel.broker.reads import FetchRange
 from semel.config import Settings
 from semel.core.facts import LogStartAdvanced, TopicCreated, TopicDeleted
 from semel.core.partition import Append
@@ -31,7 +31,11 @@ class Written:
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
         self.state = BrokerState()
-        self.reads = Reads(store, Settings(), Metrics())
+        self.begin_reading()
+
+    def begin_reading(self) -> None:
+        reader = PublishedReader(self.store, Settings(), Metrics())
+        self.reads, self.published = reader.reads, reader.published
 
     async def commit(self, facts: list[Fact], batches: list[Buffer]) -> None:
         for fact in facts:
@@ -50,7 +54,7 @@ class Written:
         data = [batch for decision in decisions for batch in decision.batches]
         await self.store.commit(facts, data)
         touched = {key: self.partition(key) for key, _ in batches}
-        self.reads.publish(touched, list(zip(facts, data, strict=True)))
+        self.published.publish(touched, list(zip(facts, data, strict=True)))
 
     def partition(self, key: PartitionKey) -> Partition:
         partition = self.state.partitions[key]
@@ -61,7 +65,7 @@ class Written:
         _, below = await self.store.ledger.size_below(key, offset)
         remaining = self.partition(key).size_bytes - below
         await self.commit([LogStartAdvanced(key, offset, remaining)], [])
-        self.reads.publish({key: self.partition(key)}, [])
+        self.published.publish({key: self.partition(key)}, [])
         await self.store.chunks.release(await self.store.ledger.sweep(limit=1_000))
 
 
@@ -130,7 +134,7 @@ async def test_offsets_by_time(where: str, tmp_path: Path) -> None:
 async def test_a_new_reader_finds_what_an_old_one_published() -> None:
     async with written(None) as log:
         await log.append((KEYS[0], batch(3)), (KEYS[1], batch(2)))
-        log.reads = Reads(log.store, Settings(), Metrics())
+        log.begin_reading()
         ranges = [FetchRange(key, 0, PLENTY) for key in KEYS]
         assert [offsets(result) for result in await log.reads.fetch(ranges, 1, PLENTY, 0)] == [
             [0, 1, 2],
@@ -145,5 +149,5 @@ async def test_a_deleted_topic_is_unknown_and_wakes_who_waits() -> None:
         await log.append((KEYS[1], batch(1)))
         assert not fetch.done()
         await log.commit([TopicDeleted(TOPIC)], [])
-        log.reads.forget(KEYS)
+        log.published.forget(KEYS)
         assert (await fetch)[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -45,7 +45,7 @@ async def test_a_reader_that_catches_up_is_followed_from_then_on() -> None:
 async def test_a_partition_that_nobody_reads_costs_nothing() -> None:
     reading = Reading()
     reading.append()
-    assert reading.reads._tail.size_bytes == 0
+    assert reading.published.tail.size_bytes == 0
 
 
 async def test_what_is_deleted_is_not_served_from_memory() -> None:
@@ -57,9 +57,9 @@ async def test_what_is_deleted_is_not_served_from_memory() -> None:
     assert (await reading.fetch(0)).error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert offsets(await reading.fetch(1)) == [1]
     del reading.shelf.partitions[ZERO]
-    reading.reads.forget([ZERO])
+    reading.published.forget([ZERO])
     assert (await reading.fetch(1)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert reading.reads._tail.size_bytes == 0
+    assert reading.published.tail.size_bytes == 0
 
 
 async def test_a_large_batch_is_not_kept_and_leaves_no_gap() -> None:

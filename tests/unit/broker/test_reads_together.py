@@ -2,9 +2,9 @@
 
 import asyncio
 
-from support.shelf import ONE, TOPIC_ID, ZERO, Reading
+from support.shelf import ONE, TOPIC_ID, ZERO, PublishedReader, Reading
 
-from semel.broker.reads import Isolation, Reads
+from semel.broker.reads import Isolation
 from semel.core.types import PartitionKey
 
 BOTH = [ZERO, ONE]
@@ -23,7 +23,7 @@ class Turning:
         self.reading = reading
         self.pending: list[object] = []
         self.turns = 0
-        reading.reads.watch((), self._flush, self.turn)
+        reading.watch(frozenset(), self._flush, self.turn)
 
     async def turn(self) -> None:
         self.turns += 1
@@ -92,7 +92,7 @@ async def test_work_that_is_not_flushed_is_flushed_once_before_all_are_looked_at
         reading.publish(*kept)
         return True
 
-    reading.reads.watch(unflushed, flush)
+    reading.watch(unflushed, flush)
     kept += commit_both(reading)
     assert await reading.reads.ends(BOTH, Isolation.READ_UNCOMMITTED) == {ZERO: 2, ONE: 2}
     assert flushes == 1
@@ -111,7 +111,7 @@ async def test_more_partitions_than_are_known_at_once_are_answered_all_the_same(
     from semel.config import Settings
 
     reading = Reading()
-    reading.reads = Reads(reading.shelf, Settings(semel_entities_max=1), Metrics())  # type: ignore[arg-type]
+    reading.reads = PublishedReader(reading.shelf, Settings(semel_entities_max=1), Metrics()).reads
     Turning(reading)
     commit_both(reading)
     assert await reading.reads.ends(BOTH) == AT_ONCE

@@ -20,7 +20,7 @@ def two_aborted(*, followed: bool = False) -> Reading:
     """Offsets 0 to 6: of producer 1 at 0, of 2 at 1, plain at 2, the marker of 2, of 1, and two plain."""
     reading = Reading()
     if followed:
-        reading.reads._tail.follow(ZERO, 0)
+        reading.published.tail.follow(ZERO, 0)
     reading.append(opens_transaction=True)
     reading.append(opens_transaction=True)
     reading.append()
@@ -114,7 +114,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_unknown() -> None:
     fetch = asyncio.create_task(reading.fetch(0, isolation=COMMITTED))
     await reading.shelf.reached["aborted"].wait()
     del reading.shelf.partitions[ZERO]
-    reading.reads.forget([ZERO])
+    reading.published.forget([ZERO])
     reading.shelf.let("aborted")
     assert (await fetch).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -125,12 +125,12 @@ def commit_staged(reading: Reading, count: int) -> None:
     partition = reading.shelf.partitions[ZERO]
     size = sum(row.size_bytes for row in rows)
     fact = StagedCommitted(ZERO, 7, rows[0].base_offset, rows[-1].last_offset, partition.peak_timestamp, size)
-    reading.reads.publish({ZERO: partition}, [(fact, None)])
+    reading.published.publish({ZERO: partition}, [(fact, None)])
 
 
 async def test_staged_records_are_read_from_disk_and_what_follows_from_memory() -> None:
     reading = Reading()
-    reading.reads._tail.follow(ZERO, 0)
+    reading.published.tail.follow(ZERO, 0)
     reading.append()
     commit_staged(reading, 2)
     reading.append()
@@ -159,7 +159,7 @@ class Unflushed:
         self.partitions: set[PartitionKey] = set()
         self.flushes = 0
         self.at_flush: Callable[[], None] = lambda: None
-        reading.reads.watch(self.partitions, self.flush)
+        reading.watch(self.partitions, self.flush)
 
     def append(self, key: PartitionKey = ZERO) -> None:
         """The ledger of the shelf knows it at once; readers go by what is published."""
@@ -249,7 +249,7 @@ async def test_a_reader_waits_when_there_is_no_room_to_flush() -> None:
     unsynced = Unflushed(reading, has_room=False)
     unsynced.append()
     fetch = await reading.park(1, isolation=UNCOMMITTED)
-    assert reading.reads.is_awaited([ZERO])
+    assert reading.published.is_awaited([ZERO])
     unsynced.has_room = True
     await unsynced.flush()
     assert offsets(await fetch) == [1]
@@ -258,13 +258,13 @@ async def test_a_reader_waits_when_there_is_no_room_to_flush() -> None:
 async def test_only_readers_of_everything_keep_a_tick_from_being_early() -> None:
     reading = await seen()
     committed = await reading.park(1, isolation=COMMITTED)
-    assert not reading.reads.is_awaited([ZERO])
+    assert not reading.published.is_awaited([ZERO])
     everything = await reading.park(1, isolation=UNCOMMITTED)
-    assert reading.reads.is_awaited([ZERO])
-    assert not reading.reads.is_awaited([ONE])
+    assert reading.published.is_awaited([ZERO])
+    assert not reading.published.is_awaited([ONE])
     reading.append()
     await asyncio.gather(committed, everything)
-    assert not reading.reads.is_awaited([ZERO])
+    assert not reading.published.is_awaited([ZERO])
 
 
 @pytest.mark.parametrize(

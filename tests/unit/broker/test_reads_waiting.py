@@ -103,7 +103,7 @@ async def test_a_deleted_topic_wakes_with_an_error() -> None:
     reading = Reading()
     fetch = await reading.park()
     del reading.shelf.partitions[ZERO]
-    reading.reads.forget([ZERO])
+    reading.published.forget([ZERO])
     assert (await fetch).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -156,5 +156,5 @@ async def test_a_client_that_leaves_leaves_nothing_behind() -> None:
     with pytest.raises(asyncio.CancelledError):
         await fetch
     assert reading.reads.parked == reading.metrics.parked_fetches == 0
-    assert reading.reads._waiting.partitions == 0
+    assert reading.published.waiting.partitions == 0
     reading.append()

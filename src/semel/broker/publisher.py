@@ -1,0 +1,97 @@
+"""Shows readers what a commit made true. Called by the commit loop before it answers."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from semel.broker.catalog import Catalog
+from semel.broker.published_log import PublishedLog
+from semel.core.facts import (
+    BatchAppended,
+    BatchesReplaced,
+    BatchStaged,
+    FeatureChanged,
+    LogStartAdvanced,
+    StagedCommitted,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from semel.core.state import BrokerState
+from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey
+from semel.store.interface import Counts
+
+_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
+
+
+class Publisher:
+    """Takes facts apart for the published log, the catalog and the cluster's features."""
+
+    def __init__(self, published: PublishedLog, catalog: Catalog) -> None:
+        self._published = published
+        self._catalog = catalog
+        self.cluster = Cluster()
+        """Only the features are kept up to date."""
+        self.counts = Counts(0, 0, 0)
+        """What clients have created, as counted some seconds ago; partitions as of now."""
+
+    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+        """Whether a reader that looks past open transactions waits for one of the partitions."""
+        return self._published.is_awaited(keys)
+
+    def publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+        """Show readers the facts of a commit; the i-th batch among them has batches[i]."""
+        touched: list[PartitionKey] = []
+        compacted: list[PartitionKey] = []
+        appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
+        rare: list[Fact] = []
+        nth = iter(batches)
+        for fact in facts:
+            kind = type(fact)
+            if kind is BatchAppended:
+                appended.append((fact, next(nth)))
+                touched.append(fact.partition)
+            elif kind is BatchStaged:
+                # Not readable before its transaction commits.
+                next(nth)
+            elif kind is BatchesReplaced:
+                # Readers find the new batches on disk.
+                touched.append(fact.partition)
+                compacted.append(fact.partition)
+                deque(islice(nth, len(fact.rewritten)), maxlen=0)
+            elif kind is StagedCommitted:
+                appended.append((fact, None))
+                touched.append(fact.partition)
+            elif kind is LogStartAdvanced:
+                touched.append(fact.partition)
+            elif kind in _RARE:
+                rare.append(fact)
+        changed: dict[PartitionKey, Partition] = {}
+        for key in touched:
+            partition = state.partitions[key]
+            # None if the topic was deleted later in the same tick.
+            if partition is not None:
+                changed[key] = partition
+        if changed:
+            self._published.publish(changed, appended, compacted)
+        if rare:
+            self._publish_rare(rare)
+
+    def _publish_rare(self, facts: Sequence[Fact]) -> None:
+        self._catalog.publish(facts)
+        for fact in facts:
+            if type(fact) is FeatureChanged:
+                self.cluster = self.cluster.but(
+                    transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
+                )
+            elif type(fact) is TopicCreated:
+                self._add_partitions(fact.topic.partitions)
+            elif type(fact) is TopicDeleted:
+                topic = fact.topic
+                self._add_partitions(-topic.partitions)
+                keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+                self._published.forget(keys)
+
+    def _add_partitions(self, more: int) -> None:
+        self.counts = self.counts._replace(partitions=self.counts.partitions + more)

@@ -46,6 +46,17 @@ def test_a_file_can_be_read_top_to_bottom(path: Path) -> None:
             assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, f"{node.name} is too long"
 
 
+ABOVE_THE_BROKER = [path for path in SOURCES if path.parent.name in ("handlers", "server")]
+
+
+@pytest.mark.parametrize("path", ABOVE_THE_BROKER, ids=names(ABOVE_THE_BROKER))
+def test_only_the_broker_reads_the_store(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not isinstance(node, ast.Attribute) or node.attr not in ("store", "ledger", "chunks"), (
+            f"line {node.lineno}: ask broker.reads, broker.catalog or broker.listings"
+        )
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
 def test_nothing_is_left_for_later(path: Path) -> None:
     with path.open("rb") as file:

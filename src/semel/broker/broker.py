@@ -30,6 +30,7 @@ from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
 from semel.broker.fair_queue import ASKER
 from semel.broker.housekeeping import Housekeeping
+from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
 from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog
@@ -82,6 +83,7 @@ class Broker:
         self.clock = clock or Clock()
         self.slices = Slices()
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
+        self.listings = Listings(store.ledger)
         self.damage = Damage(store, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.node_id = settings.node_id

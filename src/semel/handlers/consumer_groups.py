@@ -23,7 +23,7 @@ from semel.core.groups.commands import (
 from semel.core.groups.model import NO_ASSIGNMENT, ConsumerGroup, ConsumerMember, Group, TopicShape
 from semel.core.groups.model import Assignment as OwnedPartitions
 from semel.core.groups.patterns import NamePattern, PatternError
-from semel.core.types import ErrorCode, Topic, TopicKey
+from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
 from semel.store.interface import StoreFull
@@ -145,10 +145,7 @@ async def _look_up(
     broker: Broker, names: frozenset[str], patterns: dict[str, NamePattern]
 ) -> tuple[dict[str, TopicShape | None], dict[str, tuple[str, ...]]]:
     """What the topics with these names are, and which topics the patterns match (and what those are)."""
-    found: dict[str, Topic | None] = {name: broker.catalog.cached(name) for name in names}
-    missing = [TopicKey(name) for name, topic in found.items() if topic is None]
-    async for some in broker.slices.over(missing):
-        found.update(zip((key.name for key in some), await broker.store.ledger.load(some), strict=True))
+    found = await broker.catalog.topics(names)
     matches: dict[str, tuple[str, ...]] = {}
     if patterns:
         everything = await broker.catalog.all()

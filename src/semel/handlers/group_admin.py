@@ -26,8 +26,6 @@ ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 NO_OPERATIONS: Final = -(2**31)
 """What is said when nobody asked."""
 
-PAGE: Final = 1_000
-
 
 async def list_groups(
     broker: Broker, request: ListGroupsRequest, context: RequestContext
@@ -40,9 +38,7 @@ async def list_groups(
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed: list[ListedGroup] = []
-    after = ""
-    while page := await broker.store.ledger.groups(after=after, limit=PAGE):
-        after = page[-1].group_id
+    async for page in broker.listings.groups():
         for group in page:
             shown = _listed(group)
             if states and shown.group_state.lower() not in states:

@@ -245,7 +245,7 @@ async def _everything(
     broker: Broker, group_id: str, unstable: Collection[OffsetKey], version: int
 ) -> _Positions:
     by_name: dict[str, list[_Position]] = {}
-    for key, value in await broker.store.ledger.group_offsets(group_id):
+    for key, value in await broker.listings.group_offsets(group_id):
         by_name.setdefault(key.topic, []).append(_position(key, value, unstable))
     positions: _Positions = []
     for name, found in by_name.items():

@@ -20,7 +20,6 @@ from semel.store.interface import StoreFull
 from semel.wire.messages import transactions as wire
 from semel.wire.partitioner import coordinator_partition
 
-PAGE: Final = 1_000
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 KNOWN_STATES: Final = frozenset(each.label for each in TransactionState) | {
@@ -124,9 +123,7 @@ async def list_transactions(
     if not await broker.flush():
         return wire.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     listed: list[Transaction] = []
-    after = ""
-    while page := await broker.store.ledger.transactions(after=after, limit=PAGE):
-        after = page[-1].transactional_id
+    async for page in broker.listings.transactions():
         listed += await _taken(wanted, page, broker.now())
     return wire.ListTransactionsResponse(
         unknown_state_filters=[each for each in request.state_filters if each not in KNOWN_STATES],
@@ -187,7 +184,7 @@ async def _partition(
 ) -> wire.PartitionResponse:
     if topic is None or not 0 <= index < topic.partitions:
         return wire.PartitionResponse(partition_index=index, error_code=unknown)
-    producers = await broker.store.ledger.producers(PartitionKey(topic.topic_id, index))
+    producers = await broker.listings.producers(PartitionKey(topic.topic_id, index))
     return wire.PartitionResponse(
         partition_index=index,
         active_producers=[

@@ -56,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "the WAL is left without a flush",
         "embedded",
-        "        await self._flush()\n        if not wal.may_switch",
+        "        await self._sync()\n        if not wal.may_switch",
         "        if not wal.may_switch",
     ),
     _store(

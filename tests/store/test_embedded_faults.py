@@ -84,11 +84,11 @@ async def test_a_chunk_that_cannot_be_written_breaks_the_store_and_loses_nothing
 async def test_a_ledger_that_cannot_be_written_breaks_the_store(
     tmp_path: Path, scribe: Any, failing_disk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.store import embedded
+    from semel.store import opening
 
-    open_ledger = embedded.SqliteLedger.open
+    open_ledger = opening.SqliteLedger.open
     monkeypatch.setattr(
-        embedded.SqliteLedger,
+        opening.SqliteLedger,
         "open",
         lambda *args, **options: open_ledger(*args, **options, vfs=failing_disk.name),
     )

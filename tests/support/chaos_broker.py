@@ -17,7 +17,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from semel.store import embedded, wal
+from semel.store import opening, wal
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.wal import WriteAheadLog
 from support.faulty import FaultyBroker, FaultyFiles
@@ -162,5 +162,5 @@ def install(switches: Path) -> ChaosFiles:
     SqliteLedger.checkpoint_now = points.around(  # type: ignore[method-assign]
         SqliteLedger.checkpoint_now, "checkpoint"
     )
-    embedded.recover = points.around(embedded.recover, "recovery")
+    opening.recover = points.around(opening.recover, "recovery")
     return ChaosFiles(switches, points)

@@ -1,28 +1,31 @@
-"""The embedded store: a WAL, a SQLite ledger and chunk files in one directory. Or all in memory.
+"""The embedded store: a write-ahead log, a SQLite ledger and chunk files in one directory. Or all in memory.
 
-In the directory are ``wal-0`` and ``wal-1``, ``ledger.db`` (with SQLite's ``-wal`` and ``-shm``
-beside it), ``chunks/`` and ``lock``. A start first makes sure that they belong together (``examination``).
+The directory holds ``wal-0`` and ``wal-1``, ``ledger.db`` (with SQLite's ``-wal`` and ``-shm`` beside it),
+``chunks/`` and ``lock``. Opening verifies that they belong together (``opening``, ``examination``).
 
-A commit is one frame in the WAL and one flush (``wal``). Then it is durable, and whoever asked is
-answered. The ledger and the chunks follow on the writer's thread, several commits at a time and without a
-flush (``following``); whoever reads the ledger waits until it has what was committed before. Batches that
-are too large for the WAL are written to their chunk and flushed there, beside the flush of the WAL;
-a frame that is there without its batches counts for nothing at a start.
+A commit has three steps:
 
-An *early* commit is written and not flushed; the next ordinary one flushes it too.
+1. **Reserve**: batch locations in the current chunk, and the number of the commit.
+2. **Append**: facts and batches as one frame of the WAL. If the batches are too large for the WAL, only their
+   locations are in the frame; the bytes go to their chunk, which is flushed together with the WAL. Recovery
+   ignores a frame whose large batches are missing.
+3. **Sync**: one flush. The commit is durable. The WAL applier writes it to ledger and chunks later, on the
+   writer's thread, many commits at a time and without a flush. Readers of the ledger wait until it is there.
 
-What the ledger will follow must find room there. So a ledger that may soon be full, and a commit with more
-facts than the WAL takes, go the direct way: the ledger first catches up, then it is given the commit, and
-whoever asked is answered when it has it on the disk, or that there is no room.
+Work inside open transactions may defer the sync; the next commit that syncs includes it.
+
+There is one exception. A commit that the WAL cannot take, because it has too many facts or because the ledger
+may soon be full, is written directly: the ledger first catches up, then writes and flushes the commit itself,
+or reports that there is no room.
 
 What a crash leaves:
 
-- of the process, after the frame was written: everything. The next start takes it over from the WAL;
-- of the operating system, after the flush: everything, in the same way. What was not flushed may be gone,
-  and a new term begins (``LedgerWriter``);
-- before that: nothing. Places in a chunk that were reserved belong to nobody.
+- of the process, after step 2: everything. The next start applies the WAL.
+- of the operating system, after step 3: everything, in the same way. Work that was not synced may be lost,
+  and a new term begins (``LedgerWriter``).
+- before that: nothing. Reserved locations are not used.
 
-Closing is a clean stop, and equal to kill -9 in what is there afterwards.
+Closing is a clean stop, and leaves the same data as kill -9.
 """
 
 import contextlib
@@ -92,27 +95,19 @@ class EmbeddedStore:
     async def commit(
         self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
-        """One frame, one flush; the i-th batch among the facts owns batches[i]. See ``interface.Store``."""
+        """Reserve, append, sync; the i-th batch among the facts owns batches[i]. See ``interface.Store``."""
         self._check()
         begun = time.perf_counter()
-        lengths = [len(batch) for batch in batches]
-        total = sum(lengths)
-        if total and not self.chunks.has_room(total):
-            await self._worker.run(lambda: self._health.guard(self._take_room, total))
         if facts:
-            if self._applier.is_far_behind:
-                await self._applier.catch_up()
-            locations = self.chunks.reserve(lengths)
-            commit = Commit(self._number + 1, facts, locations, batches, total <= WAL_BATCH_BYTES_MAX)
-            packed = b"" if self._wal is None else self._wal.pack(facts, locations)
+            commit = await self._reserve(facts, batches)
+            packed = b"" if self._wal is None else self._wal.pack(facts, commit.locations)
             if len(packed) > FRAME_BYTES_MAX or self.ledger.is_tight:
-                await self._commit_directly(commit)
-                self.flush_seconds = time.perf_counter() - begun
-                return commit.number
-            await self._write(commit, packed, total)
-            if defers_sync and commit.is_in_wal:
-                return commit.number
-        await self._flush()
+                await self._write_directly(commit)
+            else:
+                await self._append(commit, packed)
+                if defers_sync and commit.has_batches:
+                    return commit.number
+        await self._sync()
         self.flush_seconds = time.perf_counter() - begun
         return self._number
 
@@ -133,7 +128,7 @@ class EmbeddedStore:
         Space may be given back after this: nothing that was released is looked for in the chunks again.
         """
         if self.has_unsynced:
-            await self._flush()
+            await self._sync()
         await self._applier.checkpoint()
 
     async def sweep_orphans(self) -> list[int]:
@@ -202,24 +197,33 @@ class EmbeddedStore:
         if self._closed:
             raise StoreBroken("the store is closed")
 
+    async def _reserve(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> Commit:
+        """Reserve a number and batch locations. StoreFull."""
+        lengths = [len(batch) for batch in batches]
+        total = sum(lengths)
+        if total and not self.chunks.has_room(total):
+            await self._worker.run(lambda: self._health.guard(self._take_room, total))
+        if self._applier.is_far_behind:
+            await self._applier.catch_up()
+        locations = self.chunks.reserve(lengths)
+        return Commit(self._number + 1, facts, locations, batches, has_batches=total <= WAL_BATCH_BYTES_MAX)
+
     def _take_room(self, length: int) -> None:
-        """Room was asked for before. What is missing now, such as for markers, comes from the reserve."""
+        """Room was made before (``make_room``). What is missing now, as for markers, is in the reserve."""
         self.chunks.make_room_now(length, may_use_reserve=True)
 
-    async def _write(self, commit: Commit, packed: bytes, total: int) -> None:
-        """Hand the commit to the operating system."""
-        wal = self._wal
-        if wal is not None:
-            batches = commit.batches if commit.is_in_wal else ()
-            length = len(packed) + (total if commit.is_in_wal else 0)
-            if not wal.has_room(length):
-                await self._switch(wal)
+    async def _append(self, commit: Commit, packed: bytes) -> None:
+        """Hand the commit to the operating system, as one frame."""
+        if self._wal is not None:
+            batches = commit.batches if commit.has_batches else ()
+            if not self._wal.has_room(len(packed) + sum(map(len, batches))):
+                await self._switch(self._wal)
             try:
-                wal.append(
+                self._wal.append(
                     commit.number,
                     packed,
                     batches,
-                    has_batches=commit.is_in_wal,
+                    has_batches=commit.has_batches,
                     flushed=self._durable,
                 )
             except OSError as error:
@@ -227,8 +231,8 @@ class EmbeddedStore:
         self._number = commit.number
         self._applier.add(commit)
 
-    async def _flush(self) -> None:
-        """What was written is durable, and the ledger may follow."""
+    async def _sync(self) -> None:
+        """Flush what was appended, and let the applier have it."""
         target = self._number
         # Beside the WAL's flush: a frame whose large batches are missing is none for a start.
         large = self._applier.begin_to_write_large() if self._applier.has_unwritten else None
@@ -264,17 +268,17 @@ class EmbeddedStore:
 
     async def _switch(self, wal: WriteAheadLog) -> None:
         """Go on in the WAL's other file, when ledger and chunks have what is in it."""
-        await self._flush()
+        await self._sync()
         if not wal.may_switch(self._applier.checkpointed):
             await self._applier.checkpoint()
         wal.switch()
         # In its own time, so that the file that was left is free when this one is full.
         self._applier.begin_checkpoint()
 
-    async def _commit_directly(self, commit: Commit) -> None:
-        """A commit that is not in the WAL: ledger and chunk are flushed themselves. StoreFull."""
+    async def _write_directly(self, commit: Commit) -> None:
+        """Write a commit past the WAL, and flush ledger and chunk. StoreFull."""
         await self.checkpoint()
-        await self._applier.commit_directly(commit)
+        await self._applier.write_directly(commit)
         self._number = self._durable = commit.number
         if self._wal is not None:
             # Numbers in a file follow one another, and this one is in neither.

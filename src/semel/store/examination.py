@@ -134,8 +134,8 @@ def examine(
         read = read_wal(paths_in(directory), ledger.store_id, ledger.checkpointed, has_survived=survived)
         frames, flushed = read.frames, read.flushed
         last_seen = max(last_seen, read.last_seen)
-        problems += [Problem(text, "journal") for text in _incomplete(directory, ledger)]
-        problems += [Problem(text, "journal") for text in read.problems]
+        problems += [Problem(text, "wal") for text in _incomplete(directory, ledger)]
+        problems += [Problem(text, "wal") for text in read.problems]
         problems += _behind(ledger, frames)
     known = max(ledger.commit_number, frames[-1].number if frames else 0)
     problems += _older_ledger(ledger, known, witness, chunks)
@@ -168,7 +168,7 @@ def _foreign_wal(directory: Path, store_id: bytes) -> Iterator[Problem]:
     for path in paths_in(directory):
         first = first_frame(path)
         if first is not None and first.owner != short_id(store_id):
-            yield Problem(f"{path} belongs to another store than {LEDGER}", "journal")
+            yield Problem(f"{path} belongs to another store than {LEDGER}", "wal")
 
 
 def _newer_wal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:

@@ -1,16 +1,15 @@
-"""How the ledger and the chunks follow the WAL: behind it, in its order, several commits at a time.
+"""Applies the write-ahead log to ledger and chunks: in its order, several commits at a time.
 
-Every commit that was written is kept here until the ledger has it. ``follow`` says up to which one all is
-durable; only those may go on, because the ledger must never know what a crash could take back. A moment later
-one job on the writer's thread writes their batches to the chunks and their facts in one SQL transaction. What
-gathers meanwhile goes with the next. So a busy ledger writes each partition once for many commits.
+Every commit is kept here until the ledger has it. ``follow`` says up to which commit all is durable; only
+those are applied, because the ledger must never hold what a crash could take back. One job on the writer's
+thread writes their batches to the chunks and their facts in one SQL transaction. Commits that arrive
+meanwhile go with the next job, so a busy ledger writes each partition once for many commits.
 
-Nobody waits for that, but for whoever reads the ledger (``catch_up``), and for commits when too much has
-gathered.
+Readers of the ledger wait for it (``catch_up``), and so do commits when the applier is far behind.
 
-If there is no room for the ledger, the commits stay here and in the WAL, and it is tried again after a
-while and by everyone who comes. Until then the ledger cannot say what is true: reads and commits get
-``StoreFull``. This is rare: a ledger that has little room left is given commits directly (``EmbeddedStore``).
+If the ledger has no room, the commits stay here and in the WAL, and the job is retried after a while and by
+every caller. Until then reads and commits get ``StoreFull``. This is rare, because commits are written
+directly when the ledger has little room left (``EmbeddedStore``).
 """
 
 import asyncio
@@ -36,13 +35,13 @@ AGAIN_SECONDS: Final = 0.5
 
 
 class Commit(NamedTuple):
-    """One that was written."""
+    """A commit on its way to ledger and chunks."""
 
     number: int
     facts: Sequence[Fact]
     locations: Sequence[BatchLocation]
     batches: Sequence[Buffer]
-    is_in_wal: bool
+    has_batches: bool
     """Whether the batches are in the WAL. If not, they are written to their chunk before the flush."""
 
 
@@ -94,7 +93,7 @@ class WalApplier:
         """A commit was written."""
         self._commits.append(commit)
         self._bytes += sum(location.length for location in commit.locations)
-        if not commit.is_in_wal:
+        if not commit.has_batches:
             self._large.append(commit)
 
     def begin_to_write_large(self) -> "asyncio.Task[None]":
@@ -136,7 +135,7 @@ class WalApplier:
         if self._checkpointing is None or self._checkpointing.done():
             self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint_alone())
 
-    async def commit_directly(self, commit: Commit) -> None:
+    async def write_directly(self, commit: Commit) -> None:
         """Write a commit that is not in the WAL, durably. Everything before it must be checkpointed."""
         await self._worker.run(lambda: self._health.guard(self._commit_now, commit))
         self._durable = self._applied = self.checkpointed = commit.number
@@ -210,7 +209,7 @@ class WalApplier:
         for commit in commits:
             facts += commit.facts
             locations += commit.locations
-            if commit.is_in_wal:
+            if commit.has_batches:
                 written += commit.locations
                 batches += commit.batches
         # They are neighbours in the chunk, so it is one call for many commits.

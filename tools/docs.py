@@ -143,8 +143,8 @@ then they are not served either. Requests and responses are flexible from versio
 
 MARK = "<!-- generated from core/transactions/states.py by make docs -->"
 END_MARK = "<!-- end of what is generated -->"
-ENDS_INTRODUCTION = """What a request to end comes to. Version 1 is EndTxn up to 4, version 2 is EndTxn from 5 on, where the pair of
-producer id and epoch moves with every end, so that a retry shows the pair before."""
+ENDS_INTRODUCTION = """The result of EndTxn. Version 1 is EndTxn up to 4. Version 2 is EndTxn from 5 on, where every end bumps the epoch, so that a
+retry presents the previous one."""
 
 
 def settings_table() -> str:
@@ -230,7 +230,7 @@ def transitions_table() -> str:
 
 def ends_table() -> str:
     """What a request to end a transaction comes to."""
-    rows = ["| version | state | pair shown | commit | abort |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| version | state | epoch presented | commit | abort |", "| --- | --- | --- | --- | --- |"]
     for version, state, shown, is_commit in ENDS:
         if is_commit:
             commit, abort = (_end(ENDS[version, state, shown, outcome]) for outcome in (True, False))

@@ -1,14 +1,14 @@
-"""Regular expressions over the names of topics and transactional ids, in time linear in the name.
+"""Regular expressions over topic names and transactional ids, in time linear in the name.
 
-A client gives the expression (KIP-848, KIP-1152), so it must not be able to stop the broker with one that
-backtracks for ever, which Python's ``re`` does. Kafka uses RE2 for the same reason. This is the part of RE2's
+The expression comes from a client (KIP-848, KIP-1152), so it must not be able to stop the broker by unbounded
+backtracking, as it could with Python's ``re``. Kafka uses RE2 for the same reason. This is the part of RE2's
 syntax that makes sense for names: literals, ``.``, classes, groups, alternatives, repetitions, ``^`` and
 ``$``, flag ``i``. What RE2 refuses (back references, look-around) is refused, and so are ``\\b`` and Unicode
 classes, which no name needs.
 
-How it works. The expression is parsed and compiled to a small program (Thompson's construction). Matching
-keeps the set of places in the program where one could be, and moves all of them with each character. The
-moves are remembered, so a second name costs one lookup per character.
+The expression is parsed and compiled to a small program (Thompson's construction). Matching keeps the set of
+possible positions in the program and advances all of them with each character. The transitions are cached, so
+a second name costs one lookup per character.
 """
 
 from typing import Final, NamedTuple, TypeAlias
@@ -16,16 +16,16 @@ from typing import Final, NamedTuple, TypeAlias
 LENGTH_MAX: Final = 1_000
 DEPTH_MAX: Final = 50
 PROGRAM_MAX: Final = 2_000
-"""Steps of compiling: repetitions are written out, and ``((a{99}){99}){99}`` must not become a million."""
+"""Compilation steps: repetitions are expanded, and ``((a{99}){99}){99}`` must not become a million."""
 MOVES_MAX: Final = 4_096
 
 
 class PatternError(ValueError):
-    """Not an expression that can be matched here; the text says why."""
+    """An unsupported or invalid expression; the text says why."""
 
 
 class _Set(NamedTuple):
-    """Some characters: those in one of the ranges, or in one of the other sets, or all but those."""
+    """A set of characters: ranges and other sets, or everything but these."""
 
     ranges: tuple[tuple[str, str], ...] = ()
     others: "tuple[_Set, ...]" = ()
@@ -33,7 +33,7 @@ class _Set(NamedTuple):
     ignores_case: bool = False
 
     def has(self, character: str) -> bool:
-        """Whether the character is one of them."""
+        """Whether the character is in the set."""
         cases = {character, character.lower(), character.upper()} if self.ignores_case else {character}
         found = any(low <= each <= high for low, high in self.ranges for each in cases)
         return (found or any(each.has(character) for each in self.others)) is not self.is_negated
@@ -87,7 +87,7 @@ _Node: TypeAlias = _Set | _Sequence | _Choice | _Repeat | _Edge
 
 
 class _Parser:
-    """Text to nodes."""
+    """Parses text to nodes."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
@@ -108,7 +108,7 @@ class _Parser:
 
     def _next(self) -> str:
         if self._at >= len(self._text):
-            raise PatternError("the expression ends too early")
+            raise PatternError("the expression is incomplete")
         self._at += 1
         return self._text[self._at - 1]
 
@@ -205,7 +205,7 @@ class _Parser:
             raise PatternError(f"groups are nested deeper than {DEPTH_MAX}")
         ignored_case = self._ignores_case
         if self._take("?") and not self._take(":") and not self._group_name() and self._flags():
-            # Flags without a body hold for the rest of the group around them.
+            # Flags without a body apply to the rest of the enclosing group.
             self._depth -= 1
             return None
         node = self._choice()
@@ -218,7 +218,7 @@ class _Parser:
     def _group_name(self) -> bool:
         is_named = self._take("P<")
         if not is_named and self._peek() == "<":
-            # Not a look-behind, which begins with '<=' or '<!'.
+            # Not a look-behind, which starts with '<=' or '<!'.
             is_named = self._text[self._at + 1 : self._at + 2].isalpha()
         if is_named:
             end = self._text.find(">", self._at)
@@ -228,7 +228,7 @@ class _Parser:
         return is_named
 
     def _flags(self) -> bool:
-        """Read flags; whether they stand alone."""
+        """Parse flags; return whether they have no body."""
         is_on = True
         while (flag := self._next()) not in ":)":
             if flag == "-":
@@ -266,17 +266,17 @@ class _Parser:
         if high == "\\":
             high = self._next()
         if high < low:
-            raise PatternError(f"the range {low}-{high} is upside down")
+            raise PatternError(f"the range {low}-{high} is reversed")
         return _Set(((low, high),), ignores_case=self._ignores_case)
 
 
 _NOTHING: Final = _Set()
 _Instruction: TypeAlias = tuple[str, _Set, int, int]
-"""What to do ("set", "fork", "start", "end", "match"), for which characters, and where to go on."""
+"""The operation ("set", "fork", "start", "end", "match"), its characters, and where to continue."""
 
 
 class _Compiler:
-    """Nodes to a program, from its end: ``add`` puts a node before a place and says where it begins."""
+    """Compiles nodes to a program, back to front: ``add`` puts a node before a position."""
 
     def __init__(self) -> None:
         self.program: list[_Instruction] = [("match", _NOTHING, -1, -1)]
@@ -287,10 +287,10 @@ class _Compiler:
         return len(self.program) - 1
 
     def add(self, node: _Node, then: int) -> int:
-        # Counted here, not where instructions are written: an empty group can be repeated too.
+        # Counted here and not per instruction, because an empty group can be repeated too.
         self._steps += 1
         if self._steps > PROGRAM_MAX:
-            raise PatternError("the expression is too large when its repetitions are written out")
+            raise PatternError("the expression is too large after its repetitions are expanded")
         match node:
             case _Set():
                 return self._emit("set", node, then)
@@ -324,7 +324,7 @@ class _Compiler:
 
 
 class NamePattern:
-    """A regular expression that a whole name matches or does not."""
+    """A regular expression that must match a whole name."""
 
     def __init__(self, text: str) -> None:
         compiler = _Compiler()
@@ -349,7 +349,7 @@ class NamePattern:
 
     def _move(self, places: frozenset[int], character: str) -> frozenset[int]:
         reached: set[int] = set()
-        # A repetition has the same set at many places, and a set may be as long as the expression.
+        # A repetition has the same set at many positions, and a set may be as long as the expression.
         asked: dict[int, bool] = {}
         for place in places:
             what, characters, then, _ = self._program[place]
@@ -363,7 +363,7 @@ class NamePattern:
         return self._closure(reached)
 
     def _closure(self, places: set[int], *, at_start: bool = False, at_end: bool = False) -> frozenset[int]:
-        """Everywhere one can be without taking a character."""
+        """Return all positions reachable without consuming a character."""
         waiting = list(places)
         seen = set(places)
         while waiting:

@@ -40,7 +40,7 @@ def test_commands_reach_a_broker_behind_tls(
     assert [each["topic"] for each in listed.json] == ["t"]
     assert "is not accepted" in cli("-X", protocol, "topics", "list", bootstrap=secured, code=1).err
     # What stood before one command is not there for the next.
-    assert "hung up" in cli("topics", "list", bootstrap=secured, code=1).err
+    assert "closed the connection" in cli("topics", "list", bootstrap=secured, code=1).err
 
 
 @pytest.mark.parametrize(

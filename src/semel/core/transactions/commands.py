@@ -188,8 +188,7 @@ class EndTransaction(Data):
 
 
 class AbortOpen(Data):
-    """Abort the open transaction and fence the producer, on behalf of the broker. The answer is whether it
-    did.
+    """Abort the open transaction and fence the producer, by the broker. The answer is whether it did.
 
     The conditions below are checked again when the command is decided:
     """

@@ -164,7 +164,7 @@ def test_offsets_that_were_reset_moved_or_deleted_are_noticed(client: Client, tm
         else:
             commit_offsets(client, NAME, {("in", 1): change})
         for each in (next_batch, new_query):
-            with pytest.raises(PipelineError, match="Somebody else has reset, changed or deleted offsets"):
+            with pytest.raises(PipelineError, match="Another program has reset, changed or deleted offsets"):
                 count(client, each)
         commit_offsets(client, NAME, good)
     assert not count(client, next_batch).is_done

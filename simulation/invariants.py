@@ -1,6 +1,5 @@
 """What must hold on the disk and in memory, whatever happened (W1–W11 of the test plan)."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,11 +17,7 @@ async def violations(world: World) -> list[str]:
     while True:
         await broker.flush()
         # Looked at right after a commit, when what is in memory and what is durable are the same.
-        found: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
-        broker.submit(
-            [ReadFeatures()], lambda answer, at=found: at.set_result(_between_commits(world, broker))
-        )
-        problems = await found
+        problems = await broker.submit([ReadFeatures()]).map(lambda _: _between_commits(world, broker))
         if problems is not None:
             return problems
 

@@ -206,8 +206,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "an answer does not wait for the flush",
         "commit_loop",
-        "                await self._store.commit(durable, batches)",
-        "                await self._store.commit(durable, batches, defers_sync=True)",
+        "            await self._store.commit(tick.durable, tick.batches)\n",
+        "            await self._store.commit(tick.durable, tick.batches, defers_sync=True)\n",
     ),
     _core(
         "work that was lost is not remembered as lost (the term rule)",
@@ -242,8 +242,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "of several states of a transaction an older one is kept",
         "tick",
-        "newest[fact.transaction.transactional_id] is fact",
-        "newest[fact.transaction.transactional_id] is not fact",
+        "newest[_key(fact)] is fact",
+        "newest[_key(fact)] is not fact",
     ),
 )
 

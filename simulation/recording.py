@@ -11,7 +11,7 @@ from simulation.producing import Known
 from simulation.reading import Polled
 from simulation.virtual_time import VirtualLoop
 
-_OUTCOMES: dict[Known, h.HistoryResult] = {Known.DONE: h.OK, Known.NOT_DONE: h.FAIL, Known.UNKNOWN: h.INFO}
+_OUTCOMES: dict[Known, h.Outcome] = {Known.DONE: h.OK, Known.NOT_DONE: h.FAIL, Known.UNKNOWN: h.INFO}
 _ISOLATIONS: dict[Isolation, h.Isolation] = {
     Isolation.READ_COMMITTED: h.READ_COMMITTED,
     Isolation.READ_UNCOMMITTED: h.READ_UNCOMMITTED,
@@ -30,7 +30,7 @@ class Knowledge:
         self.pair = (-1, -1)
 
     @property
-    def outcome(self) -> h.HistoryResult:
+    def outcome(self) -> h.Outcome:
         """As the history says it."""
         return _OUTCOMES[self.known]
 

@@ -15,11 +15,9 @@ from semel.broker.clock import Clock
 from semel.config import Settings
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import ChangeFeature
-from semel.handlers import HANDLERS, produce
+from semel.handlers import HANDLERS
 from semel.handlers.context import CloseConnection, RequestContext
-from semel.handlers.submitting import answered
 from semel.store.interface import StoreBroken
-from semel.wire.messages import ProduceRequest
 from simulation.disk import Disk, SimulatedStore
 from simulation.faults import Faults
 from simulation.virtual_time import VirtualLoop, sleep
@@ -60,11 +58,8 @@ class Life:
 
     async def handle(self, request: Any, context: RequestContext) -> Any:
         """What the broker answers; None if it closes the connection instead."""
-        broker = self.broker
         try:
-            if isinstance(request, ProduceRequest):
-                return await answered(produce.submit, broker, request, context)
-            return await HANDLERS[request.api_key](broker, request, context)
+            return await HANDLERS[request.api_key](self.broker, request, context)
         except CloseConnection:
             return None
 

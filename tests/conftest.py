@@ -11,6 +11,15 @@ BUSY = "tests/spark/"
 WAITING = tuple(f"tests/{each}/" for each in ("chaos", "check", "cli", "client", "wire"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registered here, because pytest reads only this file before it reads the command line."""
+    parser.addoption(
+        "--rewrite-transcripts",
+        action="store_true",
+        help="write what the rules answer into tests/transcripts/*.txt",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that keep the processors busy go evenly among those that wait; the rest is last.
 

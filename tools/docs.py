@@ -5,87 +5,89 @@ from pathlib import Path
 
 from semel.config import Settings
 from semel.core.topic_configs import TOPIC_CONFIGS
-from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event
+from semel.core.transactions.states import ENDS, TRANSITIONS, End, Event, Presented
 from semel.core.types import TransactionState
 from semel.handlers import served
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.semel import FIRST_OWN_KEY
 from semel.wire.spec import members
 from tools.limits import limits_page
+from tools.picture import architecture
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 OPERATING = """# Operating
 
-One process owns a data directory; a second one is refused. Everything is in it: the WAL (two files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop with
-SIGTERM, or kill it: the outcome is the same, and the next start recovers by itself. On an error of the disk the process exits with code
-70 without answering, because nobody can know what was written; start it again. A full disk refuses produce with a retriable
-error while reads go on.
+`semel serve` runs one broker on one data directory; a second process on the same directory refuses to start. The directory contains the WAL (two
+files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop the broker with SIGTERM or kill it: the result is the same, and the next start recovers
+automatically.
 
-Back up by copying a stopped directory, or by copying `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only grow,
-so later chunks hold all that an earlier ledger points at (pause retention meanwhile). Leave the WAL out of such a copy: it belongs to
-the directory as a whole. The ledger is some milliseconds behind the WAL.
+If a disk write fails, the state on disk is unknown, so the process exits with code 70 without answering; start it again. On a full disk, the broker
+rejects Produce requests with a retriable error and continues to serve reads.
 
-On a machine with few cores that busy clients share, let the broker go first: `nice -n -15 semel serve …` (it needs the right to) or
-`Nice=-15` in a service. A producer of large batches never lets its cores idle, and the broker's threads then wait for one at every step: on
-two cores, priority alone made such a producer 40 % faster. Transactions gain nothing from it.
+**Backup.** Copy the directory of a stopped broker. For a running broker, copy `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only
+grow, so later chunks contain everything that an earlier ledger refers to (pause retention meanwhile). Leave the WAL out of such a copy, because it
+belongs to the directory as a whole. The ledger is some milliseconds behind the WAL.
 
-What clients can take of the broker is bounded: [limits](limits.md) lists every limit and what a client gets beyond it.
+**Priority.** On a machine with few cores that it shares with busy clients, give the broker a higher priority: `nice -n -15 semel serve …` (requires the
+privilege) or `Nice=-15` in a systemd service. A producer of large batches never leaves its cores idle, so the broker's threads wait for a core at every
+step. On two cores, priority alone made such a producer 40 % faster. Transactions gain nothing from it.
 
-Watch `semel serve --metrics HOST:PORT`: `/metrics` for Prometheus, `/health` for a load balancer.
+**Limits.** The resources that clients can use are bounded: [limits](limits.md) lists every limit and what happens beyond it.
+
+**Monitoring.** `semel serve --metrics HOST:PORT` serves `/metrics` for Prometheus and `/health` for load balancers.
 
 ## TLS
 
-`semel serve --listen ssl://0.0.0.0:9093 --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key` speaks TLS on that
-address; a listener without `ssl://` beside it does not. With `ssl.ca.location` only clients whose certificate comes from one of these
-issuers get in; beyond that, every client may do everything.
+`semel serve --listen ssl://0.0.0.0:9093 --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key` starts a TLS listener. Listeners
+without `ssl://` stay unencrypted. With `ssl.ca.location`, clients need a certificate that one of these CAs has issued. Every client that can connect may
+do everything.
 
-Files are PEM. The broker looks at them every ten seconds and reads them again when they change: open connections stay, new ones get the new
-certificate and are held against the new issuers. Files that cannot be used are logged, and the old ones stay in use. Replace the key and the
-certificate in any order.
+Certificate files are in PEM format. The broker checks them every ten seconds and reloads them when they change: open connections stay open, new
+connections use the new certificate and are verified against the new CAs. If the new files are invalid, the broker logs an error and keeps the old ones.
+Key and certificate can be replaced in any order.
 
-`ssl.enabled.protocols` takes TLSv1.2 and TLSv1.3. `ssl.cipher.suites` chooses for TLS 1.2, by OpenSSL's names or Java's; the default has
-forward secrecy and authenticated encryption only, so neither CBC nor static RSA. All suites of TLS 1.3 are sound, and stay enabled with it.
-A handshake that fails is logged with its reason and the client's address, a few times in ten seconds, and counted as
-`tls handshake` among the closed connections of the metrics page.
+`ssl.enabled.protocols` accepts TLSv1.2 and TLSv1.3. `ssl.cipher.suites` selects the cipher suites for TLS 1.2, in OpenSSL's or Java's names. The default
+only includes suites with forward secrecy and authenticated encryption, so neither CBC nor static RSA. All suites of TLS 1.3 are secure and stay enabled.
+A failed handshake is logged with its reason and the client's address, a few times in ten seconds, and counted as `tls handshake` among the closed
+connections in the metrics.
 
-Commands reach such a broker with settings before the command: `semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list`, or
-`--command-config FILE` (also in the environment as `SEMEL_COMMAND_CONFIG`) with a `name=value` on each line. They are those of Kafka's clients: `security.protocol`
-(PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL); `ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location`, `ssl.key.password`,
+The command line connects to such a broker with client settings before the command: `semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list`,
+or `--command-config FILE` (or the environment variable `SEMEL_COMMAND_CONFIG`) with one `name=value` per line. The settings are those of Kafka's clients:
+`security.protocol` (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL); `ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location`, `ssl.key.password`,
 `ssl.endpoint.identification.algorithm`; `sasl.mechanism` (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512), `sasl.username`, `sasl.password` or
-`sasl.jaas.config`. `semel.client` takes the same: `Client(…, security=Security.of({{…}}))`. Semel itself asks for no SASL; other brokers do.
+`sasl.jaas.config`. `semel.client` takes the same settings: `Client(…, security=Security.of({{…}}))`. SASL is for other brokers; Semel does not require it.
 
 ## Settings
 
-Give them as `semel serve --set name=value`, under `[settings]` in the file of `--config`, or to `semel.embedded(settings={{…}})`.
-A name that does not exist is refused.
+Settings are read at startup, from `semel serve --set name=value`, from `[settings]` in the `--config` file, or from `semel.embedded(settings={{…}})`.
+Unknown names are rejected.
 
 {settings}
 
 ## Topic configs
 
-`semel topics create NAME --config name=value`, `semel topics alter NAME --set name=value`, or any client's admin API.
-*Inert* ones are accepted and shown because clients set them by habit; here they change nothing.
+Set them with `semel topics create NAME --config name=value`, `semel topics alter NAME --set name=value`, or any client's admin API.
+*Inert* configs are accepted, because clients commonly set them, but have no effect.
 
 {configs}
 
 ## Clocks
 
-Timestamps that the broker writes, its limits on the timestamps of producers, `retention.ms` and the expiry of offsets, producers and
-transactional ids follow the machine's clock, also when it is set while the broker runs. Session and transaction timeouts count the time that
-passes: setting the clock neither ends nor prolongs them, and neither does the sleep of a laptop. A clock that is set far ahead by mistake makes
-records look old, and retention deletes them, as it would in Kafka.
+Broker timestamps, the limits on producers' timestamps, `retention.ms` and the expiry of offsets, producers and transactional ids follow the system
+clock, even if it is changed while the broker runs. Session and transaction timeouts use a monotonic clock: changing the system clock or suspending
+the machine neither ends nor prolongs them. If the system clock is set far ahead by mistake, records look old and retention deletes them, as in Kafka.
 
 ## Validation
 
-The broker opens every batch that is produced and refuses one that readers could not read: INVALID_RECORD, and the response names the first
-record that is wrong. `semel.validate.records` limits this to uncompressed batches or switches it off, for the broker or for a topic; the
-header and the checksum are always checked. A compressed batch may unpack to `semel.batch.content.max.bytes`, or to the topic's
-`max.message.bytes` if that is larger. Requests with much to validate are handed to a small pool of threads, so other clients do not wait.
+The broker validates the records in every produced batch and rejects batches that readers could not decode with INVALID_RECORD; the response contains
+the index of the first invalid record. `semel.validate.records` restricts validation to uncompressed batches or disables it, for the broker or for a
+topic; header and checksum are always checked. The decompressed size of a batch is limited to `semel.batch.content.max.bytes`, or to the topic's
+`max.message.bytes` if that is larger. Large requests are validated in a small thread pool, so other clients do not wait.
 
-What it costs, measured on the broker before this check and with it in turn, one producer with five requests under way, records of 100 bytes, on
-two cores and in memory, so that no disk hides it (medians of 40 rounds with the same pass written in C; the machine was shared, and rounds of one
-broker differ by 20 %):
+The table shows the cost of validation. It compares the broker before and after the check was added, in alternating rounds: one producer with five
+requests in flight, records of 100 bytes, two cores, and no disk, so that disk time does not hide the difference. Values are medians of 40 rounds with the
+compiled validator. The machine was shared, and rounds of the same broker differ by up to 20 %.
 
 | | broker's processor time per batch, before → after | time of the run |
 | --- | --- | --- |
@@ -99,57 +101,56 @@ broker differ by 20 %):
 | gzip, the same | 0.3 → 3.0 ms | × 10.6 |
 | compressed, 130 records, 15 kB unpacked | 0.08 → 0.12 to 0.14 ms | × 1.4 to 1.5 |
 
-Producers that compress pay for the decompression, as with Kafka. A topic whose producers are trusted can be created with
+For compressed batches, the cost is mostly decompression, as in Kafka. If you trust the producers of a topic, create it with
 `semel.validate.records=uncompressed`.
 
 ## Compaction
 
-`cleanup.policy=compact` keeps the newest record of each key; `compact,delete` also deletes what is old or too much. Every record needs a key
-then: one without is refused (INVALID_RECORD). A record whose value is null, a tombstone, deletes its key. It is kept for `delete.retention.ms`
-after it was first compacted, so that readers which are behind see it.
+`cleanup.policy=compact` keeps the newest record of each key; `compact,delete` also applies time and size retention. Records on a compacted topic need a
+key; a record without one is rejected (INVALID_RECORD). A record with a null value, a tombstone, deletes its key. Tombstones are kept for
+`delete.retention.ms` after they were first compacted, so that lagging readers see them.
 
-Every `log.cleaner.backoff.ms` the broker looks for partitions that are worth it: those in which more than `min.cleanable.dirty.ratio` of the
-bytes was not compacted yet, or in which the oldest of that is older than `max.compaction.lag.ms`. Records younger than
-`min.compaction.lag.ms`, and everything from the first open transaction on, wait. Records of aborted transactions go, and their markers later.
-Where nothing new is written nothing is compacted, as in Kafka.
+Every `log.cleaner.backoff.ms` the broker looks for partitions to compact: those in which more than `min.cleanable.dirty.ratio` of the bytes is dirty, or
+in which the oldest dirty record is older than `max.compaction.lag.ms`. Records younger than `min.compaction.lag.ms`, and all records from the first open
+transaction on, are left for a later pass. Records of aborted transactions are removed, and their markers later. As in Kafka, a partition without new
+records is not compacted.
 
-Offsets never change; where records are gone there are gaps. Compaction needs room before it frees some, so it waits on a full disk. A pass keeps
-`semel.compaction.keys.max` keys in memory; a partition with more is compacted in several passes. How it works:
+Offsets never change; removed records leave gaps. Compaction needs disk space before it frees any, so it pauses on a full disk. A pass keeps at most
+`semel.compaction.keys.max` keys in memory; a partition with more keys is compacted in several passes. See
 [ADR 0030](adr/0030-compaction-swaps-batches.md).
 
-Readers of [snapshots](spark.md#snapshots) hold the partitions that they read: compaction leaves a partition alone for
-`semel.compaction.hold.ms` after the last request to hold it. A pass that is due waits at most `semel.compaction.hold.max.ms` for such readers,
-then it runs and their read fails with the advice to read again. Raise that setting if snapshots take longer; the price is disk space. A
-restart of the broker ends all holds ([ADR 0034](adr/0034-readers-hold-compaction.md)).
+Readers of [snapshots](spark.md#snapshots) hold off compaction of the partitions that they read, until `semel.compaction.hold.ms` after their last
+request. A due pass waits at most `semel.compaction.hold.max.ms` for them. Then it runs, and their read fails with a message to read again. If snapshots
+take longer, raise that setting at the cost of disk space. A broker restart ends all holds ([ADR 0034](adr/0034-readers-hold-compaction.md)).
 """
 
 PROTOCOL = """# Protocol
 
-The APIs that are served, in the versions of Kafka 4.3. A client learns them from ApiVersions, which answers any version. Produce is
-advertised from version 0, because older clients would stop compressing otherwise (KAFKA-18659); versions 0 to 2 close the connection,
-as in Kafka. InitProducerId 6 (two-phase commit) is served and advertised with `transaction.two.phase.commit.enable`.
+Semel serves the APIs below in the versions of Kafka 4.3. Clients discover them with ApiVersions, which is answered in any version. Produce is advertised
+from version 0, because some older clients otherwise stop compressing (KAFKA-18659); as in Kafka, requests of versions 0 to 2 close the connection.
+InitProducerId 6 (two-phase commit) is served and advertised if `transaction.two.phase.commit.enable` is set.
 
 {apis}
 
 ## What is not Kafka's
 
-API keys from 20000 on are Semel's own. ApiVersions lists them, and its finalized feature `semel.commit.transactions` says whose they are; a client sends
-them only if it finds both. All other clients pass over them. `semel.extensions.enable=false` hides them, and all features that begin with `semel.`;
-then they are not served either. Requests and responses are flexible from version 0 on. [ADR 0026](adr/0026-group-commit.md) and
-[0027](adr/0027-attempts-belong-to-a-run.md) have the reasons.
+API keys from 20000 on are Semel's own extensions. ApiVersions lists them, together with the finalized feature `semel.commit.transactions`, which
+shows that the keys are Semel's. Clients send these requests only if they find both; other clients ignore them. `semel.extensions.enable=false` disables the
+extensions and hides all features that begin with `semel.`. Requests and responses use the flexible encoding from version 0 on.
+[ADR 0026](adr/0026-group-commit.md) and [0027](adr/0027-attempts-belong-to-a-run.md) give the reasons.
 
 {own}
 """
 
 MARK = "<!-- generated from core/transactions/states.py by make docs -->"
 END_MARK = "<!-- end of what is generated -->"
-ENDS_INTRODUCTION = """The result of EndTxn. Version 1 is EndTxn up to 4. Version 2 is EndTxn from 5 on, where every end bumps the epoch, so that a
-retry presents the previous one."""
+ENDS_INTRODUCTION = """The next table shows the result of a request to end a transaction. Version 1 is EndTxn up to 4, version 2 is EndTxn from 5 on.
+In version 2 every end changes the producer id and epoch, so a retry presents the previous ones."""
 
 
 def settings_table() -> str:
     """Every setting, its default and its reason."""
-    rows = ["| name | default | why |", "| --- | --- | --- |"]
+    rows = ["| name | default | description |", "| --- | --- | --- |"]
     dotted = {attribute: name for name, attribute in Settings.names().items()}
     for each in fields(Settings):
         default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
@@ -159,7 +160,7 @@ def settings_table() -> str:
 
 def configs_table() -> str:
     """Every topic config."""
-    rows = ["| name | default | what it does |", "| --- | --- | --- |"]
+    rows = ["| name | default | description |", "| --- | --- | --- |"]
     for name, config in TOPIC_CONFIGS.items():
         doc = f"*inert*: {config.doc}" if config.inert else config.doc
         rows.append(f"| `{name}` | {config.default or '(none)'} | {doc} |")
@@ -187,7 +188,7 @@ def own_tables() -> str:
             rows = [f"**{api.key} {api.name}** {api.min_version}", "", "| | fields |", "| --- | --- |"]
             rows += [
                 f"| {kind} | {_fields(each)} |"
-                for kind, each in (("asks", api.request), ("answers", api.response))
+                for kind, each in (("request", api.request), ("response", api.response))
             ]
             parts.append("\n".join(rows))
     return "\n\n".join(parts)
@@ -217,7 +218,7 @@ def state_diagram() -> str:
 
 def transitions_table() -> str:
     """What may happen to a transactional id, in which states, and what follows."""
-    rows = ["| event | what happens | in the states | becomes |", "| --- | --- | --- | --- |"]
+    rows = ["| event | cause | in states | next state |", "| --- | --- | --- | --- |"]
     for event in Event:
         befores: dict[str, list[str]] = {}
         for (state, happens), following in TRANSITIONS.items():
@@ -230,11 +231,12 @@ def transitions_table() -> str:
 
 def ends_table() -> str:
     """What a request to end a transaction comes to."""
-    rows = ["| version | state | epoch presented | commit | abort |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| version | state | producer id and epoch | commit | abort |", "| --- | --- | --- | --- | --- |"]
     for version, state, shown, is_commit in ENDS:
         if is_commit:
             commit, abort = (_end(ENDS[version, state, shown, outcome]) for outcome in (True, False))
-            rows.append(f"| {version} | {state.label} | {_words(shown.name)} | {commit} | {abort} |")
+            presented = "previous" if shown is Presented.BEFORE else "current"
+            rows.append(f"| {version} | {state.label} | {presented} | {commit} | {abort} |")
     meanings = [f"*{_words(each.name)}*: {each.value}." for each in End]
     return "\n".join([*rows, "", " ".join(meanings)])
 
@@ -260,12 +262,13 @@ def transactions_page() -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated page with what it should say."""
+    """Every generated file with its content."""
     return {
         DOCS / "operating.md": OPERATING.format(settings=settings_table(), configs=configs_table()),
         DOCS / "protocol.md": PROTOCOL.format(apis=apis_table(), own=own_tables()),
         DOCS / "transactions.md": transactions_page(),
         DOCS / "limits.md": limits_page(),
+        DOCS / "architecture.svg": architecture(),
     }
 
 

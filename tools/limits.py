@@ -1,4 +1,4 @@
-"""The page on limits: every limit of the broker, its default, and what a client gets beyond it.
+"""The page on limits: every limit of the broker, its default, and what happens beyond it.
 
 Settings are named here by their dotted names and shown with their defaults from ``semel.config``; limits that
 cannot be set are shown with their constants. A house test checks that no setting with a maximum is missing.
@@ -17,11 +17,11 @@ from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
 PAGE = """# Limits
 
-Every resource that a client can take is bounded. This page lists the bounds, their defaults, and what a client gets beyond them. Those with a
-dotted name are settings (`semel serve --set name=value`, see [operating](operating.md)); the others are fixed.
+Semel bounds every resource that a client can use. This page lists the limits, their defaults, and what happens beyond them. Limits with a dotted name are
+settings (`semel serve --set name=value`, see [operating](operating.md)); the others are fixed.
 
-*Closed* means that the broker closes the connection, logs a line with the reason (at a bounded rate), and counts it in
-`semel_connections_closed_total`. *Waits* means that the broker stops reading from the connection, so that the client's sends block; nothing is lost.
+*Closed* means that the broker closes the connection, logs the reason (at a bounded rate), and counts it in `semel_connections_closed_total`. *Waits* means
+that the broker stops reading from the connection, so the client's sends block; nothing is lost.
 
 ## One request
 
@@ -37,15 +37,14 @@ dotted name are settings (`semel serve --set name=value`, see [operating](operat
 
 ## Fairness
 
-Clients share the broker by turns, so a limit that one client has reached slows down that client and not the others:
+The broker schedules clients in turn, so a client at its limit slows down itself and not the others:
 
-- The commit loop takes one request of each client after another, at most {commands} commands and `semel.tick.bytes.max` bytes for one commit.
-- Above half of `queued.max.request.bytes` only clients wait that hold more than their share of that half.
-- A request with many entries is decoded, answered and encoded in slices of about a millisecond, one slice of all such requests in a turn of the
-  event loop.
-- Metadata of all topics is encoded once for all clients that ask, until a topic changes.
+- The commit loop takes one request per client in turn, at most {commands} commands and `semel.tick.bytes.max` bytes per commit.
+- When more than half of `queued.max.request.bytes` is in use, only clients that hold more than their share of that half wait.
+- Requests with many entries are decoded, answered and encoded in slices of about a millisecond. Each iteration of the event loop runs one slice in total.
+- The metadata of all topics is encoded once and reused for all clients until a topic changes.
 
-[ADR 0037](adr/0037-clients-take-turns.md) has the reasons; the noisy-neighbour workload of [benchmarks](benchmarks.md) measures what is left.
+[ADR 0037](adr/0037-clients-take-turns.md) gives the reasons; the noisy-neighbour workload in [benchmarks](benchmarks.md) measures the remaining effect.
 """
 
 CLOSED = "closed"
@@ -55,28 +54,28 @@ REQUEST: dict[str, str] = {
     "semel.request.max.bytes": f"{CLOSED}, before the rest of the frame is read",
     "semel.request.elements.max": f"{CLOSED}; the log line names the API",
     "message.max.bytes": "MESSAGE_TOO_LARGE",
-    "semel.batch.content.max.bytes": "INVALID_RECORD: the batch unpacks to more",
+    "semel.batch.content.max.bytes": "INVALID_RECORD",
     "offset.metadata.max.bytes": "OFFSET_METADATA_TOO_LARGE",
-    "fetch.max.bytes": "a response with that many bytes; the client fetches on from there",
+    "fetch.max.bytes": "the response is cut at that size; the client continues from there",
     "semel.fetch.wait.max.ms": "an empty response after that time",
     "transaction.max.timeout.ms": "INVALID_TRANSACTION_TIMEOUT",
     "group.max.session.timeout.ms": "INVALID_SESSION_TIMEOUT",
     "semel.partitions.per.topic.max": "INVALID_PARTITIONS for a topic, POLICY_VIOLATION for a request",
-    "semel.requests.in.flight.max": "the next requests of the connection wait",
+    "semel.requests.in.flight.max": "further requests of the connection wait",
 }
 SHARED: dict[str, str] = {
     "max.connections": CLOSED,
     "max.connections.per.ip": CLOSED,
     "connections.max.idle.ms": CLOSED,
-    "semel.write.timeout.ms": f"{CLOSED}; after a second while others wait for the memory",
-    "queued.max.request.bytes": "waits; above half of it, those that hold more than their share",
-    "semel.queued.max.response.bytes": "its next request waits, unless it is Produce; a Fetch gets a smaller response",
-    "semel.fetch.waiting.partitions.max": "a Fetch with many partitions is answered at once with what there is",
-    "max.incremental.fetch.session.cache.slots": "a Fetch without a session, which only makes requests longer",
-    "semel.tick.bytes.max": "goes into the next commit",
-    "semel.entities.max": "COORDINATOR_NOT_AVAILABLE for groups with members; others are read from the ledger again",
-    "semel.compaction.keys.max": "nothing; compaction takes another pass",
-    "semel.compaction.hold.max.ms": "compaction goes on; a snapshot that it overtakes is refused by its reader",
+    "semel.write.timeout.ms": f"{CLOSED}; after a second if other clients wait for the memory",
+    "queued.max.request.bytes": "waits; above half of it, clients that hold more than their share",
+    "semel.queued.max.response.bytes": "the next request waits, unless it is Produce; a Fetch gets a smaller response",
+    "semel.fetch.waiting.partitions.max": "a Fetch with many partitions is answered at once with the data available",
+    "max.incremental.fetch.session.cache.slots": "Fetch works without a session; its requests are longer",
+    "semel.tick.bytes.max": "the rest goes into the next commit",
+    "semel.entities.max": "COORDINATOR_NOT_AVAILABLE for groups with members; other entities are reloaded from the ledger",
+    "semel.compaction.keys.max": "compaction takes another pass",
+    "semel.compaction.hold.max.ms": "compaction continues; the read of an affected snapshot fails",
 }
 STORED: dict[str, str] = {
     "semel.partitions.max": "POLICY_VIOLATION",
@@ -92,28 +91,28 @@ NO_LIMITS = frozenset({"max.connections.per.ip.overrides", "semel.chunk.bytes.ma
 """Settings with a maximum that no client can reach."""
 
 FIXED_REQUEST: list[tuple[str, str, str]] = [
-    ("bytes of a string", f"{MAX_STRING:,}", CLOSED),
-    ("tagged fields of a request header", str(HEADER_TAGS_MAX), CLOSED),
-    ("partitions of OffsetCommit or TxnOffsetCommit", f"{COMMITTED_AT_ONCE:,}", "INVALID_COMMIT_OFFSET_SIZE"),
-    ("resources of DescribeConfigs", f"{DESCRIBED_AT_ONCE:,}", "INVALID_REQUEST for the others"),
-    ("transactions of CommitTransactions", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
+    ("bytes in a string", f"{MAX_STRING:,}", CLOSED),
+    ("tagged fields in a request header", str(HEADER_TAGS_MAX), CLOSED),
+    ("partitions in OffsetCommit or TxnOffsetCommit", f"{COMMITTED_AT_ONCE:,}", "INVALID_COMMIT_OFFSET_SIZE"),
+    ("resources in DescribeConfigs", f"{DESCRIBED_AT_ONCE:,}", "INVALID_REQUEST for the rest"),
+    ("transactions in CommitTransactions", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
     (
-        "partitions in a response of DescribeTopicPartitions",
+        "partitions in a DescribeTopicPartitions response",
         f"{PARTITIONS_PER_RESPONSE_MAX:,}",
         "a cursor for the next page",
     ),
     (
-        "batches of a partition, and of a Fetch",
+        "batches per partition and per Fetch response",
         f"{BATCHES_MAX:,}, {BATCHES_OF_ALL_MAX:,}",
-        "a response with that many; the client fetches on from there",
+        "the response is cut there; the client continues from there",
     ),
 ]
 FIXED_STORED: list[tuple[str, str, str]] = [
-    ("characters of a topic's name", str(NAME_LENGTH_MAX), "INVALID_TOPIC_EXCEPTION"),
-    ("characters of a group id", f"{ID_CHARS_MAX:,}", "INVALID_GROUP_ID; INVALID_REQUEST in KIP-848 groups"),
-    ("characters of a transactional id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
-    ("characters of a member id or an instance id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
-    ("characters of a client id", str(CLIENT_ID_CHARS_MAX), "it is cut"),
+    ("characters in a topic name", str(NAME_LENGTH_MAX), "INVALID_TOPIC_EXCEPTION"),
+    ("characters in a group id", f"{ID_CHARS_MAX:,}", "INVALID_GROUP_ID; INVALID_REQUEST in KIP-848 groups"),
+    ("characters in a transactional id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
+    ("characters in a member id or instance id", f"{ID_CHARS_MAX:,}", "INVALID_REQUEST"),
+    ("characters in a client id", str(CLIENT_ID_CHARS_MAX), "truncated"),
 ]
 
 

@@ -22,7 +22,7 @@ from semel.cli import serve
 from semel.cli.formats import InputFormat, LineError, read_line
 from semel.client import CommittedOffset, PreparedTransaction
 from semel.core.groups.subscriptions import _topics_of
-from semel.spark import decision, given
+from semel.spark import decision, option_reader
 from semel.spark.delta import group, position
 from semel.spark.errors import OptionError, PipelineError
 from semel.spark.partition_offsets import parse_vector
@@ -332,7 +332,7 @@ def _read_table(data: bytes) -> None:
 
 
 def _read_assigned(data: bytes) -> None:
-    given._parse_assigned(data.decode("utf-8", "replace"))
+    option_reader._parse_assigned(data.decode("utf-8", "replace"))
 
 
 def _read_position(data: bytes) -> None:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -13,16 +13,42 @@ PAGE = ROOT / "docs" / "verification.md"
 WORDS = {"test": "make test", "verify": "make verify", "long": "make verify-long"}
 """What each size is called by those who run it. A row's name begins with it."""
 
+RENAMED = {
+    "operations in them": "operations in simulated histories",
+    "faults injected into them": "faults in simulated histories",
+    "anomalies in them": "anomalies in simulated histories",
+    "anomalies it found in them": "false alarms of the checker",
+    "state machine rules": "state machine steps",
+    "failures of state machines": "state machine failures",
+    "acknowledged commits lost in them": "acknowledged commits lost by power loss",
+    "torn or invented commits in them": "torn or invented commits after power loss",
+    "neither refused nor served with everything acknowledged": "damaged directories neither refused nor served completely",
+    "failures by them": "fuzzing failures",
+    "pauses of the event loop by them": "event loop pauses caused by legal requests",
+    "transactions that were ": "transactions ",
+    "lost, doubled, torn, aborted or hanging by ": "anomalies and hangs under ",
+    "lost, doubled or left open by kills of a pipeline": "records lost or doubled, and transactions left open, by pipeline kills",
+    "kills of a pipeline": "pipeline kills",
+    "scenarios in which the world of a pipeline changes": "scenarios with a changing environment",
+    "runs in them that counted every record once": "runs that counted every record once",
+    "runs in them that refused with words": "runs that refused with a message",
+    "scenarios that lost, doubled, hung or failed without words": "scenarios that lost or doubled records, hung, or failed without a message",
+    "failures in scenarios by name": "failures in named scenarios",
+    "scenarios by name": "named scenarios",
+}
+"""Beginnings of row names in older result files, and what they are called now."""
+
 _HEAD = """# Verification
 
-Written by `make test`, `make verify` and `make verify-long`, each its own rows; do not edit. What each row means
-is in [the checker's page](checker.md) and below.
+The results of `make verify` and `make verify-long`; do not edit this page. `make test` runs the same checks in a small size and
+writes nothing. The rows are explained
+[below](#what-the-rows-mean), and anomalies in [checker.md](checker.md).
 """
 
 _TABLE = """
 ## {word}
 
-| what | found | target | met | seeds | seconds |
+| check | value | target | met | seeds | seconds |
 | --- | --- | --- | --- | --- | --- |
 {rows}
 
@@ -32,26 +58,25 @@ Measured at commit {commits}.
 _FOOT = """
 ## What the rows mean
 
-- **simulated histories**: the real rules, commit loop, reads and handlers under virtual time, with a disk that
-  loses what was not flushed, a network that loses, holds and repeats, clients that pause and die. One seed is one
-  history; `python -m simulation --seed N` shows it again. The checker looks for every anomaly of its catalogue.
-- **defects found**: one line of the real code made wrong, from the catalogue of real bugs. Each must be found.
-- **correct histories for the checker**: histories of a log without a fault. The checker must find nothing in them.
-- **state machine rules**: steps of hypothesis beside an obvious model.
-- **power-loss states**: a store is recorded, and the disk is rebuilt as a power cut could have left it; then it
-  is opened.
-- **damaged data directories**: a file of a stopped or killed directory is removed, cut off, put back from an older
-  copy, or has one bit flipped. The start refuses, or everything acknowledged is served.
-- **fuzz inputs**: damaged bytes for every decoder and for recovery. Only the typed errors may come out.
-- **kills of a pipeline**: broker, driver, JVM or Python worker of one long exactly-once pipeline on Spark, while the offsets log
-  of its checkpoint is ahead of the commits log; the broker comes back with Semel's extensions or without. Then its
-  output is compared with its input, record by record.
-- **scenarios in which the world of a pipeline changes**: checkpoints are lost, restored and swapped, topics are deleted and
-  made again, groups are reset, ids are reused, the broker is restored from a backup, between runs and in the middle of batches,
-  with topics and Delta tables as output. Every run counts every record once or refuses with words.
-  `python -m verification.world --seed N` shows one again.
-- **scenarios by name**: tests on Spark, the long ones too, counted by what happens in them.
-- **kill -9, pauses, EndTxn faults, disk faults**: real processes, real clients, real files.
+- **simulated histories**: the real rules, commit loop, reads and handlers under virtual time, with a disk that loses unflushed writes, a network that loses,
+  delays and repeats requests, and clients that pause and crash. Each seed is one history; `python -m simulation --seed N` reproduces it. The checker looks for
+  every anomaly in its catalogue.
+- **defects found**: one line of the real code is changed, following the catalogue of real bugs. Every defect must be found.
+- **correct histories for the checker**: histories of a log without faults, in which the checker must find nothing.
+- **state machine steps**: steps of Hypothesis state machines, compared with a simple model.
+- **power-loss states**: the writes of a store are recorded, the disk is rebuilt as a power cut could have left it, and the store is opened.
+- **damaged data directories**: a file of a stopped or killed directory is removed, truncated, replaced by an older copy, or has one bit flipped. The broker must
+  refuse to start, or serve everything that was acknowledged.
+- **fuzz inputs**: damaged input for every decoder and for recovery. Only the documented errors may be raised.
+- **legal requests at the limits**: valid requests that use as much as the limits allow. None may block the event loop for long.
+- **pipeline kills**: the broker, driver, JVM or a Python worker of a long exactly-once pipeline on Spark is killed while the offsets log of its checkpoint is
+  ahead of the commits log. The broker restarts with or without Semel's extensions. The output is then compared with the input, record by record.
+- **scenarios with a changing environment**: checkpoints are lost, restored and swapped, topics are deleted and recreated, groups are reset, ids are reused, and
+  the broker is restored from a backup, between runs and in the middle of batches, with topics and Delta tables as output. Every run must count every record once
+  or refuse with a message. `python -m verification.world --seed N` reproduces one.
+- **named scenarios**: tests on Spark, including the long ones, counted by the fault that they inject.
+- **kill -9, pauses, EndTxn faults, disk faults**: [chaos tests](chaos.md) with real processes, clients and files. Anomalies are lost, doubled, torn or aborted
+  records; hangs are transactions that block a partition without a reason.
 """
 
 
@@ -103,5 +128,14 @@ def _table(word: str, rows: list[Result]) -> str:
 
 
 def read() -> list[Result]:
-    """What was kept."""
-    return [Result(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    """The rows in the file, by their present names."""
+    rows = [Result(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    return list({(named := _renamed(row)).name: named for row in rows}.values())
+
+
+def _renamed(row: Result) -> Result:
+    word, _, name = row.name.partition(": ")
+    for before, now in RENAMED.items():
+        if name.startswith(before):
+            return replace(row, name=f"{word}: {now}{name.removeprefix(before)}")
+    return row

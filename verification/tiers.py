@@ -85,9 +85,9 @@ def histories(count: int) -> Iterator[Found]:
                 wrong.append(f"seed {seed}: {problems[0] if problems else 'nothing happened'}")
     seeds = f"0–{count - 1}"
     yield Found("simulated histories", count, count, seeds)
-    yield Found("operations in them", operations, count)
-    yield Found("faults injected into them", faults, count)
-    yield Found("anomalies in them", len(wrong), 0, seeds, "; ".join(wrong[:3]))
+    yield Found("operations in simulated histories", operations, count)
+    yield Found("faults in simulated histories", faults, count)
+    yield Found("anomalies in simulated histories", len(wrong), 0, seeds, "; ".join(wrong[:3]))
 
 
 def defects(count: int) -> Iterator[Found]:
@@ -108,7 +108,7 @@ def checker(count: int) -> Iterator[Found]:
     problems = [problem for ran in parts for problem in ran.problems]
     seeds = _seeds([ran.seeds for ran in parts])
     yield Found("correct histories for the checker", sum(ran.histories for ran in parts), count, seeds)
-    yield Found("anomalies it found in them", len(problems), 0, "", "; ".join(problems[:3]))
+    yield Found("false alarms of the checker", len(problems), 0, "", "; ".join(problems[:3]))
 
 
 def rules(count: int) -> Iterator[Found]:
@@ -116,9 +116,9 @@ def rules(count: int) -> Iterator[Found]:
     parts = _shared(machines.run, count)
     failures = [failure for ran in parts for failure in ran.failures]
     yield Found(
-        "state machine rules", sum(ran.rules for ran in parts), count, _seeds([r.seeds for r in parts])
+        "state machine steps", sum(ran.rules for ran in parts), count, _seeds([r.seeds for r in parts])
     )
-    yield Found("failures of state machines", len(failures), 0, "", "; ".join(failures[:3]))
+    yield Found("state machine failures", len(failures), 0, "", "; ".join(failures[:3]))
 
 
 def power(count: int) -> Iterator[Found]:
@@ -128,9 +128,13 @@ def power(count: int) -> Iterator[Found]:
     seeds = _seeds([ran.seeds for ran in parts])
     yield Found("power-loss states", sum(ran.states for ran in parts), count, seeds)
     yield Found(
-        "acknowledged commits lost in them", sum(ran.lost for ran in parts), 0, "", "; ".join(problems[:3])
+        "acknowledged commits lost by power loss",
+        sum(ran.lost for ran in parts),
+        0,
+        "",
+        "; ".join(problems[:3]),
     )
-    yield Found("torn or invented commits in them", sum(ran.torn for ran in parts), 0)
+    yield Found("torn or invented commits after power loss", sum(ran.torn for ran in parts), 0)
 
 
 def rot(count: int) -> Iterator[Found]:
@@ -140,7 +144,7 @@ def rot(count: int) -> Iterator[Found]:
     seeds = _seeds([ran.seeds for ran in parts])
     yield Found("damaged data directories", sum(ran.states for ran in parts), count, seeds)
     yield Found(
-        "neither refused nor served with everything acknowledged",
+        "damaged directories neither refused nor served completely",
         len(problems),
         0,
         "",
@@ -154,7 +158,7 @@ def fuzz(count: int) -> Iterator[Found]:
     failures = [failure for ran in parts for failure in ran.failures]
     yield Found("fuzz inputs", sum(ran.inputs for ran in parts), count, _seeds([r.seeds for r in parts]))
     told = "; ".join(f"{each.target} {each.seed}: {each.what}" for each in failures[:3])
-    yield Found("failures by them", len(failures), 0, "", told)
+    yield Found("fuzzing failures", len(failures), 0, "", told)
 
 
 def legal_requests(count: int) -> Iterator[Found]:
@@ -163,22 +167,22 @@ def legal_requests(count: int) -> Iterator[Found]:
     seeds = _seeds([ran.seeds])
     yield Found("legal requests at the limits", ran.requests, count, seeds, f"longest pause: {ran.longest}")
     told = "; ".join(f"{each.seed} {each.request}: {each.what}" for each in ran.failures[:3])
-    yield Found("pauses of the event loop by them", len(ran.failures), 0, seeds, told)
+    yield Found("event loop pauses caused by legal requests", len(ran.failures), 0, seeds, told)
 
 
 def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
     def check(count: int) -> Iterator[Found]:
         ran = run(count)
         seeds = ", ".join(map(str, ran.seeds[:3])) + (
-            "" if len(ran.seeds) <= 3 else f" and {len(ran.seeds) - 3}"
+            "" if len(ran.seeds) <= 3 else f" and {len(ran.seeds) - 3} more"
         )
         yield Found(name, ran.episodes, count, seeds)
-        yield Found(f"transactions that were committed under {name}", ran.committed, count // 4, seeds)
-        yield Found(f"transactions that were aborted under {name}", ran.aborted, 1, seeds)
+        yield Found(f"transactions committed under {name}", ran.committed, count // 4, seeds)
+        yield Found(f"transactions aborted under {name}", ran.aborted, 1, seeds)
         bad = sum(ran.anomalies.values()) + len(ran.problems) + len(ran.failures) + ran.hangs_unexplained
         # Who could not go on comes first: what he left undone follows from it.
         told = "; ".join([*map(str, ran.anomalies), *ran.failures, *ran.problems, *ran.kept][:3])
-        yield Found(f"lost, doubled, torn, aborted or hanging by {name}", bad, 0, seeds, told)
+        yield Found(f"anomalies and hangs under {name}", bad, 0, seeds, told)
 
     return check
 
@@ -186,10 +190,12 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
 def pipeline(count: int) -> Iterator[Found]:
     """Kills of a pipeline on Spark."""
     ran = pipeline_kills.run(count)
-    yield Found("kills of a pipeline", ran.kills, count, str(ran.seed), str(ran))
-    yield Found("kills of a pipeline in the middle of a batch", ran.in_batch, count, str(ran.seed))
+    yield Found("pipeline kills", ran.kills, count, str(ran.seed), str(ran))
+    yield Found("pipeline kills in the middle of a batch", ran.in_batch, count, str(ran.seed))
     bad = len(ran.lost) + len(ran.doubled) + len(ran.problems)
-    yield Found("lost, doubled or left open by kills of a pipeline", bad, 0, str(ran.seed))
+    yield Found(
+        "records lost or doubled, and transactions left open, by pipeline kills", bad, 0, str(ran.seed)
+    )
 
 
 def world(count: int) -> Iterator[Found]:
@@ -197,10 +203,10 @@ def world(count: int) -> Iterator[Found]:
     ran = world_runs.run(range(count))
     seeds = _seeds([range(count)])
     failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
-    yield Found("scenarios in which the world of a pipeline changes", len(ran.scenarios), count, seeds)
-    yield Found("runs in them that counted every record once", ran.count(End.WELL), count, seeds)
-    yield Found("runs in them that refused with words", ran.count(End.REFUSED), count // 10, seeds)
-    bad = "scenarios that lost, doubled, hung or failed without words"
+    yield Found("scenarios with a changing environment", len(ran.scenarios), count, seeds)
+    yield Found("runs that counted every record once", ran.count(End.WELL), count, seeds)
+    yield Found("runs that refused with a message", ran.count(End.REFUSED), count // 10, seeds)
+    bad = "scenarios that lost or doubled records, hung, or failed without a message"
     yield Found(bad, len(failures), 0, seeds, "; ".join(failures[:3]))
 
 
@@ -208,8 +214,8 @@ def scenarios(count: int) -> Iterator[Found]:
     """The scenarios on Spark that have names, all of them."""
     ran = named.run()
     for kind in named.KINDS:
-        yield Found(f"scenarios by name: {kind}", ran.kinds[kind], count)
-    yield Found("failures in scenarios by name", len(ran.failures), 0, "", "; ".join(ran.failures[:3]))
+        yield Found(f"named scenarios: {kind}", ran.kinds[kind], count)
+    yield Found("failures in named scenarios", len(ran.failures), 0, "", "; ".join(ran.failures[:3]))
 
 
 CHECKS: Final = {

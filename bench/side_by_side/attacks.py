@@ -45,19 +45,19 @@ def bulk(bootstrap: str, topic: str) -> None:
 
 
 def metadata(bootstrap: str, topic: str) -> None:
-    """Twenty connections ask for all topics again and again."""
+    """Twenty connections request the metadata of all topics in a loop."""
     frame = encoded(MetadataRequest(topics=None), 9)
     at_once(20, lambda: endless(bootstrap, frame))
 
 
 def elements(bootstrap: str, topic: str) -> None:
-    """Four connections ask about as many groups as a request may name."""
+    """Four connections describe as many groups as a request can contain."""
     frame = encoded(DescribeGroupsRequest(groups=[f"{number}" for number in range(MANY)]), 5)
     at_once(4, lambda: endless(bootstrap, frame))
 
 
 def joins(bootstrap: str, topic: str) -> None:
-    """Members with 4 KB of metadata come into one group after another, and wait in it."""
+    """Members with 4 KB of metadata join one group after another and wait in it."""
     begun = time.time_ns()
 
     def group(number: int) -> None:
@@ -86,7 +86,7 @@ def joins(bootstrap: str, topic: str) -> None:
 
 
 def fetches(bootstrap: str, topic: str) -> None:
-    """Twenty connections fetch all there is, from the beginning, as fast as they get it."""
+    """Twenty connections fetch all data from the beginning, as fast as they receive it."""
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=LONGEST)
     request = FetchRequest(
         max_wait_ms=0,
@@ -99,7 +99,7 @@ def fetches(bootstrap: str, topic: str) -> None:
 
 
 def waiting(bootstrap: str, topic: str) -> None:
-    """A hundred connections with a Fetch of four megabytes that waits for ever."""
+    """A hundred connections send a Fetch request of four megabytes that waits forever."""
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     request = FetchRequest(
         max_wait_ms=LONGEST,
@@ -118,7 +118,7 @@ def waiting(bootstrap: str, topic: str) -> None:
 
 
 def bombs(bootstrap: str, topic: str) -> None:
-    """Four connections write a megabyte of zeros that was compressed to a kilobyte."""
+    """Four connections write a megabyte of zeros compressed to a kilobyte."""
     records = [Record(0, int(time.time() * 1000), b"key", bytes(1 << 20))]
     batch = encode_batch(records, codec=Codec.GZIP)
     frame = encoded(produce_batch(topic, batch), 9)

@@ -47,8 +47,8 @@ class Bulks(Workload[Bulk]):
     title = "Bulk"
     text = (
         "One librdkafka producer with acks=all and linger 5 ms writes as fast as it can, then one consumer"
-        f" reads everything, {READ_AGAIN} times. Values are half random, so that lz4 has something to do. The"
-        " broker's processor time is told for each MiB of values."
+        f" reads everything {READ_AGAIN} times. Values are half random, so that lz4 has something to"
+        " compress. The broker's processor time is given per MiB of values."
     )
     metrics: ClassVar = (
         Metric(PRODUCE, "records/s"),

@@ -57,11 +57,12 @@ class Growth(Workload[Point]):
     name = "growth"
     title = "How cost grows"
     text = (
-        "The work is doubled again and again. *records*: written and read by one client. *partitions*:"
-        f" {EACH} transactions of one record in each of so many. *producers*: so many at the same time,"
-        f" {EACH} transactions each. *open transactions*: so many are opened, and then all are committed."
-        " *group members*: so many join a group, get their partitions and leave. The slope of the line"
-        " through the logarithms of the largest says how the cost grows: 1 is in proportion, less is better."
+        "The amount of work is doubled repeatedly. *records*: written and read by one client."
+        f" *partitions*: {EACH} transactions with one record in each partition. *producers*: concurrent"
+        f" producers with {EACH} transactions each. *open transactions*: all are opened, then all are"
+        " committed. *group members*: all join a group, get their partitions and leave. The slope is that"
+        " of a line through the largest sizes in a log-log plot: 1 means that cost is proportional to the"
+        " work, and less is better."
     )
     metrics: ClassVar = (Metric(SECONDS, "s", False), Metric(PROCESSOR, "s", False))
 
@@ -75,7 +76,7 @@ class Growth(Workload[Point]):
 
     def why_not(self, subject: Subject, cell: Point) -> str | None:
         if subject.name == Mock.name and cell.what in (OPEN, MEMBERS):
-            return "the mock cluster has no such transactions and groups"
+            return "the mock cluster does not support these transactions and groups"
         return LESS if subject.name == FlushingKafka.name else None
 
     def measure(self, subject: Subject, cell: Point, size: Size) -> dict[str, float]:

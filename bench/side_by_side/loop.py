@@ -36,8 +36,8 @@ class Loop(Workload[LoopCell]):
     name = "loop"
     title = "Consume, transform, produce"
     text = (
-        "One process with confluent-kafka reads from a topic of four partitions as the member of a group,"
-        " changes each value, writes it to another topic and commits it with the offsets in one transaction."
+        "One confluent-kafka process reads from a topic with four partitions as a member of a consumer group,"
+        " changes each value, writes it to another topic and commits records and offsets in one transaction."
     )
     metrics: ClassVar = (
         Metric(RECORDS, "records/s"),
@@ -51,7 +51,7 @@ class Loop(Workload[LoopCell]):
 
     def why_not(self, subject: Subject, cell: LoopCell) -> str | None:
         if subject.name == Mock.name:
-            return "the mock cluster commits no offsets in transactions"
+            return "the mock cluster does not support offsets in transactions"
         return LESS if subject.name == FlushingKafka.name else None
 
     def measure(self, subject: Subject, cell: LoopCell, size: Size) -> dict[str, float]:

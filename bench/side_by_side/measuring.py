@@ -20,7 +20,7 @@ from bench.results import About, Metric, Results, Skipped
 from bench.subjects import Subject, running
 from peers.programs import CannotBuild
 
-LESS = "measured only where a target is about it, so that a run ends within three hours"
+LESS = "only measured where there is a target, to keep a run under three hours"
 REASON_MAX = 500
 """Characters of a reason: an error may bring a whole log."""
 

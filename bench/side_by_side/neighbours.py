@@ -44,11 +44,11 @@ class Neighbours(Workload[Beside]):
     name = "neighbours"
     title = "Noisy neighbours"
     text = (
-        "A producer writes a record of 1 KiB with acks=all and waits for the answer, 200 times a second at"
-        " most: alone, and beside each of these clients in a process of its own. *"
-        + "*; *".join(f"{name}*: {attack.__doc__}".rstrip(".") for name, attack in ATTACKS.items())
-        + ". All share the machine's cores, so part of what an attack costs is the processor that it uses"
-        " itself."
+        "A producer writes 1 KiB records with acks=all and waits for each answer, at most 200 times a second:"
+        " alone, and beside each of these clients, which run in a separate process. "
+        + "; ".join(f"*{name}*: {attack.__doc__}".rstrip(".") for name, attack in ATTACKS.items())
+        + ". All processes share the machine's cores, so part of the cost of an attack is the processor time"
+        " that it uses itself."
     )
     metrics: ClassVar = (
         Metric(P99, "ms", False),
@@ -60,7 +60,7 @@ class Neighbours(Workload[Beside]):
         return [Beside(name) for name in (ALONE, *ATTACKS)]
 
     def why_not(self, subject: Subject, cell: Beside) -> str | None:
-        return None if isinstance(subject, Semel) else "what Semel promises its clients is measured on Semel"
+        return None if isinstance(subject, Semel) else "isolation between clients is measured on Semel only"
 
     def measure(self, subject: Subject, cell: Beside, size: Size) -> dict[str, float]:
         mine, theirs = self.fresh("mine"), self.fresh("theirs")

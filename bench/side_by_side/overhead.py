@@ -48,10 +48,10 @@ class Overhead(ByClients[Both]):
     name = "overhead"
     title = "What a transaction costs"
     text = (
-        "Each producer writes groups of records, as large as the transactions above. Without transactions an"
-        " idempotent producer waits until each group is acknowledged; with them it waits for the commit, and"
-        " one is measured right after the other. Overhead is the part of the throughput that is lost: 0.30"
-        " means that 70 % is left."
+        "Each producer writes groups of records of the same sizes as the transactions above. Without"
+        " transactions, an idempotent producer waits until each group is acknowledged; with them, it waits"
+        " for the commit. The two are measured right after each other. Overhead is the share of throughput"
+        " that is lost: 0.30 means that 70 % is left."
     )
     metrics: ClassVar = (
         Metric(OVERHEAD, "share", False),
@@ -66,7 +66,7 @@ class Overhead(ByClients[Both]):
         if subject.name == Mock.name and cell.client != LIBRDKAFKA:
             return MOCK_CLIENT
         if subject.name in (Mock.name, FlushingKafka.name) and cell.producers > 1:
-            return "the overhead of several producers is compared with Apache Kafka's as it comes"
+            return "several producers are only compared with Apache Kafka in its default configuration"
         return None
 
     def measure(self, subject: Subject, cell: Both, size: Size) -> dict[str, float]:

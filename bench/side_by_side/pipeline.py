@@ -45,10 +45,11 @@ class Pipeline(Workload[Step]):
     name = "pipeline"
     title = "The pipeline on Spark"
     text = (
-        "One Spark with two cores, values of 100 bytes. Semel has its own format, exactly-once; Apache Kafka"
-        " has Spark's connector in Java, which writes at least once. *source* reads a topic with all columns"
-        " and throws them away, *sink* writes made-up rows, *end to end* copies a topic in four micro-batches"
-        f" and a first one that is not counted, *small batches* does it by {SMALL_ROWS:,} rows."
+        "Spark with two cores and values of 100 bytes. Semel is measured with its own format,"
+        " exactly-once; Apache Kafka with Spark's Java connector, which writes at least once. *source*"
+        " reads all columns of a topic and discards them, *sink* writes generated rows, *end to end*"
+        " copies a topic in four micro-batches after a first one that is not counted, *small batches*"
+        f" copies {SMALL_ROWS:,} rows per batch."
     )
     metrics: ClassVar = (Metric(RATE, "rows/s"), Metric(LATENCY, "ms", False))
 
@@ -82,7 +83,7 @@ class Pipeline(Workload[Step]):
 
     def why_not(self, subject: Subject, cell: Step) -> str | None:
         if subject.name == Mock.name:
-            return "the mock cluster keeps too little to be read"
+            return "the mock cluster keeps too few records to read"
         if subject.name == FlushingKafka.name:
             return LESS
         return None if isinstance(subject, Semel) else self._no_connector

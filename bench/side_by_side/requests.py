@@ -38,9 +38,9 @@ class Requests(Workload[Connections]):
     name = "requests"
     title = "Small requests"
     text = (
-        "Idempotent librdkafka producers that put one record of 100 bytes into each request, with five"
-        " requests under way each. With one connection also the time of a request when there is one at a"
-        " time, by a client that does nothing else."
+        "Idempotent librdkafka producers send one 100-byte record per request, with five requests in"
+        " flight each. For one connection, the latency of sequential requests is also measured, with a"
+        " client that does nothing else."
     )
     metrics: ClassVar = (
         Metric(RATE, "1/s"),

@@ -24,10 +24,10 @@ class Stall(Workload[Visibility]):
     name = "stall"
     title = "Readers beside a producer that hangs"
     text = (
-        "One producer writes a record in a transaction and hangs. Another goes on with short transactions in"
-        " the same partition, a hundred per second, and a reader with `read_committed` follows. How many of"
-        " the records that were committed meanwhile has it got before the hanging one ends, and how long did"
-        " it wait for one at most?"
+        "One producer writes a record in a transaction and hangs. Another commits a hundred short"
+        " transactions per second to the same partition, and a `read_committed` reader follows. Measured"
+        " are the share of the committed records that the reader gets before the hanging transaction ends,"
+        " and its longest wait for a record."
     )
     metrics: ClassVar = (Metric(SHARE, "share"), Metric(LONGEST, "ms", False))
 

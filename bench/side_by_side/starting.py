@@ -39,11 +39,11 @@ class Starting(Workload[Start]):
     name = "starting"
     title = "Start, memory and disk"
     text = (
-        "A process is started and asked until it answers Metadata. *empty*: a new directory; memory is taken"
-        " at once, and after records of 1 KiB were written and read. With batches: so many of one record each"
-        " are written, the process is stopped and started again, then killed and started again. Disk is what"
-        " all files take for each record of 100 bytes, in batches as large as librdkafka makes them, after a"
-        " clean stop."
+        "A process is started and polled until it answers a Metadata request. *empty*: with a new"
+        " directory; memory is measured at once, and again after 1 KiB records were written and read. With"
+        " batches: the given number of batches with one record each is written, the process is stopped and"
+        " started again, then killed and started again. Disk is the size of all files per 100-byte record"
+        " after a clean stop, with the batch sizes that librdkafka chooses."
     )
     metrics: ClassVar = (
         Metric(READY, "s", False),
@@ -59,7 +59,7 @@ class Starting(Workload[Start]):
 
     def why_not(self, subject: Subject, cell: Start) -> str | None:
         if subject.name == Mock.name:
-            return "the mock cluster keeps nothing"
+            return "the mock cluster stores nothing"
         return LESS if subject.name == FlushingKafka.name else None
 
     def measure(self, subject: Subject, cell: Start, size: Size) -> dict[str, float]:

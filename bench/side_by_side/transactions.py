@@ -20,7 +20,7 @@ PRODUCERS = (1, 8, 32)
 BAR_RECORDS = 10
 BAR_PRODUCERS = (1, 8)
 RATE, P50, P99 = "transactions per second", "p50", "p99"
-MOCK_CLIENT = "the mock cluster speaks only with librdkafka, in the first form of transactions"
+MOCK_CLIENT = "the mock cluster only works with librdkafka and protocol version 1"
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Transactions(ByClients[Transaction]):
     name = "transactions"
     title = "Transactions per second"
     text = (
-        "Each producer begins a transaction, writes so many records of 100 bytes to each of so many"
-        " partitions, commits, and begins the next. librdkafka adds partitions explicitly, which is the first"
-        " form of transactions; the Java client and `semel.client` use the second (KIP-890)."
+        "Each producer runs transactions back to back. A transaction writes the given number of 100-byte"
+        " records to each of the given number of partitions. librdkafka adds partitions explicitly"
+        " (protocol version 1); the Java client and `semel.client` use version 2 (KIP-890)."
     )
     metrics: ClassVar = (Metric(RATE, "1/s"), Metric(P50, "ms", False), Metric(P99, "ms", False))
 

@@ -33,9 +33,9 @@ class Visibility(Cell):
 
     def why_not(self, subject: Subject) -> str | None:
         if subject.name == Mock.name:
-            return "the mock cluster has no isolation: it shows what is not committed"
+            return "the mock cluster has no isolation levels and returns uncommitted records"
         if self.kind == JOURNAL and not isinstance(subject, Semel):
-            return "only Semel has topics that show committed records alone"
+            return "only Semel has journal topics"
         return None
 
 
@@ -45,10 +45,10 @@ class Visible(Workload[Visibility]):
     name = "visibility"
     title = "From commit to visible"
     text = (
-        "A producer (`semel.client`, second form) commits one record. When the commit is acknowledged, a"
-        " reader with `read_committed` asks for it without waiting, again and again until it is there. The"
-        " time counts from the acknowledgement to the sending of the request that found it, so it is 0 if"
-        " the first one did."
+        "A producer (`semel.client`, protocol version 2) commits one record. When the commit is"
+        " acknowledged, a `read_committed` reader polls for it without waiting until it is there. The"
+        " delay is the time from the acknowledgement to the sending of the request that returned the"
+        " record, so it is 0 if the first request did."
     )
     metrics: ClassVar = (
         Metric(AT_ONCE, "share"),

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from semel.config import Settings
-from semel.core.facts import DURABLE, GroupGathered, LatestConnectionChanged, SessionChanged
+from semel.core.facts import (
+    DURABLE,
+    GroupGathered,
+    LatestConnectionChanged,
+    SessionChanged,
+    TransactionEnded,
+)
 from semel.core.state import APPLY
-from semel.handlers import HANDLERS, produce
+from semel.handlers import HANDLERS
 from semel.wire.messages import APIS
 from tools.docs import generated
 from tools.limits import NO_LIMITS, REQUEST, SHARED, STORED
@@ -51,7 +57,7 @@ def test_nothing_is_left_for_later(path: Path) -> None:
 @pytest.mark.parametrize("key", sorted({*HANDLERS, 0}))
 def test_a_handler_says_which_versions_it_serves(key: int) -> None:
     api = APIS[key]
-    handler = produce.submit if key == 0 else HANDLERS[key]
+    handler = HANDLERS[key]
     served = (
         f"v{api.min_version}"
         if api.min_version == api.max_version
@@ -62,7 +68,7 @@ def test_a_handler_says_which_versions_it_serves(key: int) -> None:
 
 
 def test_every_fact_can_be_applied() -> None:
-    assert set(APPLY) == {*DURABLE, GroupGathered, SessionChanged, LatestConnectionChanged}
+    assert set(APPLY) == {*DURABLE, GroupGathered, SessionChanged, LatestConnectionChanged, TransactionEnded}
 
 
 def test_adr_numbers_are_consecutive() -> None:

@@ -47,7 +47,7 @@ from semel.core.types import (
     OffsetKey,
     PartitionKey,
 )
-from semel.store.interface import Place
+from semel.store.interface import BatchLocation
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.wire.records import Record, encode_batch, read_header
 
@@ -349,12 +349,12 @@ class OnALedger(Machine):
             try:
                 facts, end = list(self.shelf.facts), 0
                 for at in range(0, len(facts), 5):
-                    places = []
+                    locations = []
                     for fact in facts[at : at + 5]:
                         if isinstance(fact, BatchAppended | BatchStaged):
-                            places.append(Place(1, end, fact.size_bytes))
+                            locations.append(BatchLocation(1, end, fact.size_bytes))
                             end += fact.size_bytes
-                    await ledger.commit(facts[at : at + 5], places)
+                    await ledger.commit(facts[at : at + 5], locations)
                 for kind, table in self.shelf.state.tables.items():
                     # A ledger has a cluster from the beginning.
                     blank = Cluster() if kind is ClusterKey else None

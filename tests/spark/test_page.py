@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from support.pages import blocks
 
 from semel.client import FetchLimits
-from semel.spark import given, options
+from semel.spark import option_reader, options
 
 PAGE = Path(__file__).parents[2] / "docs/spark.md"
 
@@ -29,9 +29,9 @@ def test_tables_have_every_option_and_its_default() -> None:
         *options.BATCH_SINK,
     }
     assert rows["transaction.timeout.ms"] == str(options.TRANSACTION_TIMEOUT_MS)
-    assert rows["kafka.request.timeout.ms"] == str(given.REQUEST_TIMEOUT_MS)
-    assert rows["kafka.default.api.timeout.ms"] == str(given.DEFAULT_API_TIMEOUT_MS)
-    assert rows["kafka.client.id"] == given.CLIENT_ID
+    assert rows["kafka.request.timeout.ms"] == str(option_reader.REQUEST_TIMEOUT_MS)
+    assert rows["kafka.default.api.timeout.ms"] == str(option_reader.DEFAULT_API_TIMEOUT_MS)
+    assert rows["kafka.client.id"] == option_reader.CLIENT_ID
     assert rows["maxTriggerDelay"] == f"{options.MAX_TRIGGER_DELAY_S / 60:g}m"
     assert rows["fetchOffset.numRetries"] == f"{options.RETRIES}, {options.RETRY_INTERVAL_MS}"
     limits = FetchLimits()

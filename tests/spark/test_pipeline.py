@@ -34,8 +34,8 @@ from semel.spark import (
     PipelineError,
     PipelineFenced,
     PipelineMismatch,
+    batch_commit,
     fencing,
-    pipeline,
     planning,
 )
 from semel.spark import decision as decisions
@@ -70,7 +70,7 @@ def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def write(client: Client, plan: Plan, value: bytes, attempt: int = 0) -> PreparedTransaction:
-    producer = pipeline.begin_attempt(
+    producer = batch_commit.begin_attempt(
         client, plan, f"0.{attempt}", transaction_timeout_ms=60_000, codec=Codec.NONE
     )
     producer.send("out", value)
@@ -96,7 +96,7 @@ def test_batches_follow_each_other_and_a_decided_one_is_not_written_again(
         checkpoint = query.batch(number, 10 * (number + 1), began=0 if number == 0 else None)
         plan = planning.plan_stream(client, NAME, checkpoint)
         assert not plan.is_done
-        pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
+        batch_commit.decide(client, plan, [write(client, plan, b"%d" % number)])
     assert planning.plan_stream(client, NAME, query.batch(2, 30)).is_done
     assert output(client) == [b"0", b"1", b"2"]
 
@@ -108,7 +108,7 @@ def test_a_restored_checkpoint_cannot_make_a_decided_batch_a_longer_one(
     query = Query(tmp_path, "q")
     for number, end in enumerate((10, 20, 30)):
         plan = planning.plan_stream(client, NAME, query.batch(number, end, 0 if number == 0 else None))
-        pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
+        batch_commit.decide(client, plan, [write(client, plan, b"%d" % number)])
     for end in (25, 40):
         with pytest.raises(PipelineMismatch, match=rf"offsets 20 to {end} of in/0, .* with offsets 20 to 30"):
             planning.plan_stream(client, NAME, query.batch(2, end))
@@ -119,28 +119,28 @@ def test_a_restored_checkpoint_cannot_make_a_decided_batch_a_longer_one(
 
 def test_the_first_copy_stops_when_a_second_has_begun(client: Client, tmp_path: Path) -> None:
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
-    pipeline.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
+    batch_commit.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
     taken = planning.plan_stream(client, NAME, second.batch(0, 20, began=10))
     prepared = write(client, taken, b"of the second")
     with pytest.raises(PipelineFenced, match="another copy"):
         planning.plan_stream(client, NAME, first.batch(1, 20))
-    pipeline.decide(client, taken, [prepared])
+    batch_commit.decide(client, taken, [prepared])
     assert output(client) == [b"of the second"]
 
 
 def test_a_copy_that_was_stopped_takes_over_when_it_is_started_again(client: Client, tmp_path: Path) -> None:
     """The other one has begun and decided nothing: it may have died, which nobody can tell from here."""
     first, second = Query(tmp_path, "first"), Query(tmp_path, "second")
-    pipeline.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
+    batch_commit.decide(client, planning.plan_stream(client, NAME, first.batch(0, 10, began=0)), [])
     taken = planning.plan_stream(client, NAME, second.batch(0, 20, began=10))
     with pytest.raises(PipelineFenced, match="It has decided nothing yet"):
         planning.plan_stream(client, NAME, first.batch(1, 20))
     again = planning.plan_stream(client, NAME, first.batch(1, 20))
     with pytest.raises(PipelineFenced):
-        pipeline.decide(client, taken, [])
-    pipeline.decide(client, again, [write(client, again, b"of the first")])
+        batch_commit.decide(client, taken, [])
+    batch_commit.decide(client, again, [write(client, again, b"of the first")])
     with pytest.raises(PipelineFenced, match="It is query first, which has decided batch 1"):
-        pipeline.decide(client, taken, [])
+        batch_commit.decide(client, taken, [])
     assert output(client) == [b"of the first"]
 
 
@@ -153,10 +153,10 @@ def test_two_copies_on_one_checkpoint_are_told_so(
     words = f"another copy of this query runs on the same checkpoint, and as pipeline '{NAME}' it has taken"
     with Client(semel_broker.bootstrap_servers, timeout_s=5) as other:
         # It decides while the first waits to learn who has taken over.
-        successor = threading.Thread(target=pipeline.decide, args=(other, second, []))
+        successor = threading.Thread(target=batch_commit.decide, args=(other, second, []))
         successor.start()
         with pytest.raises(PipelineFenced, match=words) as fenced:
-            pipeline.decide(client, first, [])
+            batch_commit.decide(client, first, [])
         successor.join()
     assert "It has decided batch 0" in str(fenced.value)
 
@@ -166,13 +166,13 @@ def test_a_copy_that_is_behind_stops_without_harm_to_the_other(client: Client, t
     plan = planning.plan_stream(client, NAME, first.batch(0, 10, began=0))
     taken = planning.plan_stream(client, NAME, second.batch(0, 10, began=0))
     with pytest.raises(PipelineFenced):
-        pipeline.decide(client, plan, [])
-    pipeline.decide(client, taken, [])
-    pipeline.decide(client, planning.plan_stream(client, NAME, second.batch(1, 20)), [])
+        batch_commit.decide(client, plan, [])
+    batch_commit.decide(client, taken, [])
+    batch_commit.decide(client, planning.plan_stream(client, NAME, second.batch(1, 20)), [])
     next_of_second = planning.plan_stream(client, NAME, second.batch(2, 30))
     with pytest.raises(PipelineMismatch, match="has reached 20"):
         planning.plan_stream(client, NAME, first.batch(1, 30))
-    pipeline.decide(client, next_of_second, [write(client, next_of_second, b"once")])
+    batch_commit.decide(client, next_of_second, [write(client, next_of_second, b"once")])
     assert output(client) == [b"once"]
 
 
@@ -183,10 +183,10 @@ def test_only_what_older_runs_left_is_swept(client: Client, tmp_path: Path) -> N
     new = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     assert ongoing(client) == []
     prepared = write(client, new, b"kept")
-    pipeline.sweep(client, NAME, old.run, None)
+    batch_commit.sweep(client, NAME, old.run, None)
     assert ongoing(client) == [prepared.transactional_id]
     loser = write(client, new, b"a second attempt", attempt=1)
-    pipeline.decide(client, new, [prepared])
+    batch_commit.decide(client, new, [prepared])
     assert (ongoing(client), output(client)) == ([], [b"kept"])
     assert loser.transactional_id != prepared.transactional_id
 
@@ -199,7 +199,7 @@ def test_what_was_decided_is_ended_by_the_next_start_or_by_the_abort(client: Cli
         undecided = write(client, plan, b"not decided", attempt=1)
         decisions.make(client, NAME, plan.decision([prepared], {}))
         if by == "abort":
-            pipeline.discard(client, plan, [prepared, undecided])
+            batch_commit.discard(client, plan, [prepared, undecided])
         elif by == "next batch":
             planning.plan_stream(client, NAME, query.batch(number + 1, 10 * number + 20))
         else:
@@ -214,7 +214,7 @@ def test_a_transaction_that_is_gone_is_not_decided(client: Client, tmp_path: Pat
     fence_producer(client, prepared.transactional_id)
     good = write(client, plan, b"good", attempt=1)
     with pytest.raises(PipelineError, match=f"nothing was decided.*{prepared.transactional_id} already"):
-        pipeline.decide(client, plan, [good, prepared])
+        batch_commit.decide(client, plan, [good, prepared])
     last = decisions.read_committed(client, NAME).decision
     assert last is not None
     assert (last.number, last.batch_id) == (0, -1), "it has only begun"
@@ -255,10 +255,12 @@ def test_checkpoints_of_others_are_refused(client: Client, tmp_path: Path) -> No
     with pytest.raises(PipelineMismatch, match="has decided none"):
         planning.plan_stream(client, NAME, query.batch(1, 20))
     batch = planning.plan_batch(client, "loads")
-    pipeline.decide(client, replace(batch, spans={("out", 0): Span(0, batch.number)}), [])
+    batch_commit.decide(client, replace(batch, spans={("out", 0): Span(0, batch.number)}), [])
     with pytest.raises(PipelineMismatch, match="belongs to a batch write"):
         planning.plan_stream(client, "loads", Query(tmp_path, "r").batch(0, 10, began=0))
-    pipeline.decide(client, planning.plan_stream(client, NAME, Query(tmp_path, "s").batch(0, 1, began=0)), [])
+    batch_commit.decide(
+        client, planning.plan_stream(client, NAME, Query(tmp_path, "s").batch(0, 1, began=0)), []
+    )
     with pytest.raises(PipelineMismatch, match="belongs to a streaming query"):
         planning.plan_batch(client, NAME)
 
@@ -290,14 +292,14 @@ def test_together_nothing_is_left_to_be_ended(client: Client, tmp_path: Path) ->
     plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     winners = [write(client, plan, b"%d" % attempt, attempt) for attempt in range(3)]
     loser = write(client, plan, b"loser", attempt=3)
-    pipeline.decide(client, plan, winners)
+    batch_commit.decide(client, plan, winners)
     made = decisions.read_committed(client, NAME)
     assert made.offsets == {("in", 0): 10, ("in", 1): 10}
     assert made.decision == plan.decision([], {})
     assert (made.decision.number, made.decision.query_id, made.decision.batch_id) == (1, "q", 0)
     assert (ongoing(client), output(client)) == ([], [b"0", b"1", b"2"])
     # Spark may ask for the abort of a batch that counts.
-    pipeline.discard(client, plan, [*winners, loser])
+    batch_commit.discard(client, plan, [*winners, loser])
     assert output(client) == [b"0", b"1", b"2"]
 
 
@@ -305,7 +307,7 @@ def test_together_nothing_is_left_to_be_ended(client: Client, tmp_path: Path) ->
 def test_together_the_attempts_of_an_older_run_do_not_begin(client: Client, tmp_path: Path) -> None:
     query = Query(tmp_path, "q")
     old = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
-    begun = pipeline.begin_attempt(client, old, "0.0", transaction_timeout_ms=60_000, codec=Codec.NONE)
+    begun = batch_commit.begin_attempt(client, old, "0.0", transaction_timeout_ms=60_000, codec=Codec.NONE)
     new = planning.plan_stream(client, NAME, query.batch(0, 10, began=0))
     with pytest.raises(PipelineFenced, match="another copy"):
         write(client, old, b"too late", attempt=1)
@@ -316,7 +318,7 @@ def test_together_the_attempts_of_an_older_run_do_not_begin(client: Client, tmp_
     # An id of somebody else that looks like one of ours is nobody's attempt.
     stranger = TransactionalProducer(client, f"{old.prefix}0.9")
     stranger.init()
-    pipeline.decide(client, new, [write(client, new, b"once")])
+    batch_commit.decide(client, new, [write(client, new, b"once")])
     assert output(client) == [b"once"]
 
 
@@ -334,7 +336,7 @@ def test_together_a_lost_answer_does_no_harm(
         raise KafkaError(ErrorCode.PRODUCER_FENCED, "refused later")
 
     monkeypatch.setattr(decisions, "commit_transactions", lost)
-    pipeline.decide(client, plan, [write(client, plan, b"once")])
+    batch_commit.decide(client, plan, [write(client, plan, b"once")])
     assert output(client) == [b"once"]
 
 
@@ -345,11 +347,13 @@ def test_a_pipeline_may_change_its_form_at_any_batch(
     query = Query(tmp_path, "q")
     for number in range(4):
         is_portable = number % 2 == 0
-        monkeypatch.setattr(pipeline, "serves_commit_transactions", lambda _, hidden=is_portable: not hidden)
+        monkeypatch.setattr(
+            batch_commit, "serves_commit_transactions", lambda _, hidden=is_portable: not hidden
+        )
         plan = planning.plan_stream(client, NAME, query.batch(number, 10 * number + 10, began=0))
-        pipeline.decide(client, plan, [write(client, plan, b"%d" % number)])
+        batch_commit.decide(client, plan, [write(client, plan, b"%d" % number)])
     # One that was decided in the portable way is finished by the other.
-    monkeypatch.setattr(pipeline, "serves_commit_transactions", lambda _: False)
+    monkeypatch.setattr(batch_commit, "serves_commit_transactions", lambda _: False)
     plan = planning.plan_stream(client, NAME, query.batch(4, 50))
     prepared = write(client, plan, b"4")
     decisions.make(client, NAME, plan.decision([prepared], {}))
@@ -362,10 +366,10 @@ def test_a_pipeline_may_change_its_form_at_any_batch(
 def test_more_transactions_than_one_request_takes_are_ended_one_by_one(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "TRANSACTIONS_MAX", 1)
+    monkeypatch.setattr(batch_commit, "TRANSACTIONS_MAX", 1)
     plan = planning.plan_stream(client, NAME, Query(tmp_path, "q").batch(0, 10, began=0))
     winners = [write(client, plan, b"%d" % attempt, attempt) for attempt in range(2)]
-    pipeline.decide(client, plan, winners)
+    batch_commit.decide(client, plan, winners)
     decision = decisions.read_committed(client, NAME).decision
     assert decision is not None
     assert decision.winners == tuple(winners)

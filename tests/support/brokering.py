@@ -97,7 +97,7 @@ async def running(directory: Path | None = None, **settings: Any) -> AsyncIterat
 
 
 async def make_topics(broker: Broker) -> None:
-    await broker.ask_all(
+    await broker.submit(
         [
             CreateTopic("marked", MARKED, 2, {}),
             CreateTopic("staged", STAGED, 2, {"semel.visibility": "journal"}),

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from semel.broker.clock import Clock
-from semel.broker.commit_loop import Answers, CommitLoop
+from semel.broker.commit_loop import CommitLoop
 from semel.broker.metrics import Metrics
+from semel.broker.pending_commands import Answers
 from semel.config import Settings
 from semel.core.partition import Append, TransactionContext
 from semel.core.topics import CreateTopic
@@ -121,11 +122,11 @@ class Looping:
         self.batches.append(list(batches))
 
     def submit(self, *commands: Any) -> None:
-        self.loop.submit(commands, self.outcomes.append)
+        self.loop.submit(commands).then(self.outcomes.append)
 
     async def ask(self, *commands: Any) -> Answers:
         answered: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        self.loop.submit(commands, answered.set_result)
+        self.loop.submit(commands).then(answered.set_result)
         return await answered
 
     async def settle(self) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from semel.broker.metrics import Metrics
+from semel.broker.promise import Promise
 from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.server.dispatch import Dispatch
@@ -25,7 +26,7 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 class FakeBroker:
-    """What the server_context needs of a broker."""
+    """What the server needs of a broker."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings(**settings)
@@ -50,20 +51,22 @@ class Produces:
     """Stands for the Produce handler: keeps what was submitted until the test answers it."""
 
     def __init__(self, *, answer_at_once: bool = False) -> None:
-        self.waiting: list[tuple[ProduceRequest, Callable[[Any], None]]] = []
+        self.waiting: list[tuple[ProduceRequest, Promise[Any]]] = []
         self.submitted = 0
         self._answer_at_once = answer_at_once
 
-    def submit(self, broker: Any, request: ProduceRequest, context: Any, done: Callable[[Any], None]) -> None:
+    def handle(self, broker: Any, request: ProduceRequest, context: Any) -> Promise[Any]:
         self.submitted += 1
+        promise: Promise[Any] = Promise()
         if self._answer_at_once:
-            asyncio.get_running_loop().call_soon(done, response_to(request))
+            asyncio.get_running_loop().call_soon(promise.resolve, response_to(request))
         else:
-            self.waiting.append((request, done))
+            self.waiting.append((request, promise))
+        return promise
 
     def answer(self, index: int = 0, outcome: Any = ...) -> None:
-        request, done = self.waiting.pop(index)
-        done(response_to(request) if outcome is ... else outcome)
+        request, promise = self.waiting.pop(index)
+        promise.resolve(response_to(request) if outcome is ... else outcome)
 
 
 def response_to(request: ProduceRequest) -> ProduceResponse:
@@ -126,7 +129,7 @@ class ServerUnderTest:
         self._clients: list[Client] = []
 
     @property
-    def server(self) -> Any:
+    def context(self) -> Any:
         return self.server._server
 
     async def connect(self, **options: Any) -> Client:
@@ -147,14 +150,13 @@ class ServerUnderTest:
 async def serving(
     handlers: Handlers | None = None,
     produces: Produces | None = None,
-    submits: Mapping[int, Any] | None = None,
     tls: Any = None,
     **settings: Any,
 ) -> AsyncIterator[ServerUnderTest]:
-    """A server that serves ApiVersions, these handlers, Produce, and what else is submitted."""
+    """A server that serves ApiVersions, Produce and these handlers."""
     broker = FakeBroker(**settings)
     produces = produces or Produces()
-    dispatch = Dispatch({18: api_versions, **(handlers or {})}, {0: produces.submit, **(submits or {})})  # type: ignore[dict-item]
+    dispatch = Dispatch({0: produces.handle, 18: api_versions, **(handlers or {})})  # type: ignore[dict-item]
     listener = ListenerConfig("test", "127.0.0.1", 0, tls=tls)
     server = Server(broker, [listener], dispatch)  # type: ignore[arg-type]
     await server.start()
@@ -164,6 +166,6 @@ async def serving(
     finally:
         await under_test.leave()
         await server.stop(grace_seconds=0.5)
-        assert under_test.server.requests.used == 0
-        assert under_test.server.responses.used == 0
-        assert under_test.server.requests.in_flight == len(produces.waiting)
+        assert under_test.context.requests.used == 0
+        assert under_test.context.responses.used == 0
+        assert under_test.context.requests.in_flight == len(produces.waiting)

@@ -1,6 +1,6 @@
 """Words for tests of transactions as rules: a state with topics of both visibilities, and producers on it."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from semel.core.facts import BatchAppended, BatchStaged, Closing
 from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
@@ -285,7 +285,13 @@ class Producer:
         self.finish(commit=False)
 
 
-def holds_together(rules: TransactionRules) -> None:
+class HasState(Protocol):
+    """Anything that decides and applies."""
+
+    state: BrokerState
+
+
+def holds_together(rules: HasState) -> None:
     """What is true of every state: nothing in one place says other than what another place says."""
     state = rules.state
     ongoing = {

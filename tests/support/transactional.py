@@ -4,9 +4,8 @@ from typing import Any
 
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
-from semel.handlers import HANDLERS, PRODUCE, produce
+from semel.handlers import HANDLERS
 from semel.handlers.context import CloseConnection
-from semel.handlers.submitting import answered
 from semel.wire.messages import APIS, transactions
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from semel.wire.messages.offsets import (
@@ -26,13 +25,12 @@ async def send(broker: Broker, request: Any, version: int, connection: int = 1) 
     api = APIS[request.api_key]
     decoded = api.request.decode(request.encode(version), version)
     asker = context(version)._replace(connection_id=connection)
-    if request.api_key != PRODUCE:
-        response = await HANDLERS[request.api_key](broker, decoded, asker)
-        return api.response.decode(response.encode(version), version)
     try:
-        response = await answered(produce.submit, broker, decoded, asker)
+        response = await HANDLERS[request.api_key](broker, decoded, asker)
     except CloseConnection as closed:
-        return closed
+        if isinstance(request, ProduceRequest):
+            return closed
+        raise
     if response is None:
         return None
     return api.response.decode(response.encode(version), version)

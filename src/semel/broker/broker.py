@@ -26,12 +26,13 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
-from semel.broker.commit_loop import Answers, CommitLoop, Done
+from semel.broker.commit_loop import CommitLoop
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
 from semel.broker.fair_queue import ASKER
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.metrics import Metrics
+from semel.broker.promise import Promise
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
 from semel.broker.slices import Slices
@@ -63,7 +64,7 @@ from semel.core.types import (
     TransactionKey,
 )
 from semel.store.embedded import EmbeddedStore
-from semel.store.interface import Counts, StoreFull
+from semel.store.interface import Counts
 from semel.store.opening import open_store
 
 log = logging.getLogger("semel.broker")
@@ -118,6 +119,7 @@ class Broker:
         self._validators = ThreadPoolExecutor(VALIDATION_THREADS, "validation")
         gauge = self.metrics.gauge
         gauge("open_transactions", "Transactions that are open.", lambda: len(self._loop.state.ongoing))
+        gauge("cached_entities", "Entities kept in memory.", lambda: self._loop.state.size)
         gauge(
             "oldest_open_transaction_seconds",
             "Age of the transaction that is open longest.",
@@ -200,9 +202,12 @@ class Broker:
         """A number for a request that may have to wait."""
         return next(self._tickets)
 
-    def submit(self, commands: Sequence[Command], done: Done) -> None:
-        """Ask without waiting; the hot path. ``done`` gets the answers, or ``StoreFull``."""
-        self._loop.submit(commands, done)
+    def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
+        """Have commands decided in one tick, in this order; one answer for each when they are durable.
+
+        ``StoreFull`` if there is no room. A cancelled wait takes nothing back.
+        """
+        return self._loop.submit(commands)
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Run work that takes long, and that touches nothing of the broker, on one of a few threads."""
@@ -212,34 +217,16 @@ class Broker:
         """Do this when everyone whom the present tick answers was told, or as soon as possible."""
         self._loop.soon(work)
 
-    async def ask_all(self, commands: Sequence[Command]) -> list[Any]:
-        """Ask, and wait until the answers are durable. They are decided in one tick, in this order."""
-        if not commands:
-            return []
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Answers) -> None:
-            # A client that left cancelled the wait. What was decided stays decided.
-            if future.done():
-                return
-            if isinstance(outcome, StoreFull):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        self._loop.submit(commands, done)
-        return await future
+    async def ask(self, command: Command) -> Any:
+        """Submit one command and await its answer."""
+        return (await self.submit([command]))[0]
 
     async def ask_each(self, commands: Sequence[Command]) -> list[Any]:
-        """Ask for things that have nothing to do with each other: many are decided in several ticks."""
+        """The answers to independent commands. Many of them are decided in several ticks."""
         answers: list[Any] = []
         async for some in self.slices.over(commands):
-            answers += await self.ask_all(some)
+            answers += await self.submit(some)
         return answers
-
-    async def ask(self, command: Command) -> Any:
-        """Ask one thing."""
-        return (await self.ask_all([command]))[0]
 
     async def flush(self) -> bool:
         """Make durable, and show to readers, all that was answered so far. False if there is no room.
@@ -250,9 +237,7 @@ class Broker:
 
     async def _turn(self) -> None:
         """Wait until what is durable now is published: until the commit loop has turned once."""
-        turned = asyncio.Event()
-        self._loop.submit((), lambda outcome: turned.set())
-        await turned.wait()
+        await self._loop.submit(())
 
     def connection_gone(self, connection_id: int) -> None:
         """A client left. If the settings say so, the transactions that it spoke for are aborted."""
@@ -260,7 +245,8 @@ class Broker:
         if ids:
             # Behind what the client asked before it left.
             ASKER.set(connection_id)
-            self._loop.submit([AbortOpen(each, connection=connection_id) for each in ids], _ignore)
+            # What finds no room is aborted by its timeout.
+            self._loop.submit([AbortOpen(each, connection=connection_id) for each in ids])
 
     def overdue_transactions(self) -> list[str]:
         """The open transactions whose time is over."""
@@ -350,10 +336,6 @@ class Broker:
 
     def _add_partitions(self, more: int) -> None:
         self.counts = self.counts._replace(partitions=self.counts.partitions + more)
-
-
-def _ignore(outcome: Answers) -> None:
-    """Nobody waits for it; what could not be aborted now is aborted when its time is over."""
 
 
 def _log_fatal(error: BaseException) -> None:

@@ -28,25 +28,25 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from semel.broker.clock import Clock
 from semel.broker.fair_queue import FairQueue
 from semel.broker.latest_connections import LatestConnections
 from semel.broker.metrics import Metrics
-from semel.broker.pending_commands import Answers, Done, PendingCommands, without_room
+from semel.broker.pending_commands import PendingCommands, without_room
+from semel.broker.promise import Promise
 from semel.broker.replies import Replies
-from semel.broker.tick import Tick, newest_groups_only, newest_only
-from semel.broker.transaction_metrics import Watch
+from semel.broker.tick import Tick, newest_only
 from semel.broker.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork
 from semel.config import Settings
-from semel.core.facts import DURABLE, BatchAppended, GroupChanged
+from semel.core.facts import DURABLE, BatchAppended
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import (
     PARKED,
     Buffer,
     Command,
-    Decision,
     Fact,
     Key,
     PartitionKey,
@@ -54,8 +54,6 @@ from semel.core.types import (
     TransactionState,
 )
 from semel.store.interface import Store, StoreFull
-
-__all__ = ["Answers", "CommitLoop", "Done"]
 
 Publish = Callable[[BrokerState, Sequence[Fact], Sequence[Buffer | None]], None]
 IsAwaited = Callable[[Iterable[PartitionKey]], bool]
@@ -86,7 +84,7 @@ class CommitLoop:
         self._metrics = metrics
         self._publish = publish
         self._is_awaited = is_awaited
-        self._hears_speakers = settings.transaction_abort_on_disconnect
+        self._aborts_on_disconnect = settings.transaction_abort_on_disconnect
         self._defers_sync = settings.semel_durability != "flush"
         self._queue = FairQueue(settings.semel_tick_bytes_max)
         self._replies = Replies()
@@ -113,12 +111,16 @@ class CommitLoop:
         older = [each.transactional_id for each in known if each is not None and each.term < term]
         for start in range(0, len(older), _PAGE):
             page = [AbortOpen(each, before_term=term) for each in older[start : start + _PAGE]]
-            await self._tick([PendingCommands(page, _ignore)])
+            await self._tick([PendingCommands(page)])
 
-    def submit(self, commands: Sequence[Command], done: Done) -> None:
-        """Ask. ``done`` is called on the event loop, with one answer per command, when all are durable."""
-        self._queue.put(PendingCommands(commands, done))
+    def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
+        """Have commands decided in one tick; one answer for each when all are durable, or ``StoreFull``."""
+        return self._put(PendingCommands(commands))
+
+    def _put(self, pending: PendingCommands) -> PendingCommands:
+        self._queue.put(pending)
         self._wake()
+        return pending
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do this behind the answers of the tick that answers now; if none does, as soon as possible."""
@@ -126,16 +128,12 @@ class CommitLoop:
 
     async def flush(self) -> bool:
         """Make durable, and show to readers, all that was answered so far. False if there is no room."""
-        if not self.unsynced:
-            return True
-        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Answers) -> None:
-            if not flushed.done():
-                flushed.set_result(not isinstance(outcome, StoreFull))
-
-        self._ask_flush(done)
-        return await flushed
+        try:
+            if self.unsynced:
+                await self._submit_flush()
+        except StoreFull:
+            return False
+        return True
 
     def stop(self) -> None:
         """Finish what was submitted, then return from ``run``."""
@@ -161,7 +159,7 @@ class CommitLoop:
                         await self._tick(pending)
                 if self._stopping:
                     if self.unsynced:
-                        await self._tick([PendingCommands((), _ignore, is_flush=True)])
+                        await self._tick([PendingCommands((), is_flush=True)])
                     return
         finally:
             self._stop_timer()
@@ -179,6 +177,7 @@ class CommitLoop:
         return None
 
     async def _tick(self, pending: list[PendingCommands]) -> None:
+        """Load, decide, commit, publish, reply."""
         try:
             if self._must_recall:
                 await self._recall()
@@ -186,45 +185,35 @@ class CommitLoop:
         except StoreFull as full:
             # The ledger has no room for what was committed, so it cannot say what is true.
             for each in pending:
-                each.done(full)
+                each.resolve(full)
             return
-        started = time.perf_counter()
         tick = self._decide(pending)
-        decided = time.perf_counter()
-        durable, batches = tick.durable, tick.batches
-        batch_bytes = sum(map(len, batches))
-        must_flush = bool(self.unsynced.facts) and any(each.is_flush for each in pending)
-        defers_sync = tick.defers_sync and not must_flush and self._may_stay_unflushed(durable, batch_bytes)
-        flushes = must_flush or (bool(durable) and not defers_sync)
         try:
-            if defers_sync:
-                await self._store.commit(durable, batches, defers_sync=True)
-                # The store may have flushed all the same.
-                defers_sync, flushes = self._store.has_unsynced, not self._store.has_unsynced
-            elif flushes:
-                await self._store.commit(durable, batches)
+            await self._commit(tick)
         except StoreFull as full:
-            await self._refuse(pending, tick, full)
+            await self._refuse(tick, full)
             return
-        committed = time.perf_counter()
-        if defers_sync:
+        if tick.is_unsynced:
             self._keep_unsynced(tick)
-        elif flushes:
+        elif tick.is_synced:
             self._publish_all(tick)
         self._replies.tell(pending, tick.replies)
-        if tick.watch is not None:
-            tick.watch.count(committed - each.begun for each in pending if each.begun)
         if not self.unsynced.facts:
-            # What is unflushed is not in the ledger, and must not be loaded from there.
+            # Unsynced work is not in the ledger, and must not be loaded from there.
             self.state.evict(self._settings.semel_entities_max)
-        self._metrics.observe_tick(
-            commands=sum(len(each.commands) for each in pending),
-            facts=len(durable),
-            batch_bytes=batch_bytes,
-            decide_seconds=decided - started,
-            commit_seconds=committed - decided if defers_sync or flushes else 0.0,
-            flush_seconds=self._store.flush_seconds if flushes else 0.0,
-        )
+        self._metrics.observe_tick(tick, self._store.flush_seconds)
+
+    async def _commit(self, tick: Tick) -> None:
+        """Write what was decided. StoreFull."""
+        if tick.may_defer_sync and self._may_stay_unsynced(tick):
+            await self._store.commit(tick.durable, tick.batches, defers_sync=True)
+            # The store may have flushed all the same.
+            tick.is_unsynced = self._store.has_unsynced
+            tick.is_synced = not tick.is_unsynced
+        elif tick.durable or (self.unsynced.facts and tick.must_flush):
+            await self._store.commit(tick.durable, tick.batches)
+            tick.is_synced = True
+        tick.committed_at = time.perf_counter()
 
     async def _load(self, pending: list[PendingCommands]) -> None:
         missing: dict[Key, None] = {}
@@ -254,15 +243,11 @@ class CommitLoop:
         state = self.state
         now = self._clock.now()
         state.clock_lag_ms = self._clock.time_of_day() - now
-        tick = Tick()
+        tick = Tick(pending)
         facts, batches, replies, defers_sync = tick.facts, tick.batches, tick.replies, True
         for each in pending:
-            decide: Callable[[Command, int], Decision] = state.decide
-            if each.is_watched:
-                tick.watch = tick.watch or Watch(self._metrics.transactions, state)
-                decide = tick.watch.begin()
             for command in each.commands:
-                decision = decide(command, now)
+                decision = state.decide(command, now)
                 for fact in decision.facts:
                     state.apply(fact)
                 if defers_sync and not decision.defers_sync:
@@ -274,25 +259,22 @@ class CommitLoop:
                     # Only commands that carry a ticket are ever parked.
                     self._replies.park(command.ticket, each)  # type: ignore[attr-defined]
                 each.answers.append(decision.answer)
-            if each.is_watched and tick.watch is not None:
-                tick.watch.end(each.commands)
-        tick.durable = [fact for fact in facts if type(fact) in _DURABLE]
-        if tick.watch is not None and len(tick.durable) > 2:
-            tick.durable = newest_only(tick.durable)
-        if len(tick.durable) > 1 and type(tick.durable[-1]) is GroupChanged:
-            tick.durable = newest_groups_only(tick.durable)
-        tick.defers_sync = defers_sync and bool(tick.durable)
-        if self._hears_speakers and len(tick.durable) < len(facts):
+        tick.durable = newest_only([fact for fact in facts if type(fact) in _DURABLE])
+        tick.may_defer_sync = defers_sync and bool(tick.durable)
+        if self._aborts_on_disconnect and len(tick.durable) < len(facts):
             self.latest_connections.learn(facts)
+        tick.decided_at = time.perf_counter()
         return tick
 
-    # -- early work ------------------------------------------------------------------------------------------
+    # -- unsynced work ---------------------------------------------------------------------------------------
 
-    def _may_stay_unflushed(self, facts: Sequence[Fact], batch_bytes: int) -> bool:
-        """Whether a tick of early work may be answered before it is flushed."""
-        if not self._defers_sync or not self.unsynced.has_room_for(facts, batch_bytes):
+    def _may_stay_unsynced(self, tick: Tick) -> bool:
+        """Whether a tick of work inside transactions may be answered before it is flushed."""
+        if not self._defers_sync or (self.unsynced.facts and tick.must_flush):
             return False
-        if self._is_awaited_now(facts):
+        if not self.unsynced.has_room_for(tick.durable, sum(map(len, tick.batches))):
+            return False
+        if self._is_awaited_now(tick.durable):
             return False
         # Nothing is evicted while something is unflushed.
         entities_max = self._settings.semel_entities_max * 5 // 4
@@ -303,12 +285,11 @@ class CommitLoop:
         return self._is_awaited(fact.partition for fact in facts if type(fact) is BatchAppended)
 
     def _keep_unsynced(self, tick: Tick) -> None:
-        self._metrics.transactions.unsynced_ticks += 1
         loop = asyncio.get_running_loop()
         self.unsynced.add(tick.durable, tick.batches, loop.time())
         if self._is_awaited_now(tick.durable):
             # Somebody began to wait while this was written.
-            self._ask_flush(_ignore)
+            self._submit_flush()
         elif self._flush_timer is None:
             self._flush_timer = loop.call_later(FLUSH_AFTER_SECONDS, self._flush_if_due)
 
@@ -320,14 +301,13 @@ class CommitLoop:
         loop = asyncio.get_running_loop()
         left = self.unsynced.since + FLUSH_AFTER_SECONDS - loop.time()
         if left <= 0:
-            self._ask_flush(_ignore)
+            self._submit_flush()
             # Again if there was no room.
             left = FLUSH_AFTER_SECONDS
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
-    def _ask_flush(self, done: Done) -> None:
-        self._queue.put(PendingCommands((), done, is_flush=True))
-        self._wake()
+    def _submit_flush(self) -> Promise[list[Any]]:
+        return self._put(PendingCommands((), is_flush=True))
 
     def _stop_timer(self) -> None:
         if self._flush_timer is not None:
@@ -338,27 +318,26 @@ class CommitLoop:
 
     def _publish_all(self, tick: Tick) -> None:
         """Show readers what this commit made durable, the early work before it first."""
-        self._metrics.transactions.flushes += 1
         if self.unsynced.facts:
             facts, batches = self.unsynced.take()
             self._publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
         else:
             self._publish(self.state, tick.durable, tick.batches)
 
-    async def _refuse(self, pending: list[PendingCommands], tick: Tick, full: StoreFull) -> None:
+    async def _refuse(self, tick: Tick, full: StoreFull) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         if not tick.durable:
             # A flush found no room. No state is wrong, and the early work is still there.
-            self._replies.tell([each for each in pending if not each.is_flush], tick.replies)
-            for each in pending:
+            self._replies.tell([each for each in tick.pending if not each.is_flush], tick.replies)
+            for each in tick.pending:
                 if each.is_flush:
-                    each.done(full)
+                    each.resolve(full)
             return
         before, self.state = self.state, BrokerState(term=self._store.term)
         # Who spoke last is true whatever became of it.
         self.state.latest_connections.update(before.latest_connections)
         self.state.latest_offset_connections.update(before.latest_offset_connections)
-        self._replies.refuse(pending, full)
+        self._replies.refuse(tick.pending, full)
         self._must_recall = True
         with contextlib.suppress(StoreFull):
             await self._recall()
@@ -370,7 +349,3 @@ class CommitLoop:
         for fact in self.unsynced.facts:
             self.state.apply(fact)
         self._must_recall = False
-
-
-def _ignore(outcome: Answers) -> None:
-    """Nobody waits for it. What found no room is asked for again."""

@@ -102,7 +102,7 @@ class Housekeeping:
         """Abort the transactions whose time is over, and fence their producers."""
         overdue = self._broker.overdue_transactions()
         for start in range(0, len(overdue), EXPIRE_AT_ONCE):
-            await self._broker.ask_all(
+            await self._broker.submit(
                 [AbortOpen(each, overdue_only=True) for each in overdue[start : start + EXPIRE_AT_ONCE]]
             )
 
@@ -111,7 +111,7 @@ class Housekeeping:
         broker = self._broker
         before = broker.time_of_day() - broker.settings.transactional_id_expiration_ms
         while ids := await broker.store.ledger.transactions_unused_since(before, limit=EXPIRE_AT_ONCE):
-            if not any(await broker.ask_all([ForgetTransaction(each, before) for each in ids])):
+            if not any(await broker.submit([ForgetTransaction(each, before) for each in ids])):
                 return
 
     async def retain(self) -> None:
@@ -179,7 +179,7 @@ class Housekeeping:
         broker = self._broker
         before = broker.time_of_day() - broker.settings.producer_id_expiration_ms
         while keys := await broker.store.ledger.producers_unseen_since(before, limit=EXPIRE_AT_ONCE):
-            expired = await broker.ask_all(
+            expired = await broker.submit(
                 [ExpireProducer(key, before) for key in keys if isinstance(key, ProducerKey)]
             )
             if not any(expired):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.broker.histogram import SECONDS, Histogram
+from semel.broker.tick import Tick
 from semel.broker.transaction_metrics import TransactionMetrics
 from semel.wire.messages import APIS
 
@@ -63,33 +64,26 @@ class Metrics:
         self.loop_lag_max_seconds = 0.0
 
         self.parked_fetches = 0
-        self.cached_entities = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         """What is asked for when it is shown: what it says, and how to ask."""
 
-    def observe_tick(
-        self,
-        commands: int,
-        facts: int,
-        batch_bytes: int,
-        decide_seconds: float,
-        commit_seconds: float,
-        flush_seconds: float,
-    ) -> None:
-        """One turn of the commit loop. The flush is the part of the commit that waited for the disk.
+    def observe_tick(self, tick: Tick, flush_seconds: float) -> None:
+        """Count a tick that was committed. The flush is the part of the commit that waited for the disk.
 
-        A turn that committed nothing, or flushed nothing, tells nothing of how long that takes.
+        A tick without a commit, or without a flush, is not in the histogram of its duration.
         """
+        commands = sum(len(each.commands) for each in tick.pending)
         self.ticks += 1
         self.commands += commands
-        self.facts += facts
-        self.batch_bytes += batch_bytes
+        self.facts += len(tick.durable)
+        self.batch_bytes += sum(map(len, tick.batches))
         self.commands_per_tick.observe(commands)
-        self.decide_seconds.observe(decide_seconds)
-        if commit_seconds:
-            self.commit_seconds.observe(commit_seconds)
-        if flush_seconds:
+        self.decide_seconds.observe(tick.decided_at - tick.started_at)
+        if tick.is_synced or tick.is_unsynced:
+            self.commit_seconds.observe(tick.committed_at - tick.decided_at)
+        if tick.is_synced:
             self.flush_seconds.observe(flush_seconds)
+        self.transactions.observe(tick)
 
     def observe_loop_lag(self, seconds: float) -> None:
         """How much later than asked for the event loop woke the probe."""

@@ -66,7 +66,6 @@ def _families(metrics: Metrics) -> Iterable[Metric]:
             metrics.loop_lag_max_seconds,
         ),
         ("semel_parked_fetches", "Fetch requests that wait for records.", metrics.parked_fetches),
-        ("semel_cached_entities", "Entities kept in memory.", metrics.cached_entities),
     ):
         yield GaugeMetricFamily(name, documentation, value=value)
     for name, (documentation, read) in metrics.gauges.items():

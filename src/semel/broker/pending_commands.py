@@ -1,14 +1,14 @@
 """Commands that were submitted together, on their way through the commit loop.
 
-What a tick must know of them is found out once, when they are submitted: how much room they may need,
-whether they name more entities when the first are loaded, whether their decisions are watched. So a plain
-Produce pays for none of it.
+What a tick must know of them is determined once, when they are submitted: how much room they may need,
+whether they name more entities after the first are loaded, and what is measured.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from semel.broker.promise import Promise
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
@@ -16,12 +16,12 @@ from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProd
 from semel.core.types import Command
 from semel.store.interface import StoreFull
 
-Answers = list[Any] | StoreFull
-Done = Callable[[Answers], None]
+Answers = list[Any] | Exception
+"""One answer for each command, or ``StoreFull``."""
 
 ENDING_BYTES: Final = 4_096
-"""Room for the markers that end a transaction, about fifty. Who ends one on a full disk is refused before
-anything is decided, as who appends is."""
+"""Room for the markers that end a transaction, about fifty. On a full disk an end is refused before anything
+is decided, like an append."""
 
 ENDING: Final[frozenset[type]] = frozenset(
     {InitProducer, EndTransaction, AbortOpen, WriteMarker, CommitTransactions}
@@ -29,40 +29,39 @@ ENDING: Final[frozenset[type]] = frozenset(
 """What may end a transaction."""
 
 
-class PendingCommands:
-    """Commands that were submitted together, and their answers so far."""
+class PendingCommands(Promise[list[Any]]):
+    """Commands that were submitted together, their answers so far, and the promise of all answers."""
 
     __slots__ = (
         "answers",
-        "begun",
         "commands",
-        "done",
         "has_more_keys",
         "is_flush",
-        "is_watched",
+        "is_transactional",
         "parked",
         "room_bytes",
+        "submitted_at",
     )
 
-    def __init__(self, commands: Sequence[Command], done: Done, *, is_flush: bool = False) -> None:
+    def __init__(self, commands: Sequence[Command], *, is_flush: bool = False) -> None:
+        super().__init__()
         self.commands = commands
-        self.done = done
         self.answers: list[Any] = []
         self.parked = 0
         self.room_bytes = 0
         """Bytes that the chunks should have room for."""
         self.is_flush = is_flush
-        """PendingCommands for nothing but that all earlier work is durable."""
+        """Whether it only asks for a flush of all earlier work."""
         self.has_more_keys = False
-        self.is_watched = False
-        """Whether transactions are in it, which are counted and timed."""
-        self.begun = 0.0
-        """When somebody asked for the end of a transaction; 0 if nobody did."""
+        self.is_transactional = False
+        """Whether it appends batches of a transaction."""
+        self.submitted_at = 0.0
+        """When a producer asked to end a transaction, else 0."""
         for command in commands:
             if isinstance(command, Append):
                 self.room_bytes += command.header.length
                 if command.transaction_context is not None:
-                    self.is_watched = True
+                    self.is_transactional = True
             else:
                 self._look_at(command)
 
@@ -73,11 +72,10 @@ class PendingCommands:
         if isinstance(command, ReplaceBatches):
             self.room_bytes += sum(map(len, command.records))
         if kind in ENDING:
-            self.is_watched = True
             ends = len(command.transactions) if isinstance(command, CommitTransactions) else 1
             self.room_bytes += ENDING_BYTES * ends
             if kind is EndTransaction or kind is CommitTransactions:
-                self.begun = time.perf_counter()
+                self.submitted_at = time.perf_counter()
 
 
 def without_room(pending: list[PendingCommands], full: StoreFull) -> list[PendingCommands]:
@@ -85,7 +83,7 @@ def without_room(pending: list[PendingCommands], full: StoreFull) -> list[Pendin
     rest: list[PendingCommands] = []
     for each in pending:
         if each.room_bytes:
-            each.done(full)
+            each.resolve(full)
         else:
             rest.append(each)
     return rest

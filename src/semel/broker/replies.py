@@ -47,7 +47,7 @@ class Replies:
         try:
             for each in pending:
                 if not each.parked:
-                    each.done(each.answers)
+                    each.resolve(each.answers)
             is_replying = bool(self._due)
             for ticket, answer in replies:
                 waiting = self._parked.pop(ticket, None)
@@ -68,7 +68,7 @@ class Replies:
             pending.answers[index] = answer
             pending.parked -= 1
             if not pending.parked:
-                pending.done(pending.answers)
+                pending.resolve(pending.answers)
         if self._due:
             asyncio.get_running_loop().call_soon(self._reply)
 
@@ -78,4 +78,4 @@ class Replies:
         self._parked.clear()
         waiting |= {id(each): each for each in pending}
         for each in waiting.values():
-            each.done(full)
+            each.resolve(full)

@@ -1,43 +1,69 @@
-"""One turn of the commit loop: what it came to, before it is written."""
+"""One tick of the commit loop: what was decided, and what became of it."""
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from semel.broker.transaction_metrics import Watch
+from semel.broker.pending_commands import PendingCommands
 from semel.core.facts import GroupChanged, GroupDeleted, TransactionChanged
 from semel.core.types import Buffer, Fact, Ticket
 
 
 class Tick:
-    """What one turn came to."""
+    """The decisions on the commands of one tick."""
 
-    __slots__ = ("batches", "defers_sync", "durable", "facts", "replies", "watch")
+    __slots__ = (
+        "batches",
+        "committed_at",
+        "decided_at",
+        "durable",
+        "facts",
+        "is_synced",
+        "is_unsynced",
+        "may_defer_sync",
+        "pending",
+        "replies",
+        "started_at",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Sequence[PendingCommands]) -> None:
+        self.pending = pending
         self.facts: list[Fact] = []
         self.durable: list[Fact] = []
+        """The facts that are written."""
         self.batches: list[Buffer] = []
         self.replies: list[tuple[Ticket, Any]] = []
-        self.defers_sync = False
+        self.may_defer_sync = False
         """Whether there are durable facts, and all are of work inside open transactions."""
-        self.watch: Watch | None = None
+        self.is_synced = False
+        """Whether the commit, with all unsynced work before it, was flushed."""
+        self.is_unsynced = False
+        """Whether it was written and not flushed."""
+        self.started_at = self.decided_at = self.committed_at = time.perf_counter()
 
-
-def newest_groups_only(facts: list[Fact]) -> list[Fact]:
-    """Without what a group was in between: it is written as a whole, and many may join it in one tick."""
-    if any(type(fact) is GroupDeleted for fact in facts):
-        # What comes before a deletion is not what comes after it.
-        return facts
-    newest = {fact.group.group_id: fact for fact in facts if type(fact) is GroupChanged}
-    return [fact for fact in facts if type(fact) is not GroupChanged or newest[fact.group.group_id] is fact]
+    @property
+    def must_flush(self) -> bool:
+        """Whether a flush was asked for."""
+        return any(each.is_flush for each in self.pending)
 
 
 def newest_only(facts: list[Fact]) -> list[Fact]:
-    """Without what a transaction was in between: who writes to five partitions grows it five times."""
-    newest = {fact.transaction.transactional_id: fact for fact in facts if type(fact) is TransactionChanged}
-    if not newest:
+    """Drop what a later fact of the same tick replaces: transactions and groups are written as a whole.
+
+    A transaction grows with each partition it writes to, and many members may join a group in one tick.
+    """
+    kinds = set(map(type, facts))
+    whole = {TransactionChanged, GroupChanged} & kinds
+    if GroupDeleted in kinds:
+        # What comes before a deletion is not what comes after it.
+        whole.discard(GroupChanged)
+    if not whole:
         return facts
-    return [
-        fact
-        for fact in facts
-        if type(fact) is not TransactionChanged or newest[fact.transaction.transactional_id] is fact
-    ]
+    newest = {_key(fact): fact for fact in facts if type(fact) in whole}
+    return [fact for fact in facts if type(fact) not in whole or newest[_key(fact)] is fact]
+
+
+def _key(fact: Any) -> tuple[type, str]:
+    if type(fact) is TransactionChanged:
+        return TransactionChanged, fact.transaction.transactional_id
+    return GroupChanged, fact.group.group_id

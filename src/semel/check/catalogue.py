@@ -1,4 +1,4 @@
-"""Every anomaly that is looked for: its name, and its definition in a sentence.
+"""Every anomaly that the checker detects: its name, and its definition in a sentence.
 
 "Readers of committed records" are those with isolation `read_committed` or `commit_order`, and on a topic
 with `journal` visibility all of them. "Before" and "after" are by the clock: one operation ended before the
@@ -12,87 +12,89 @@ from semel.check.history import Operation
 DEFINITIONS: dict[str, str] = {
     # what is read
     "aborted-read": (
-        "a reader of committed records was handed a record whose transaction was aborted or never "
-        "asked to commit, or whose produce was refused"
+        "a reader of committed records received a record whose transaction was aborted or never "
+        "asked to commit, or whose produce was rejected"
     ),
     "early-read": (
-        "a reader of committed records was handed a record before anyone asked its transaction to "
+        "a reader of committed records received a record before its transaction was asked to "
         "commit, or before it was sent"
     ),
-    "precommitted-read": "a transaction was handed a record that it wrote itself",
-    "phantom": "a reader was handed a record that nobody sent to that partition",
+    "precommitted-read": "a transaction read a record that it wrote itself",
+    "phantom": "a reader received a record that no producer sent to that partition",
     "read-past-stable": (
-        "an answer to a reader of committed records has a record at or behind the last stable offset "
-        "of the same answer"
+        "a response to a reader of committed records contains a record at or after the last stable "
+        "offset in the same response"
     ),
     # where records are
     "inconsistent-offset": "two records have the same offset in the same partition",
     "duplicate": "a record of an idempotent producer has two offsets",
     "wrong-acknowledgement": (
-        "a record was acknowledged with an offset, and another record is there, or it is elsewhere"
+        "a record was acknowledged with an offset at which readers find another record, or readers "
+        "find it at another offset"
     ),
     "nonmonotonic-send": (
-        "a producer sent one record after the other to a partition, and the later one has the smaller offset"
+        "a producer sent two records to a partition, one after the other, and the later one has the "
+        "smaller offset"
     ),
     "offset-inversion": (
-        "a record was acknowledged before another was sent to the same partition, and has the larger "
-        "offset; on a journal topic also a transaction that was committed before another was asked to "
-        "commit"
+        "a record was acknowledged before another was sent to the same partition, and has the "
+        "larger offset; on a journal topic also a transaction that was committed before another was "
+        "asked to commit"
     ),
     "split-transaction": "in a journal topic, a foreign record lies between the records of one transaction",
     # how it is read on
     "nonmonotonic-poll": (
-        "a reader was handed an offset that is not behind the one before, or that lies before the "
-        "position it was assigned"
+        "a reader received an offset that is not larger than the previous one, or that lies before "
+        "its assigned position"
     ),
     "skipped-poll": (
-        "a reader went past a record that another reader with the same view of the partition was handed"
+        "a reader skipped a record that another reader with the same view of the partition received"
     ),
-    "gap": "a reader of a journal topic was handed an offset that does not follow the one before",
+    "gap": "a reader of a journal topic received an offset that does not directly follow the previous one",
     # what is missing
     "lost-write": (
-        "a record was acknowledged, and its transaction too if it has one; readers went past its "
-        "place, and none was handed it"
+        "a record was acknowledged, and so was the commit of its transaction if it has one; readers "
+        "passed its offset, and none received it"
     ),
     "torn-transaction": (
-        "a reader was handed one record of a transaction, and readers went past the place of another "
-        "one without being handed it"
+        "a reader received one record of a transaction, and readers passed the offset of another "
+        "without receiving it"
     ),
     # how transactions end
-    "two-outcomes": "a transaction was acknowledged as committed and as aborted",
-    "error-but-committed": "a commit was answered with INVALID_TXN_STATE, and readers see the transaction",
+    "two-outcomes": "a transaction was acknowledged both as committed and as aborted",
+    "error-but-committed": "a commit failed with INVALID_TXN_STATE, and readers see the transaction",
     "zombie-commit": (
-        "a commit was acknowledged to a process after another one had taken over its transactional id"
+        "a commit was acknowledged to a process after another process had taken over its transactional id"
     ),
     "zombie-write": (
-        "a write in a transaction was acknowledged to a process after another one had taken over its "
-        "transactional id"
+        "a write in a transaction was acknowledged to a process after another process had taken "
+        "over its transactional id"
     ),
     "needless-fence": (
-        "a producer was fenced although nobody else asked for its transactional id and its "
-        "transaction was younger than its timeout"
+        "a producer was fenced although no other process took over its transactional id and its "
+        "transaction had not reached its timeout"
     ),
     "hanging-transaction": (
-        "the last stable offset is before the high watermark when every transaction must have ended"
+        "the last stable offset is below the high watermark when every transaction must have ended"
     ),
     # input and groups
     "double-claim": "two committed transactions of a group claim the same input",
-    "skipped-input": "a group's position went past an input record that no transaction of the group claims",
-    "aborted-offset": "a group has a position that only refused commits or aborted transactions gave it",
-    "early-offset": "a group has a position before anyone asked the transaction that gave it to commit",
-    "phantom-offset": "a group has a position that nobody gave it",
+    "skipped-input": "a group's position passed an input record that no transaction of the group claims",
+    "aborted-offset": "a group has a position that only rejected commits or aborted transactions set",
+    "early-offset": "a group has a position before the transaction that set it was asked to commit",
+    "phantom-offset": "a group has a position that no operation set",
     "lost-offset": "a group has no position, or an older one, after a later one was acknowledged",
-    "unstable-offset": "a stable position was told while a transaction had another one pending",
+    "unstable-offset": "a stable position was returned while a transaction had another one pending",
     # the ends of a partition
     "watermark-regress": (
-        "the log start, the last stable offset or the high watermark went back, or the high watermark "
-        "is not behind a record that was acknowledged before"
+        "the log start, the last stable offset or the high watermark decreased, or the high "
+        "watermark is not above a record that was acknowledged earlier"
     ),
     "watermark-order": "not 0 ≤ log start ≤ last stable offset ≤ high watermark",
     # orders
     "cyclic-order": (
-        "transactions have no order in which each was committed before those that read from it and, "
-        "in journal topics, before those that are behind it"
+        "no order of the transactions exists in which each is committed before those that read from "
+        "it and, in journal topics, before those at later offsets"
     ),
 }
 

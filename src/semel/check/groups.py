@@ -213,7 +213,7 @@ def _judge(
         return anomaly("lost-offset", group.where, says, newest.operation, fetch)
     writers = by_position.get(position)
     if writers is None or writers.example is None:
-        return anomaly("phantom-offset", group.where, f"nobody gave it the position {position}", fetch)
+        return anomaly("phantom-offset", group.where, f"no operation set its position to {position}", fetch)
     if writers.last is None:
         says = f"its position is {position}, which was never committed"
         return anomaly("aborted-offset", group.where, says, writers.example.operation, fetch)

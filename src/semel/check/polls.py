@@ -20,10 +20,10 @@ def _going_back(partition: PartitionHistory, session: Session) -> Iterator[Anoma
         for offset, value in poll.records:
             read = Read(offset, value, poll)
             if last is not None and offset <= last.offset:
-                says = f"process {poll.process} was handed offset {offset} after {last.offset}"
+                says = f"process {poll.process} received offset {offset} after {last.offset}"
                 yield anomaly("nonmonotonic-poll", partition.where, says, *_both(last, read))
             elif last is None and session.start is not None and offset < session.start:
-                says = f"process {poll.process} was handed offset {offset}, but reads from {session.start} on"
+                says = f"process {poll.process} received offset {offset}, but reads from {session.start} on"
                 yield anomaly("nonmonotonic-poll", partition.where, says, session.assign, read.proof)
             last = read
 
@@ -80,5 +80,5 @@ def _missed(
         says = f"process {process} went from {expected} to {offset}, past {value!r} at {missed}"
         yield anomaly("skipped-poll", partition.where, says, begin, after, view.found[value].proof)
     else:
-        says = f"process {process} was handed offset {offset} where {first} was to follow"
+        says = f"process {process} received offset {offset} where {first} was expected"
         yield anomaly("gap", partition.where, says, begin, after)

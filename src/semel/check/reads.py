@@ -19,19 +19,19 @@ def _judge(partition: PartitionHistory, value: Name, read: Read) -> Anomaly | No
     writer = partition.writers.get(value)
     if writer is None:
         return None
-    where, told = partition.where, f"a reader was handed {value!r} at offset {read.offset}"
+    where, told = partition.where, f"a reader received {value!r} at offset {read.offset}"
     if writer.outcome == FAIL:
         return anomaly("aborted-read", where, f"{told}, whose produce was refused", writer, read.proof)
     fate = partition.fate(writer)
     asked = writer.started if fate is None else fate.asked
     if fate is not None and fate.outcome == ABORTED:
-        how = "nobody asked to commit" if fate.end is None else "was aborted"
+        how = "was never asked to commit" if fate.end is None else "was aborted"
         return anomaly(
             "aborted-read", where, f"{told}, whose {fate.where} {how}", writer, fate.end, read.proof
         )
     is_own = writer.transaction is not None and writer.transaction == read.poll.transaction
     if not is_own and asked is not None and read.poll.ended < asked:
-        how = "it was sent" if fate is None else f"anyone asked {fate.where} to commit"
+        how = "it was sent" if fate is None else f"{fate.where} was asked to commit"
         return anomaly(
             "early-read", where, f"{told} before {how}", writer, read.proof, fate.end if fate else None
         )
@@ -46,7 +46,7 @@ def precommitted_reads(partition: PartitionHistory) -> Iterator[Anomaly]:
         for offset, value in poll.records:
             writer = partition.writers.get(value)
             if writer is not None and writer.transaction == poll.transaction:
-                says = f"transaction {poll.transaction} was handed its own {value!r} at offset {offset}"
+                says = f"transaction {poll.transaction} received its own {value!r} at offset {offset}"
                 yield anomaly(
                     "precommitted-read", partition.where, says, writer, Read(offset, value, poll).proof
                 )
@@ -59,7 +59,7 @@ def phantoms(partition: PartitionHistory) -> Iterator[Anomaly]:
     for view in partition.views:
         for value, read in view.found.items():
             if value not in partition.writers:
-                says = f"a reader was handed {value!r} at offset {read.offset}, which nobody sent there"
+                says = f"a reader received {value!r} at offset {read.offset}, but no producer sent it there"
                 yield anomaly("phantom", partition.where, says, read.proof)
 
 
@@ -69,7 +69,7 @@ def reads_past_stable(partition: PartitionHistory) -> Iterator[Anomaly]:
         if poll.last_stable is None or not partition.is_committed_view(poll):
             continue
         if found := _first_behind(poll, poll.last_stable):
-            says = f"offset {found.offset} was handed out with a last stable offset of {poll.last_stable}"
+            says = f"offset {found.offset} was returned with a last stable offset of {poll.last_stable}"
             yield anomaly("read-past-stable", partition.where, says, found.proof)
 
 

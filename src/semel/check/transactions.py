@@ -171,7 +171,7 @@ def error_but_committed(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly
             yield anomaly(
                 "error-but-committed",
                 fate.where,
-                f"its commit was answered with {STATE_ERROR}, and a reader was handed a record of it",
+                f"its commit was answered with {STATE_ERROR}, and a reader received one of its records",
                 fate.refused,
                 trace.seen,
             )
@@ -196,11 +196,14 @@ def incomplete(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly]:
         place = f"{trace.partition[0]}/{trace.partition[1]}"
         if first is None:
             says = (
-                f"{values} in {place} and then the commit were acknowledged; readers went past it without it"
+                f"{values} in {place} and then the commit were acknowledged; "
+                "readers passed it, and none received it"
             )
             yield anomaly("lost-write", fate.where, says, trace.missing, fate.end, trace.witness)
         else:
-            says = f"a reader was handed a part of it, but readers went past {values} in {place} without it"
+            says = (
+                f"a reader received a part of it, but readers passed {values} in {place} without receiving it"
+            )
             yield anomaly(
                 "torn-transaction", fate.where, says, trace.missing, fate.end, first.seen, trace.witness
             )

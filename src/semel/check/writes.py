@@ -34,7 +34,7 @@ def lost_writes(partition: PartitionHistory) -> Iterator[Anomaly]:
     for missing in _missing(partition, _blocks(partition)):
         produce = missing.produce
         if produce.transaction is None and produce.ended is not None and produce.ended < missing.since:
-            says = f"{missing.value!r} was acknowledged; readers went past it, and none was handed it"
+            says = f"{missing.value!r} was acknowledged; readers passed it, and none received it"
             yield anomaly("lost-write", partition.where, says, produce, missing.witness)
 
 

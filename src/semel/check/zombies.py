@@ -77,5 +77,5 @@ def needless_fences(transactional_id: str, owners: Owners, fates: Iterable[Fate]
         if own is None or own.timeout is None or step.ended - fate.begun >= own.timeout:
             continue
         if next(owners.others(own, step.ended), None) is None:
-            says = f"process {step.process} was told {step.error}, and nobody else asked for the id"
+            says = f"process {step.process} got {step.error}, but no other process took over the id"
             yield anomaly("needless-fence", transactional_id, says, own, step)

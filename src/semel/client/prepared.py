@@ -100,7 +100,7 @@ def complete_transaction(
     taken = coordinator.init(ANY_TIMEOUT_MS, two_phase=True, keep_prepared=True)
     if taken.prepared is None:
         return False
-    found = PreparedTransaction(transactional_id, taken.prepared.producer_id, taken.prepared.epoch)
+    found = PreparedTransaction(transactional_id, *taken.prepared)
     if wanted is not None and found != wanted:
         raise TransactionError(
             ErrorCode.INVALID_TXN_STATE,

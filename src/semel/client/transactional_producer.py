@@ -142,11 +142,7 @@ class TransactionalProducer:
             self._timeout_ms, two_phase=self._two_phase, keep_prepared=keep_prepared
         )
         self._version = self._found_version()
-        return (
-            None
-            if found is None
-            else PreparedTransaction(self.transactional_id, found.producer_id, found.epoch)
-        )
+        return None if found is None else PreparedTransaction(self.transactional_id, *found)
 
     def close(self) -> None:
         """Abort the open transaction, unless it is prepared, and accept no more. May be called again."""
@@ -259,7 +255,7 @@ class TransactionalProducer:
             self._state = State.READY
             return None
         self._state = State.PREPARED
-        return PreparedTransaction(self.transactional_id, self._identity.producer_id, self._identity.epoch)
+        return PreparedTransaction(self.transactional_id, *self._identity)
 
     def commit(self) -> None:
         """Commit. May be called again after `OutcomeUnknown`, until the outcome is known."""

@@ -7,6 +7,7 @@ the entity it changes and carries the entity's new value, so applying it needs n
 The facts of a tick are in the order in which they became true.
 """
 
+from enum import StrEnum
 from typing import Any
 
 from semel.core.data import Data
@@ -146,6 +147,25 @@ class TransactionChanged(_Fact):
     """A transactional id has a new state."""
 
     transaction: Transaction
+
+
+class EndReason(StrEnum):
+    """Why an open transaction ended."""
+
+    CLIENT = "client"
+    FENCED = "fenced"
+    TIMEOUT = "timeout"
+    DISCONNECT = "disconnect"
+    TERM = "term"
+    ADMIN = "admin"
+
+
+class TransactionEnded(_Fact):
+    """An open transaction has ended. For metrics; ``TransactionChanged`` has the outcome that is written."""
+
+    transactional_id: str
+    is_commit: bool
+    reason: EndReason
 
 
 class TransactionForgotten(_Fact):

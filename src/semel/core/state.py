@@ -116,6 +116,11 @@ class BrokerState:
         """Apply a fact to the state."""
         APPLY[type(fact)](self, fact)
 
+    @property
+    def size(self) -> int:
+        """How many entities are in memory."""
+        return sum(map(len, self.tables.values()))
+
     def evict(self, entities_max: int) -> int:
         """Drop the oldest entities of every kind beyond the limit; return how many were dropped."""
         forgotten = 0

@@ -78,19 +78,19 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "cleanup.policy": TopicConfig(
         "delete",
         LIST,
-        "delete old records, or keep the last of each key; empty keeps everything",
+        "delete old records, or compact to the last record of each key; empty keeps everything",
         choices=("delete", "compact"),
     ),
     "compression.type": TopicConfig(
         "producer",
         STRING,
-        "batches are kept as producers compressed them",
+        "batches are stored as producers compressed them",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         inert=True,
     ),
-    "compression.gzip.level": TopicConfig("-1", INT, "batches are kept as sent", -1, 9, inert=True),
-    "compression.lz4.level": TopicConfig("9", INT, "batches are kept as sent", 1, 17, inert=True),
-    "compression.zstd.level": TopicConfig("3", INT, "batches are kept as sent", -131_072, 22, inert=True),
+    "compression.gzip.level": TopicConfig("-1", INT, "batches are stored as sent", -1, 9, inert=True),
+    "compression.lz4.level": TopicConfig("9", INT, "batches are stored as sent", 1, 17, inert=True),
+    "compression.zstd.level": TopicConfig("3", INT, "batches are stored as sent", -131_072, 22, inert=True),
     "retention.ms": TopicConfig(
         "604800000",
         LONG,
@@ -102,7 +102,7 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "retention.bytes": TopicConfig(
         "-1",
         LONG,
-        "the oldest records of a larger partition are deleted; negative: no limit",
+        "the oldest records are deleted beyond this size of a partition; negative: no limit",
         -_MAX - 1,
         _MAX,
         setting="log.retention.bytes",
@@ -113,42 +113,54 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "message.timestamp.type": TopicConfig(
         "CreateTime",
         STRING,
-        "whether the client or the broker sets timestamps",
+        "whether the producer (CreateTime) or the broker (LogAppendTime) sets timestamps",
         choices=("CreateTime", "LogAppendTime"),
     ),
     "message.timestamp.before.max.ms": TopicConfig(
-        str(2**63 - 1), LONG, "how old a record's timestamp may be", 0, _MAX
+        str(2**63 - 1), LONG, "how far in the past a record's timestamp can be", 0, _MAX
     ),
     "message.timestamp.after.max.ms": TopicConfig(
-        "3600000", LONG, "how far in the future it may be", 0, _MAX
+        "3600000", LONG, "how far in the future a record's timestamp can be", 0, _MAX
     ),
     "semel.validate.records": TopicConfig(
         "all",
         STRING,
-        "which produced batches are validated record by record; on compacted topics all are",
+        "which batches are validated when they are produced; compacted topics validate all of them",
         choices=("all", "uncompressed", "none"),
         setting="semel.validate.records",
     ),
     "semel.visibility": TopicConfig(
         "marker",
         STRING,
-        "marker: as in Kafka; journal: a transaction's records get offsets at its commit; set at creation",
+        "marker: as in Kafka; journal: records of a transaction get offsets at its commit; fixed at creation",
         choices=("marker", "journal"),
         at_creation=True,
     ),
     "semel.transaction.block.max.ms": TopicConfig(
-        "-1", LONG, "a transaction that writes here is aborted if it is open longer; -1: no limit", -1, _MAX
+        "-1",
+        LONG,
+        "a transaction that writes to the topic is aborted if it is open longer; -1: no limit",
+        -1,
+        _MAX,
     ),
-    "delete.retention.ms": TopicConfig("86400000", LONG, "how long a compacted tombstone is kept", 0, _MAX),
-    "min.compaction.lag.ms": TopicConfig("0", LONG, "a record is not compacted before this age", 0, _MAX),
-    "max.compaction.lag.ms": TopicConfig(str(2**63 - 1), LONG, "a record is compacted by this age", 1, _MAX),
+    "delete.retention.ms": TopicConfig(
+        "86400000", LONG, "how long a tombstone is kept after it was compacted", 0, _MAX
+    ),
+    "min.compaction.lag.ms": TopicConfig(
+        "0", LONG, "minimum age of a record before it is compacted", 0, _MAX
+    ),
+    "max.compaction.lag.ms": TopicConfig(
+        str(2**63 - 1), LONG, "maximum age of a record before it is compacted", 1, _MAX
+    ),
     "min.cleanable.dirty.ratio": TopicConfig(
         "0.5", DOUBLE, "compact when a larger share of the bytes is dirty", 0, 1
     ),
-    "min.insync.replicas": TopicConfig("1", INT, "durability is the store's", 1, 2**31 - 1, inert=True),
-    "unclean.leader.election.enable": TopicConfig("false", BOOLEAN, "there is none", inert=True),
+    "min.insync.replicas": TopicConfig("1", INT, "the store provides durability", 1, 2**31 - 1, inert=True),
+    "unclean.leader.election.enable": TopicConfig(
+        "false", BOOLEAN, "there is no leader election", inert=True
+    ),
     "segment.bytes": TopicConfig(
-        "1073741824", INT, "chunks have one size for all topics", 1, 2**31 - 1, inert=True
+        "1073741824", INT, "chunks have the same size for all topics", 1, 2**31 - 1, inert=True
     ),
     "segment.ms": TopicConfig("604800000", LONG, "there are no segments", 1, _MAX, inert=True),
     "segment.jitter.ms": TopicConfig("0", LONG, "there are no segments", 0, _MAX, inert=True),
@@ -160,11 +172,11 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "preallocate": TopicConfig("false", BOOLEAN, "the store decides", inert=True),
     "leader.replication.throttled.replicas": TopicConfig("", LIST, "there are no replicas", inert=True),
     "follower.replication.throttled.replicas": TopicConfig("", LIST, "there are no replicas", inert=True),
-    "remote.storage.enable": TopicConfig("false", BOOLEAN, "there are no tiers", inert=True),
-    "remote.log.copy.disable": TopicConfig("false", BOOLEAN, "there are no tiers", inert=True),
-    "remote.log.delete.on.disable": TopicConfig("false", BOOLEAN, "there are no tiers", inert=True),
-    "local.retention.ms": TopicConfig("-2", LONG, "there are no tiers", -2, _MAX, inert=True),
-    "local.retention.bytes": TopicConfig("-2", LONG, "there are no tiers", -2, _MAX, inert=True),
+    "remote.storage.enable": TopicConfig("false", BOOLEAN, "there is no tiered storage", inert=True),
+    "remote.log.copy.disable": TopicConfig("false", BOOLEAN, "there is no tiered storage", inert=True),
+    "remote.log.delete.on.disable": TopicConfig("false", BOOLEAN, "there is no tiered storage", inert=True),
+    "local.retention.ms": TopicConfig("-2", LONG, "there is no tiered storage", -2, _MAX, inert=True),
+    "local.retention.bytes": TopicConfig("-2", LONG, "there is no tiered storage", -2, _MAX, inert=True),
 }
 
 

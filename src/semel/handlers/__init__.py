@@ -1,8 +1,7 @@
 """What is served: `HANDLERS` maps an API key to the function that answers it.
 
 One module per family, with the same name as the messages in `semel.wire.messages`; each has its own
-`HANDLERS`, which are put together here. An API without an entry is neither served nor advertised. `SUBMITS`
-are those that come most often and need no task (`submitting`). Produce is only there.
+`HANDLERS`, which are put together here. An API without an entry is neither served nor advertised.
 """
 
 from dataclasses import replace
@@ -23,14 +22,12 @@ from semel.handlers import (
     transactions,
 )
 from semel.handlers.context import Handler
-from semel.handlers.submitting import Submit
 from semel.handlers.transaction_errors import INIT_PRODUCER_ID
 from semel.wire.messages import APIS, Api
 from semel.wire.messages.semel import FIRST_OWN_KEY
 
-PRODUCE: Final = 0
-
 HANDLERS: Final[dict[int, Handler]] = {
+    **produce.HANDLERS,
     **fetch.HANDLERS,
     **metadata.HANDLERS,
     **topics.HANDLERS,
@@ -44,15 +41,13 @@ HANDLERS: Final[dict[int, Handler]] = {
     **commit_transactions.HANDLERS,
 }
 
-SUBMITS: Final[dict[int, Submit]] = {PRODUCE: produce.submit, **transactions.SUBMITS}
-
 
 def served(*, two_phase: bool = False, extensions: bool = True) -> list[Api]:
     """The APIs that this broker serves, in the order of their keys; our own only as extensions.
 
     InitProducerId 6 is not stable in Kafka; it is advertised only where it is wanted, for two-phase commit.
     """
-    apis = [APIS[key] for key in sorted({PRODUCE, *HANDLERS}) if extensions or key < FIRST_OWN_KEY]
+    apis = [APIS[key] for key in sorted(HANDLERS) if extensions or key < FIRST_OWN_KEY]
     if not two_phase:
         return apis
     return [

@@ -192,7 +192,7 @@ async def consumer_group_describe(
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
     response = ConsumerGroupDescribeResponse()
     async for some in broker.slices.over(list(dict.fromkeys(request.group_ids))):
-        groups: list[Group | None] = await broker.ask_all([DescribeGroup(group_id) for group_id in some])
+        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in some])
         response.groups += [
             _described(group_id, group, operations) for group_id, group in zip(some, groups, strict=True)
         ]

@@ -21,3 +21,4 @@ class RequestContext(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
+"""Returns a coroutine, which the connection runs as a task, or a ``Promise``, which needs none."""

@@ -77,7 +77,7 @@ async def describe_groups(
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
     response = DescribeGroupsResponse()
     async for some in broker.slices.over(list(dict.fromkeys(request.groups))):
-        groups: list[Group | None] = await broker.ask_all([DescribeGroup(group_id) for group_id in some])
+        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in some])
         response.groups += [
             _described(group_id, group, context.version, operations)
             for group_id, group in zip(some, groups, strict=True)

@@ -1,24 +1,22 @@
 """Produce: check batches, one ``Append`` per partition, offsets back.
 
-The hot path of the broker, so it runs without a task: ``submit`` checks the batches, hands the commands to
-the commit loop and returns; ``done`` is called with the response when they are durable. ``submit`` returns a
-coroutine instead if a topic is not in memory, or if there is so much to validate that a thread has to do it
-beside the event loop. The connection runs the coroutine before it begins anything else, so that batches keep
-their order.
+This is the hot path of the broker, so it needs no task: ``produce`` checks the batches, submits the commands
+and returns a promise of the response. If a topic is not in memory, or if there is so much to validate that it
+must be done on a thread, the promise has work to be awaited first (``Promise.first``). The connection awaits
+it before it starts another request, so batches keep their order.
 """
 
 from collections.abc import Coroutine, Iterator
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.commit_loop import Answers
+from semel.broker.pending_commands import Answers
+from semel.broker.promise import Promise
 from semel.broker.topic_limits import TopicLimits
 from semel.core.partition import Append, Appended, TransactionContext
 from semel.core.types import ErrorCode, Topic
-from semel.handlers.context import CloseConnection, RequestContext
-from semel.handlers.submitting import Done
+from semel.handlers.context import CloseConnection, Handler, RequestContext
 from semel.handlers.transaction_errors import PRODUCE, told
-from semel.store.interface import StoreFull
 from semel.wire.batch import CODEC_MASK, is_transactional
 from semel.wire.errors import InvalidRecords
 from semel.wire.messages.produce import (
@@ -66,9 +64,9 @@ FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
 FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
 
 
-def submit(
-    broker: Broker, request: ProduceRequest, context: RequestContext, done: Done
-) -> Coroutine[Any, Any, None] | None:
+def produce(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> Promise[ProduceResponse | None]:
     """Produce v3–v13: append one batch to each partition.
 
     Behaviour: acks 1 and -1 are answered when the batches are durable, in a transaction when its end will
@@ -85,8 +83,10 @@ def submit(
         offset -1. A partition that is named twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
-    production = _Produce(broker, request, context, done)
-    return production.find_topics(topics) if None in topics else production.start(topics)
+    production = _Produce(broker, request, context)
+    promise = production.promise
+    promise.first = production.find_topics(topics) if None in topics else production.start(topics)
+    return promise
 
 
 def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | None:
@@ -106,18 +106,18 @@ class _Produce:
         "_broker",
         "_commands",
         "_context",
-        "_done",
         "_effort",
         "_refused",
         "_request",
         "_unstamped",
+        "promise",
     )
 
-    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext, done: Done) -> None:
+    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+        self.promise: Promise[ProduceResponse | None] = Promise()
         self._broker = broker
         self._request = request
         self._context = context
-        self._done = done
         self._commands: list[Append] = []
         # One for each partition, in the order of the request; None for those that wait for the commit.
         self._refused: list[Refusal | None] = []
@@ -165,7 +165,7 @@ class _Produce:
         self._refused.clear()
         self._unstamped.clear()
         for data, of_topic in zip(self._request.topic_data, limits, strict=True):
-            transaction_context = None if of_topic is None else self._membership(of_topic)
+            transaction_context = None if of_topic is None else self._transaction_context(of_topic)
             for part in data.partition_data:
                 self._refused.append(
                     self._prepare(of_topic, part.index, part.records, transaction_context, now)
@@ -181,7 +181,7 @@ class _Produce:
                 self._stamp(self._broker.time_of_day())
             if len(self._commands) > 1 and self._request.transactional_id is not None:
                 self._join_together()
-            self._broker.submit(self._commands, self._decided)
+            self._broker.submit(self._commands).then(self._decided)
         else:
             self._decided([])
 
@@ -195,10 +195,10 @@ class _Produce:
     def _join_together(self) -> None:
         """The first batch brings the partitions of all into the transaction, which then grows only once."""
         first = self._commands[0]
-        memberships = [each.transaction_context for each in self._commands]
+        contexts = [each.transaction_context for each in self._commands]
         if first.transaction_context is None or first.transaction_context.version == 1:
             return
-        if all(each is not None and each.block_max_ms < 0 for each in memberships):
+        if all(each is not None and each.block_max_ms < 0 for each in contexts):
             also = tuple(each.partition for each in self._commands[1:])
             self._commands[0] = first.but(transaction_context=first.transaction_context.but(also=also))
 
@@ -300,7 +300,7 @@ class _Produce:
                 raise _TakesLong from None
             raise
 
-    def _membership(self, limits: TopicLimits) -> TransactionContext | None:
+    def _transaction_context(self, limits: TopicLimits) -> TransactionContext | None:
         """The transaction that the request's transactional batches belong to."""
         if self._request.transactional_id is None:
             return None
@@ -311,9 +311,16 @@ class _Produce:
             limits.block_max_ms,
         )
 
-    def _decided(self, outcome: Answers) -> None:
+    def _decided(self, decided: Answers) -> None:
         """The commit has happened, or there was no room for it."""
-        answers = iter([FULL] * len(self._commands) if isinstance(outcome, StoreFull) else outcome)
+        try:
+            response: ProduceResponse | Exception | None = self._response(decided)
+        except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
+            response = error
+        self.promise.resolve(response)
+
+    def _response(self, decided: Answers) -> ProduceResponse | None:
+        answers = iter([FULL] * len(self._commands) if isinstance(decided, Exception) else decided)
         refusals = iter(self._refused)
         topics: list[TopicProduceResponse] = []
         for data in self._request.topic_data:
@@ -325,11 +332,11 @@ class _Produce:
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=parts)
             )
         if self._request.acks != 0:
-            self._done(ProduceResponse(responses=topics))
-            return
-        # Nobody waits for this answer, so closing is the only way to say that something went wrong.
-        failed = any(part.error_code for topic in topics for part in topic.partition_responses)
-        self._done(CloseConnection("a Produce request with acks=0 failed") if failed else None)
+            return ProduceResponse(responses=topics)
+        # There is no response with acks=0, so closing is the only way to report an error.
+        if any(part.error_code for topic in topics for part in topic.partition_responses):
+            raise CloseConnection("a Produce request with acks=0 failed")
+        return None
 
 
 def _answer(
@@ -354,3 +361,6 @@ def _answer(
         log_start_offset=appended.log_start_offset,
         error_message=FULL_MESSAGE if appended is FULL else None,
     )
+
+
+HANDLERS: dict[int, Handler] = {PRODUCE: produce}

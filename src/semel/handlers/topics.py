@@ -45,7 +45,7 @@ DISK_FULL = "the broker's disk is full; nothing was changed"
 async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicAnswer]:
     """Have topic commands decided in one tick; a full disk is an answer too, and clients try again."""
     try:
-        return await broker.ask_all(commands)
+        return await broker.submit(commands)
     except StoreFull:
         return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, DISK_FULL)] * len(commands)
 

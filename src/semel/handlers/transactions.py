@@ -9,11 +9,12 @@ A request of the first generation that comes late, on a connection that its clie
 answered; the connection is closed.
 """
 
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from semel.broker.broker import Broker
-from semel.broker.commit_loop import Answers
+from semel.broker.pending_commands import Answers
+from semel.broker.promise import Promise, resolved
 from semel.core.names import is_usable
 from semel.core.partition import AllocateProducerId
 from semel.core.transactions.commands import (
@@ -31,7 +32,6 @@ from semel.core.transactions.commands import (
 from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.metadata import INTERNAL_TOPICS
-from semel.handlers.submitting import Done, Submit, answered, ask
 from semel.handlers.transaction_errors import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -141,9 +141,9 @@ class _Adding(NamedTuple):
     block_max_ms: int = -1
 
 
-async def add_partitions_to_txn(
+def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
-) -> AddPartitionsToTxnResponse:
+) -> Awaitable[AddPartitionsToTxnResponse]:
     """AddPartitionsToTxn v0–v5: partitions join a transaction, which begins with the first of them.
 
     Behaviour: all join or none: if one is unknown (3) or internal (29), the others are
@@ -155,33 +155,20 @@ async def add_partitions_to_txn(
         rights that v4 needs is one setting for all: without semel.cluster.action.enable it is
         CLUSTER_AUTHORIZATION_FAILED.
     """
-    response: AddPartitionsToTxnResponse = await answered(_submit_partitions, broker, request, context)
-    return response
-
-
-def _submit_partitions(
-    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext, done: Done
-) -> Coroutine[Any, Any, None] | None:
     is_between_brokers = context.version >= BETWEEN_BROKERS
     if is_between_brokers and not broker.settings.semel_cluster_action_enable:
-        done(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-        return None
+        return resolved(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     asked = request.transactions if is_between_brokers else [_as_transaction(request)]
     found = {topic.name: broker.catalog.cached(topic.name) for each in asked for topic in each.topics}
     if None in found.values():
-        return _look_up_first(broker, asked, found, context, done)
-    _add(broker, asked, found, context, done)
-    return None
+        return _look_up_and_add(broker, asked, found, context)
+    return _add(broker, asked, found, context)
 
 
-async def _look_up_first(
-    broker: Broker,
-    asked: list[AddPartitionsToTxnTransaction],
-    names: Iterable[str],
-    context: RequestContext,
-    done: Done,
-) -> None:
-    _add(broker, asked, await broker.catalog.topics(tuple(names)), context, done)
+async def _look_up_and_add(
+    broker: Broker, asked: list[AddPartitionsToTxnTransaction], names: Iterable[str], context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    return await _add(broker, asked, await broker.catalog.topics(tuple(names)), context)
 
 
 def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
@@ -227,14 +214,13 @@ def _add(
     asked: list[AddPartitionsToTxnTransaction],
     found: Mapping[str, Topic | None],
     context: RequestContext,
-    done: Done,
-) -> None:
+) -> Promise[AddPartitionsToTxnResponse]:
     """Have each transaction decided, all in one tick."""
     adding = [_find(broker, each, found, context) for each in asked]
     commands = [_add_command(each, context) for each in adding if _may_add(each)]
 
-    def tell(outcome: Answers) -> AddPartitionsToTxnResponse:
-        answers = [FULL] * len(commands) if isinstance(outcome, StoreFull) else outcome
+    def respond(decided: Answers) -> AddPartitionsToTxnResponse:
+        answers = [FULL] * len(commands) if isinstance(decided, Exception) else decided
         results = _results(adding, iter(answers), context)
         if context.version < BETWEEN_BROKERS:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
@@ -245,7 +231,7 @@ def _add(
             ]
         )
 
-    ask(broker, commands, tell, done)
+    return broker.submit(commands).map(respond)
 
 
 def _results(
@@ -302,9 +288,9 @@ def _topic_results(
     ]
 
 
-async def add_offsets_to_txn(
+def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
-) -> AddOffsetsToTxnResponse:
+) -> Promise[AddOffsetsToTxnResponse]:
     """AddOffsetsToTxn v0–v4: a group whose offsets will be committed with the transaction.
 
     Behaviour: what AddPartitionsToTxn is for a partition; DescribeTransactions shows the group as a partition
@@ -313,19 +299,10 @@ async def add_offsets_to_txn(
         TxnOffsetCommit 5 on clients do not need it.
     Differs:   never CONCURRENT_TRANSACTIONS. An empty group id is INVALID_GROUP_ID.
     """
-    response: AddOffsetsToTxnResponse = await answered(_submit_offsets, broker, request, context)
-    return response
-
-
-def _submit_offsets(
-    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext, done: Done
-) -> None:
     if not request.transactional_id:
-        done(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
-        return
+        return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     if not is_usable(request.group_id):
-        done(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        return
+        return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
     command = AddOffsets(
         request.transactional_id,
         request.producer_id,
@@ -334,16 +311,16 @@ def _submit_offsets(
         connection=context.connection_id,
     )
 
-    def tell(outcome: Answers) -> AddOffsetsToTxnResponse:
-        error = FULL if isinstance(outcome, StoreFull) else outcome[0]
+    def respond(decided: Answers) -> AddOffsetsToTxnResponse:
+        error = FULL if isinstance(decided, Exception) else decided[0]
         if error is SUPERSEDED:
             close_superseded(request.transactional_id)
         return AddOffsetsToTxnResponse(error_code=told(error, ADD_OFFSETS_TO_TXN, context.version))
 
-    ask(broker, [command], tell, done)
+    return broker.submit([command]).map(respond)
 
 
-async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> Promise[EndTxnResponse]:
     """EndTxn v0–v5: commit or abort.
 
     Behaviour: when this is answered the transaction is over everywhere, and readers see it: markers, offsets
@@ -354,14 +331,8 @@ async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContex
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a connection that its client has given up
         is not answered (KAFKA-17754).
     """
-    response: EndTxnResponse = await answered(_submit_end, broker, request, context)
-    return response
-
-
-def _submit_end(broker: Broker, request: EndTxnRequest, context: RequestContext, done: Done) -> None:
     if not request.transactional_id:
-        done(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
-        return
+        return resolved(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     command = EndTransaction(
         request.transactional_id,
         request.producer_id,
@@ -371,8 +342,8 @@ def _submit_end(broker: Broker, request: EndTxnRequest, context: RequestContext,
         connection=context.connection_id,
     )
 
-    def tell(outcome: Answers) -> EndTxnResponse:
-        given = ProducerGiven(FULL) if isinstance(outcome, StoreFull) else outcome[0]
+    def respond(decided: Answers) -> EndTxnResponse:
+        given = ProducerGiven(FULL) if isinstance(decided, Exception) else decided[0]
         if given is SUPERSEDED:
             close_superseded(request.transactional_id)
         return EndTxnResponse(
@@ -381,7 +352,7 @@ def _submit_end(broker: Broker, request: EndTxnRequest, context: RequestContext,
             producer_epoch=given.epoch,
         )
 
-    ask(broker, [command], tell, done)
+    return broker.submit([command]).map(respond)
 
 
 HANDLERS: dict[int, Handler] = {
@@ -389,10 +360,4 @@ HANDLERS: dict[int, Handler] = {
     ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
     ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     END_TXN: end_txn,
-}
-
-SUBMITS: dict[int, Submit] = {
-    ADD_PARTITIONS_TO_TXN: _submit_partitions,
-    ADD_OFFSETS_TO_TXN: _submit_offsets,
-    END_TXN: _submit_end,
 }

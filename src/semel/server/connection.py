@@ -24,14 +24,15 @@ cancelled.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.broker.fair_queue import ASKER
+from semel.broker.promise import Promise
 from semel.handlers.context import RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
-from semel.server.dispatch import PRODUCE, Opened
-from semel.server.handling import LONG_FRAME_BYTES, handle
+from semel.server.dispatch import PRODUCE
+from semel.server.handling import LONG_FRAME_BYTES, handle_long, respond
 from semel.server.in_flight import InFlightRequest
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
@@ -39,7 +40,7 @@ from semel.server.sockets import address_of, keep_alive
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser, encode_response
-from semel.wire.schema import Buffer, Request
+from semel.wire.schema import Buffer
 
 if TYPE_CHECKING:
     from semel.server.server_context import ServerContext
@@ -55,10 +56,9 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._requests_max = server.settings.semel_requests_in_flight_max
+        settings = server.settings
         self._parser = FrameParser(
-            server.settings.socket_request_max_bytes,
-            server.settings.semel_request_max_bytes,
-            (PRODUCE,),
+            settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,)
         )
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         server.dismiss(self, self._context.client_host)
         server.responses.change(-self._unsent)
         self._unsent = 0
-        if self._task is not None and self._in_flight[0].api_key not in server.dispatch.submits:
+        if self._task is not None and not self._in_flight[0].is_submitted:
             self._task.cancel()
         still_held = sum(each.size for each in self._in_flight)
         server.requests.forget(self)
@@ -180,12 +180,11 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, frame: memoryview) -> None:
         server = self._server
+        elements_max = server.settings.semel_request_elements_max
         try:
             opened = server.dispatch.open(frame)
-            may_be_long = len(frame) > LONG_FRAME_BYTES and opened.api_key != PRODUCE
-            message = (
-                None if may_be_long else opened.decode(frame, server.settings.semel_request_elements_max)
-            )
+            is_long = len(frame) > LONG_FRAME_BYTES and opened.api_key != PRODUCE
+            message = None if is_long else opened.decode(frame, elements_max)
         except ProtocolError as error:
             self._doom("malformed request", error)
             return
@@ -199,21 +198,23 @@ class Connection(asyncio.Protocol):
         ASKER.set(context.connection_id)
         server.requests.begin(self, is_produce=opened.api_key == PRODUCE)
         if message is None:
-            self._task = self._loop.create_task(self._handle(opened, frame, context, in_flight))
+            work = handle_long(server, opened, frame, context, lambda: self._decoded(in_flight))
+            self._run(self._finish(work, in_flight))
             return
         if opened.api_key != PRODUCE:
             self._decoded(in_flight)
-        submit = server.dispatch.submits.get(opened.api_key)
-        if submit is None:
-            self._task = self._loop.create_task(self._handle(opened, message, context, in_flight))
-            return
         try:
-            first = submit(server.broker, message, context, in_flight.done)
-            if first is not None:
-                self._task = self._loop.create_task(self._look_up(first, in_flight))
+            answer = server.dispatch.handlers[opened.api_key](server.broker, message, context)
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
-            if not in_flight.is_done:
-                in_flight.done(error)
+            in_flight.done(error)
+            return
+        if not isinstance(answer, Promise):
+            self._run(self._finish(respond(server, opened, message, answer), in_flight))
+            return
+        in_flight.is_submitted = True
+        answer.then(in_flight.done)
+        if answer.first is not None:
+            self._run(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
         """The bytes of a frame are not needed any more: charge what was read from them instead."""
@@ -224,8 +225,11 @@ class Connection(asyncio.Protocol):
         elif not self._server.requests.charge(self, in_flight.size - before):
             self._is_over_budget = True
 
-    async def _look_up(self, first: Coroutine[Any, Any, None], in_flight: InFlightRequest) -> None:
-        """A request that has to look something up; nothing behind it may overtake it."""
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = self._loop.create_task(work)
+
+    async def _submit(self, first: Coroutine[Any, Any, None], in_flight: InFlightRequest) -> None:
+        """Do what a request needs before it is submitted; later requests must not overtake it."""
         try:
             await first
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
@@ -234,12 +238,10 @@ class Connection(asyncio.Protocol):
             self._task = None
             self._schedule_turn()
 
-    async def _handle(
-        self, opened: Opened, asked: Request | memoryview, context: RequestContext, in_flight: InFlightRequest
-    ) -> None:
+    async def _finish(self, answer: Awaitable[Any], in_flight: InFlightRequest) -> None:
         outcome: Any = None
         try:
-            outcome = await handle(self._server, opened, asked, context, lambda: self._decoded(in_flight))
+            outcome = await answer
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
             outcome = error
         finally:  # also when it is cancelled: the bytes must be given back
@@ -381,18 +383,16 @@ class Connection(asyncio.Protocol):
         patience = server.settings.semel_write_timeout_ms / 1000
         outgoing = self._outgoing
         if outgoing is not None and outgoing.is_blocked and self._measure_unsent():
-            is_waited_for = server.responses.is_waited_for
-            stalled = self._send_pace.stalled_seconds(
-                outgoing.taken, now, patience, is_waited_for=is_waited_for
-            )
+            waited_for = server.responses.is_waited_for
+            stalled = self._send_pace.stalled_seconds(outgoing.taken, now, patience, is_waited_for=waited_for)
             if stalled:
                 self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
         elif self._in_flight or self._waiting or self._is_doomed or not self._is_reading:
             return
         elif self._parser.buffered:
-            is_waited_for = server.requests.is_waited_for
+            waited_for = server.requests.is_waited_for
             stalled = self._receive_pace.stalled_seconds(
-                self._received, now, patience, is_waited_for=is_waited_for
+                self._received, now, patience, is_waited_for=waited_for
             )
             if stalled:
                 self._close("slow sender", f"a frame has not ended for {stalled:.1f} s")

@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 
 from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import CloseConnection, Handler
-from semel.handlers.submitting import Submit
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import RequestHeader, decode_request_header
 from semel.wire.messages import APIS, Api, ApiVersionsRequest
@@ -29,20 +28,11 @@ HandlerResult: TypeAlias = Response | CloseConnection | None
 class Dispatch:
     """The APIs that are served, and who serves them."""
 
-    __slots__ = ("_served", "handlers", "submits")
+    __slots__ = ("_served", "handlers")
 
-    def __init__(
-        self,
-        handlers: Mapping[int, Handler],
-        submits: Mapping[int, Submit],
-        apis: Iterable[Api] = APIS.values(),
-    ) -> None:
+    def __init__(self, handlers: Mapping[int, Handler], apis: Iterable[Api] = APIS.values()) -> None:
         self.handlers = handlers
-        self.submits = submits
-        """Those that need no task. One that is among the handlers too is served by this."""
-        self._served: dict[int, Api] = {
-            each.key: each for each in apis if each.key in handlers or each.key in submits
-        }
+        self._served: dict[int, Api] = {each.key: each for each in apis if each.key in handlers}
 
     def open(self, frame: Buffer) -> "Opened":
         """Read the header, and find out how to read the rest. ProtocolError if there is no answer."""

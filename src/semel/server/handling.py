@@ -4,7 +4,7 @@ A request is long by the bytes of its frame. A response is long by the number of
 are counted two levels deep: topics and their partitions, groups and their members.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.handlers.context import RequestContext
@@ -20,34 +20,39 @@ LONG_FRAME_BYTES: Final = 16_384
 """A request without records that is longer is decoded in slices: it may have as many elements as bytes."""
 
 
-async def handle(
+async def handle_long(
     server: "ServerContext",
     opened: Opened,
-    asked: Request | memoryview,
+    frame: memoryview,
     context: RequestContext,
     decoded: Callable[[], None],
-) -> Any:
-    """Have a handler answer. A long request comes as its frame; ``decoded`` is called when that can go."""
-    slices = server.broker.slices
-    if isinstance(asked, memoryview):
-        elements_max = server.settings.semel_request_elements_max
-        asked = await slices.run(opened.decode_in_slices(asked, elements_max))
-        decoded()
-    handler = server.dispatch.handlers[opened.api_key]
-    if isinstance(asked, FetchRequest):
+) -> Response | Encoded | None:
+    """Decode a long request in slices, then handle it. ``decoded`` is called when the frame can be freed."""
+    elements_max = server.settings.semel_request_elements_max
+    request = await server.broker.slices.run(opened.decode_in_slices(frame, elements_max))
+    decoded()
+    answer = server.dispatch.handlers[opened.api_key](server.broker, request, context)
+    return await respond(server, opened, request, answer)
+
+
+async def respond(
+    server: "ServerContext", opened: Opened, request: Request, answer: Awaitable[Any]
+) -> Response | Encoded | None:
+    """Await a handler's answer. A long response is encoded in slices."""
+    if isinstance(request, FetchRequest):
         responses = server.responses
-        asked.max_bytes = min(asked.max_bytes, responses.fetch_share())
+        request.max_bytes = min(request.max_bytes, responses.fetch_share())
         responses.fetches += 1
         try:
-            response = await handler(server.broker, asked, context)
+            response = await answer
         finally:
             responses.fetches -= 1
     else:
-        response = await handler(server.broker, asked, context)
+        response = await answer
     if is_long(response):
-        parts = await slices.run(response.encode_in_slices(opened.response_version))
+        parts = await server.broker.slices.run(response.encode_in_slices(opened.response_version))
         return Encoded(type(response), parts)
-    return response
+    return response  # type: ignore[no-any-return]
 
 
 def is_long(response: Any) -> bool:

@@ -16,7 +16,17 @@ class Asker(Protocol):
 class InFlightRequest:
     """A request that was begun and is not answered. One is made for every request, so it is small."""
 
-    __slots__ = ("api_key", "asker", "correlation_id", "is_done", "outcome", "size", "started", "version")
+    __slots__ = (
+        "api_key",
+        "asker",
+        "correlation_id",
+        "is_done",
+        "is_submitted",
+        "outcome",
+        "size",
+        "started",
+        "version",
+    )
 
     def __init__(self, asker: Asker, api_key: int, version: int, correlation_id: int, size: int) -> None:
         self.asker = asker
@@ -28,6 +38,8 @@ class InFlightRequest:
         """What the request was charged."""
         self.started = time.monotonic()
         self.is_done = False
+        self.is_submitted = False
+        """Whether it goes on without its client."""
         self.outcome: HandlerResult | BaseException = None
 
     def done(self, outcome: HandlerResult | BaseException) -> None:

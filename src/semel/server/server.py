@@ -129,10 +129,10 @@ class Server:
 
 def _default_dispatch(broker: Broker) -> Dispatch:
     # Imported here, because a test with handlers of its own does not need ours.
-    from semel.handlers import HANDLERS, SUBMITS, served
+    from semel.handlers import HANDLERS, served
 
     settings = broker.settings
     apis = served(
         two_phase=settings.transaction_two_phase_commit_enable, extensions=settings.semel_extensions_enable
     )
-    return Dispatch(HANDLERS, SUBMITS, apis)
+    return Dispatch(HANDLERS, apis)

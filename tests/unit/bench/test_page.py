@@ -123,7 +123,7 @@ def test_cost_that_grows_faster_than_work_is_flagged(results: Results) -> None:
 def test_the_page_says_all_of_it(results: Results) -> None:
     text = document(results)
     assert "cores 2" in text
-    assert f"What is not reached, and why:\n\n- of old: {UNKNOWN}\n" in text
+    assert f"Targets that are not met, and why:\n\n- of old: {UNKNOWN}\n" in text
     slowest = f"{CELL}: p99, over kafka's"
     assert f"- {slowest}: {why(slowest)}\n" in text
     assert "| of old | 1.00 to 1.00 | 1.999 | ≥ 2.00 | **no** |" in text

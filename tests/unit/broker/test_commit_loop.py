@@ -65,7 +65,7 @@ async def test_readers_see_a_commit_before_anyone_is_answered() -> None:
     looping = Looping()
     seen: list[int] = []
     looping.store.let.set()
-    looping.loop.submit([create()], lambda outcome: seen.append(len(looping.published)))
+    looping.loop.submit([create()]).then(lambda outcome: seen.append(len(looping.published)))
     await looping.settle()
     assert seen == [1]
 

@@ -11,7 +11,7 @@ from semel.broker.pending_commands import PendingCommands
 
 
 def put(queue: FairQueue, asker: int, commands: int = 1) -> PendingCommands:
-    pending = PendingCommands([append() for _ in range(commands)], lambda outcome: None)
+    pending = PendingCommands([append() for _ in range(commands)])
 
     def as_client() -> None:
         ASKER.set(asker)

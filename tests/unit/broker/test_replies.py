@@ -11,7 +11,8 @@ from semel.store.interface import StoreFull
 
 
 def pending(told: list[Any], name: str, *answers: Any) -> PendingCommands:
-    made = PendingCommands((), lambda outcome: told.append((name, outcome)))
+    made = PendingCommands(())
+    made.then(lambda outcome: told.append((name, outcome)))
     made.answers += answers
     return made
 
@@ -19,7 +20,8 @@ def pending(told: list[Any], name: str, *answers: Any) -> PendingCommands:
 async def test_what_waits_for_answers_happens_when_everyone_was_told() -> None:
     told: list[Any] = []
     replies = Replies()
-    first = PendingCommands((), lambda outcome: replies.soon(lambda: told.append("behind")))
+    first = PendingCommands(())
+    first.then(lambda outcome: replies.soon(lambda: told.append("behind")))
     replies.tell([first, pending(told, "second", 2)], [])
     assert told == [("second", [2]), "behind"]
 
@@ -36,9 +38,8 @@ async def test_what_is_behind_the_answers_may_ask_for_more() -> None:
     """As a connection does that sends and then begins its next request, which is refused at once."""
     told: list[Any] = []
     replies = Replies()
-    more = PendingCommands(
-        (), lambda outcome: replies.soon(lambda: replies.soon(lambda: told.append("later")))
-    )
+    more = PendingCommands(())
+    more.then(lambda outcome: replies.soon(lambda: replies.soon(lambda: told.append("later"))))
     replies.tell([more], [])
     assert told == []
     await asyncio.sleep(0)
@@ -93,7 +94,7 @@ async def test_answers_leave_before_the_tick_puts_its_things_in_order() -> None:
     await looping.ask(create())
     ticks, loop = looping.metrics.ticks, looping.loop
     seen: list[int] = []
-    loop.submit([append()], lambda outcome: loop.soon(lambda: seen.append(looping.metrics.ticks)))
+    loop.submit([append()]).then(lambda outcome: loop.soon(lambda: seen.append(looping.metrics.ticks)))
     await looping.ask(append())
     assert seen == [ticks]
     assert looping.metrics.ticks == ticks + 1

@@ -232,20 +232,6 @@ def test_a_transaction_of_this_term_is_left_alone(rules: TransactionRules) -> No
     producer.commit()
 
 
-def test_lost_work_fences_in_the_same_term(rules: TransactionRules) -> None:
-    open_one, idle = Producer(rules, 2, "open"), Producer(rules, 2, "idle")
-    open_one.write(M0)
-    assert rules.abort_open("open", has_lost_work=True) is True
-    assert rules.abort_open("idle", has_lost_work=True) is True
-    assert open_one.send(M0).error is FENCED
-    assert idle.send(M0).error is FENCED
-    assert idle.end(commit=True).error is not ErrorCode.NONE
-    for producer in (open_one, idle):
-        producer.take(producer.end(commit=False))
-        producer.write(M1)
-        producer.commit()
-
-
 # The newest connection speaks.
 
 

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 from support.serving import Client, Produces, serving
 
+from semel.broker.promise import Promise
 from semel.handlers.context import CloseConnection
 from semel.store.interface import StoreBroken, StoreFull
 from semel.wire.messages import (
@@ -95,7 +96,7 @@ def test_responses_of_one_turn_leave_in_one_write() -> None:
             for number in range(10):
                 client.send(produce(number), 9)
             await under_test.until(lambda: len(produces.waiting) == 10)
-            (connection,) = under_test.server.connections
+            (connection,) = under_test.context.connections
             writes: list[int] = []
             connection._send = lambda outgoing, send=connection._send: (
                 writes.append(len(connection._out)),
@@ -183,7 +184,7 @@ def test_requests_in_flight_are_limited_and_reading_stops() -> None:
             client = await under_test.connect()
             sent = [client.send(produce(number), 9) for number in range(10)]
             await under_test.until(lambda: produces.submitted == 3)
-            (connection,) = under_test.server.connections
+            (connection,) = under_test.context.connections
             await under_test.until(lambda: not connection._is_reading)
             for answered in range(10):
                 await under_test.until(lambda: bool(produces.waiting))
@@ -234,7 +235,7 @@ def test_a_mistake_in_a_handler_costs_one_connection(caplog: pytest.LogCaptureFi
 
 def test_a_mistake_in_produce_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Produces):
-        def submit(self, *_: Any) -> None:
+        def handle(self, *_: Any) -> Promise[Any]:
             raise KeyError("a mistake")
 
     async def main() -> None:
@@ -325,15 +326,15 @@ def test_a_client_that_leaves_drops_its_answer_and_nothing_else() -> None:
             producer.send(produce(1), 9)
             consumer.send(FetchRequest(), 12)
             await under_test.until(
-                lambda: produces.submitted == 1 and under_test.server.responses.fetches == 1
+                lambda: produces.submitted == 1 and under_test.context.responses.fetches == 1
             )
             await producer.close()
             await consumer.close()
             await cancelled.wait()
-            await under_test.until(lambda: not under_test.server.connections)
-            assert under_test.server.requests.used > 0  # the commit loop still holds the batch
+            await under_test.until(lambda: not under_test.context.connections)
+            assert under_test.context.requests.used > 0  # the commit loop still holds the batch
             produces.answer()
-            assert under_test.server.requests.used == 0
+            assert under_test.context.requests.used == 0
 
     run(main())
 
@@ -367,21 +368,22 @@ def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> No
         found = asyncio.Event()
 
         class LooksUp(Produces):
-            def submit(self, broker: Any, request: ProduceRequest, context: Any, done: Any) -> Any:
+            def handle(self, broker: Any, request: ProduceRequest, context: Any) -> Promise[Any]:
                 async def later() -> None:
                     await found.wait()
-                    super(LooksUp, self).submit(broker, request, context, done)
+                    super(LooksUp, self).handle(broker, request, context).then(promise.resolve)
 
-                if request.timeout_ms == 1:
-                    return later()
-                return super().submit(broker, request, context, done)
+                if request.timeout_ms != 1:
+                    return super().handle(broker, request, context)
+                promise: Promise[Any] = Promise(later())
+                return promise
 
         produces = LooksUp()
         async with serving(produces=produces) as under_test:
             client = await under_test.connect()
             client.send(produce(1), 9)
             client.send(produce(2), 9)
-            await under_test.until(lambda: under_test.server.requests.in_flight == 1)
+            await under_test.until(lambda: under_test.context.requests.in_flight == 1)
             await asyncio.sleep(0.01)
             assert produces.submitted == 0
             found.set()
@@ -393,9 +395,9 @@ def test_a_lookup_before_produce_keeps_the_order_and_outlives_the_client() -> No
             await client.receive()
             found.clear()
             client.send(produce(1), 9)
-            await under_test.until(lambda: under_test.server.requests.in_flight == 1)
+            await under_test.until(lambda: under_test.context.requests.in_flight == 1)
             await client.close()
-            await under_test.until(lambda: not under_test.server.connections)
+            await under_test.until(lambda: not under_test.context.connections)
             found.set()
             await under_test.until(lambda: produces.submitted == 3)
             produces.answer()
@@ -413,7 +415,7 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
             third = await under_test.connect()
             assert await third.is_closed()
             await first.close()
-            await under_test.until(lambda: len(under_test.server.connections) == 1)
+            await under_test.until(lambda: len(under_test.context.connections) == 1)
             fourth = await under_test.connect()
             fourth.send(API_VERSIONS, 3)
             await fourth.receive()
@@ -468,12 +470,12 @@ def test_a_client_that_does_not_read_gets_nothing_more_begun_and_is_closed(loop_
             client = await under_test.connect(limit=1024)
             for _ in range(10):
                 client.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.server.responses.used > 0)
+            await under_test.until(lambda: under_test.context.responses.used > 0)
             assert under_test.broker.metrics.apis[1].requests == 1
             other = await under_test.connect()
             other.send(API_VERSIONS, 3)
             await other.receive()
-            await under_test.until(lambda: under_test.server.responses.used == 0)
+            await under_test.until(lambda: under_test.context.responses.used == 0)
             assert under_test.broker.metrics.connections_closed == {"slow reader": 1}
             assert under_test.broker.metrics.apis[1].requests == 1
 
@@ -491,13 +493,13 @@ def test_slow_readers_over_the_budget_make_room_for_others() -> None:
             for _ in range(2):
                 stuck = await under_test.connect(limit=1024)
                 stuck.send(FetchRequest(min_bytes=20 << 20), 12)
-            await under_test.until(lambda: under_test.server.responses.exceeded)
+            await under_test.until(lambda: under_test.context.responses.exceeded)
             reader = await under_test.connect()
             reader.send(FetchRequest(min_bytes=1 << 20), 12)
-            await under_test.until(lambda: under_test.server.responses.is_waited_for)
+            await under_test.until(lambda: under_test.context.responses.is_waited_for)
             await reader.receive(10)
             assert under_test.broker.metrics.connections_closed["slow reader"] >= 1
-            assert under_test.server.responses.used <= 24 << 20
+            assert under_test.context.responses.used <= 24 << 20
 
     run(main())
 
@@ -535,14 +537,14 @@ def test_over_the_request_budget_others_are_not_read_and_then_are() -> None:
             first.send(large, 9)
             await under_test.until(lambda: produces.submitted == 1)
             second.send(large, 9)
-            await under_test.until(lambda: under_test.server.requests.is_waited_for)
+            await under_test.until(lambda: under_test.context.requests.is_waited_for)
             assert await second.is_closed(0.02) is False
             produces.answer()
             await first.receive()
             await under_test.until(lambda: len(produces.waiting) == 1)
             produces.answer()
             await second.receive()
-            await under_test.until(lambda: not under_test.server.requests.is_waited_for)
+            await under_test.until(lambda: not under_test.context.requests.is_waited_for)
 
     run(main())
 
@@ -562,12 +564,12 @@ def test_half_frames_over_the_budget_do_not_stop_everyone() -> None:
         async with serving({1: fetch}, produces, queued_max_request_bytes=30_000) as under_test:
             consumer = await under_test.connect()
             consumer.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.server.responses.fetches == 1)
+            await under_test.until(lambda: under_test.context.responses.fetches == 1)
             clients = [await under_test.connect() for _ in range(6)]
             frames = [client.frame(ProduceRequest(transactional_id="x" * 20_000), 9) for client in clients]
             for client, frame in zip(clients, frames, strict=True):
                 client.writer.write(frame[:10_000])
-            await under_test.until(lambda: under_test.server.requests.used > 30_000)
+            await under_test.until(lambda: under_test.context.requests.used > 30_000)
             for client, frame in zip(clients, frames, strict=True):
                 client.writer.write(frame[10_000:])
             for client in clients:
@@ -584,7 +586,7 @@ def test_a_graceful_stop_answers_what_was_begun_and_begins_nothing() -> None:
             first = client.send(produce(1), 9)
             client.send(produce(2), 9)
             await under_test.until(
-                lambda: len(under_test.server.connections) == 2 and produces.submitted == 1
+                lambda: len(under_test.context.connections) == 2 and produces.submitted == 1
             )
             stopping = asyncio.create_task(under_test.server.stop(grace_seconds=5))
             assert await idle.is_closed()

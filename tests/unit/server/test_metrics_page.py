@@ -11,6 +11,10 @@ from support.serving import until
 
 from semel.broker.metrics import Metrics
 from semel.broker.metrics_text import page
+from semel.broker.pending_commands import PendingCommands
+from semel.broker.tick import Tick
+from semel.core.facts import ProducerIdAllocated
+from semel.core.partition import AllocateProducerId
 from semel.server.metrics_page import CLIENTS_MAX, REQUEST_BYTES_MAX, MetricsPage
 
 
@@ -43,9 +47,10 @@ def test_what_was_counted_is_on_the_page() -> None:
     metrics = Metrics()
     metrics.apis[0].requests = 3
     metrics.apis[0].seconds.observe(0.002)
-    metrics.observe_tick(
-        commands=7, facts=5, batch_bytes=100, decide_seconds=0.001, commit_seconds=0.02, flush_seconds=0.01
-    )
+    tick = Tick([PendingCommands([AllocateProducerId()] * 7)])
+    tick.durable = [ProducerIdAllocated(1)] * 5
+    tick.is_synced = True
+    metrics.observe_tick(tick, 0.01)
     metrics.observe_loop_lag(0.3)
     metrics.observe_loop_lag(0.1)
     metrics.count_closed("idle")
@@ -67,15 +72,10 @@ def test_what_was_counted_is_on_the_page() -> None:
 def test_a_flush_takes_as_long_as_those_that_were() -> None:
     """Most turns of a busy broker with transactions flush nothing; as zeros they would hide a slow disk."""
     metrics = Metrics()
-    for commit_seconds, flush_seconds in ((0.0, 0.0), (0.00005, 0.0), (0.02, 0.01)):
-        metrics.observe_tick(
-            commands=1,
-            facts=1,
-            batch_bytes=1,
-            decide_seconds=0.001,
-            commit_seconds=commit_seconds,
-            flush_seconds=flush_seconds,
-        )
+    for is_unsynced, is_synced in ((False, False), (True, False), (False, True)):
+        tick = Tick([PendingCommands([])])
+        tick.is_unsynced, tick.is_synced = is_unsynced, is_synced
+        metrics.observe_tick(tick, 0.01)
     page = samples(metrics)
     assert page["semel_ticks_total"] == page["semel_decide_seconds_count"] == 3
     assert page["semel_commit_seconds_count"] == 2

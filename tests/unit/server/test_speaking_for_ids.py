@@ -8,7 +8,7 @@ from typing import Any
 from support.in_memory import broker_in_memory, make_topic
 from support.serving import Client, Produces, ServerUnderTest, serving
 
-from semel.handlers import submitting
+from semel.broker.promise import Promise, resolved
 from semel.server.listener import ListenerConfig
 from semel.server.server import Server
 from semel.wire.frames import decode_response_header
@@ -61,8 +61,8 @@ def adding(given: Any) -> AddPartitionsToTxnRequest:
 async def test_the_broker_learns_of_connections_that_are_gone() -> None:
     async with serving() as under_test:
         clients = [await under_test.connect() for _ in range(3)]
-        await under_test.until(lambda: len(under_test.server.connections) == 3)
-        assert list(under_test.server.connections.values()) == [1, 2, 3]
+        await under_test.until(lambda: len(under_test.context.connections) == 3)
+        assert list(under_test.context.connections.values()) == [1, 2, 3]
         await clients[1].close()
         await under_test.until(lambda: under_test.broker.gone == [2])
     assert set(under_test.broker.gone) <= {1, 2, 3}
@@ -71,9 +71,9 @@ async def test_the_broker_learns_of_connections_that_are_gone() -> None:
 async def test_a_stop_does_not_count_as_clients_that_left() -> None:
     async with serving() as under_test:
         await under_test.connect()
-        await under_test.until(lambda: len(under_test.server.connections) == 1)
+        await under_test.until(lambda: len(under_test.context.connections) == 1)
         await under_test.server.stop(grace_seconds=0.5)
-        assert not under_test.server.connections
+        assert not under_test.context.connections
         assert under_test.broker.gone == []
 
 
@@ -106,10 +106,11 @@ async def test_nothing_overtakes_an_end_that_is_submitted() -> None:
     ends: list[Any] = []
     produces = Produces()
 
-    def submit(broker: Any, request: Any, context: Any, done: Any) -> None:
-        ends.append(done)
+    def end_txn(broker: Any, request: Any, context: Any) -> Promise[Any]:
+        ends.append(Promise[Any]())
+        return ends[-1]
 
-    async with serving(produces=produces, submits={END_TXN: submit}) as under_test:
+    async with serving({END_TXN: end_txn}, produces) as under_test:
         client = await under_test.connect()
         client.send(ProduceRequest(acks=-1, timeout_ms=0), 9)
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
@@ -121,47 +122,48 @@ async def test_nothing_overtakes_an_end_that_is_submitted() -> None:
         await under_test.until(lambda: len(ends) == 1)
         await client.receive()
         assert not produces.waiting, "it is not answered itself"
-        ends[0](EndTxnResponse())
+        ends[0].resolve(EndTxnResponse())
         await under_test.until(lambda: len(produces.waiting) == 1)
         produces.answer()
         await under_test.until(lambda: len(ends) == 2)
-        ends[1](EndTxnResponse())
+        ends[1].resolve(EndTxnResponse())
         assert [(await client.receive())[0] for _ in range(3)] == [2, 3, 4]
 
 
 async def test_what_is_submitted_outlives_its_client_and_gives_its_bytes_back() -> None:
-    found, ends = asyncio.Event(), []
+    found = asyncio.Event()
+    ends: list[Promise[Any]] = []
 
-    def submit(broker: Any, request: Any, context: Any, done: Any) -> Any:
+    def end_txn(broker: Any, request: Any, context: Any) -> Promise[Any]:
         async def later() -> None:
             await found.wait()
-            ends.append(done)
+            ends.append(promise)
 
-        return later()
+        promise: Promise[Any] = Promise(later())
+        return promise
 
-    async with serving(submits={END_TXN: submit}) as under_test:
+    async with serving({END_TXN: end_txn}) as under_test:
         client = await under_test.connect()
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
-        await under_test.until(lambda: under_test.server.requests.in_flight == 1)
+        await under_test.until(lambda: under_test.context.requests.in_flight == 1)
         await client.close()
-        await under_test.until(lambda: not under_test.server.connections)
+        await under_test.until(lambda: not under_test.context.connections)
         found.set()
         await under_test.until(lambda: len(ends) == 1)
-        ends[0](EndTxnResponse())
-        assert under_test.server.requests.in_flight == 0
+        ends[0].resolve(EndTxnResponse())
+        assert under_test.context.requests.in_flight == 0
 
 
 async def test_a_mistake_in_an_answer_costs_the_one_who_asked() -> None:
     """The answer is made by the commit loop, whose end would be that of the process."""
 
-    def tell(outcome: Any) -> Any:
+    def respond(decided: Any) -> Any:
         raise LookupError("a mistake")
 
-    def submit(broker: Any, request: Any, context: Any, done: Any) -> None:
-        submitting.ask(under_test.broker, [], tell, done)  # type: ignore[arg-type]
+    def end_txn(broker: Any, request: Any, context: Any) -> Promise[Any]:
+        return resolved([]).map(respond)
 
-    async with serving(submits={END_TXN: submit}) as under_test:
-        under_test.broker.submit = lambda commands, done: done([])  # type: ignore[attr-defined]
+    async with serving({END_TXN: end_txn}) as under_test:
         client, other = await under_test.connect(), await under_test.connect()
         client.send(EndTxnRequest(transactional_id="t", committed=True), 3)
         assert await client.is_closed()

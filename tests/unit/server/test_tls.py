@@ -89,9 +89,9 @@ def test_what_the_client_does_not_take_is_counted_and_it_is_closed(run: Any, con
             client = await under_test.connect(ssl=contexts[1], limit=1024)
             for _ in range(5):
                 client.send(FetchRequest(), 12)
-            await under_test.until(lambda: under_test.server.responses.used > BIG // 4)
+            await under_test.until(lambda: under_test.context.responses.used > BIG // 4)
             assert under_test.broker.metrics.apis[1].requests == 1
-            await under_test.until(lambda: not under_test.server.connections)
+            await under_test.until(lambda: not under_test.context.connections)
             assert under_test.broker.metrics.connections_closed == {"slow reader": 1}
 
     run(main())

@@ -10,6 +10,7 @@ from semel.core.facts import (
     LatestConnectionChanged,
     PendingChanged,
     TransactionChanged,
+    TransactionEnded,
     TransactionForgotten,
 )
 from semel.core.transactions import attempts, beginning, coordinator, pending
@@ -76,5 +77,6 @@ APPLY: dict[type, Apply] = {
     TransactionForgotten: coordinator.transaction_forgotten,
     PendingChanged: pending.pending_changed,
     FeatureChanged: coordinator.feature_changed,
-    LatestConnectionChanged: coordinator.speaker_changed,
+    LatestConnectionChanged: coordinator.latest_connection_changed,
+    TransactionEnded: lambda state, fact: None,
 }

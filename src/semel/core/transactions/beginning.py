@@ -11,7 +11,7 @@ new producer may do nothing but end it.
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import LatestConnectionChanged
+from semel.core.facts import EndReason, LatestConnectionChanged
 from semel.core.transactions.commands import NO_CONNECTION, NO_EPOCH, InitProducer, ProducerGiven
 from semel.core.transactions.model import NEVER_MS, is_exhausted, is_open, pair_before, spoken
 from semel.core.transactions.states import Event, becomes
@@ -40,7 +40,7 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
     if is_open(known):
         if command.keep_prepared:
             return _hand_over(update, command)
-        update.fence()
+        update.fence(EndReason.FENCED)
         # The presented epoch is now the previous one, unless the broker fenced without recovery.
         if shown is not None:
             comes_again = shown == pair_before(update.transaction)

@@ -200,9 +200,6 @@ class AbortOpen(Data):
     """Only if this connection, which is closed, is the latest of the id."""
     before_term: int = 0
     """Only if it belongs to an older term than this."""
-    has_lost_work: bool = False
-    """The broker lost unsynced work. This also fences a producer without a known open transaction: the write
-    that opened one may be part of what was lost."""
 
     def keys(self) -> Iterable[Key]:
         """The id, and the counter of producer ids."""

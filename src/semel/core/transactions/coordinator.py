@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from semel.core.facts import (
+    EndReason,
     FeatureChanged,
     LatestConnectionChanged,
     TransactionChanged,
@@ -39,7 +40,6 @@ from semel.core.transactions.commands import (
 from semel.core.transactions.ending import Ending
 from semel.core.transactions.joining import join
 from semel.core.transactions.model import (
-    NO_TERM,
     check_pair,
     check_writer,
     is_of_old_term,
@@ -165,22 +165,26 @@ def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> 
 def abort_open(state: "BrokerState", command: AbortOpen, now: int) -> Decision:
     """Abort the open transaction and fence its producer."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
-    if transaction is None:
+    if transaction is None or not is_open(transaction):
         return Decision(False)
-    if not is_open(transaction):
-        if not command.has_lost_work:
-            return Decision(False)
-        return Decision(True, (TransactionChanged(transaction.but(term=NO_TERM)),))
     if command.overdue_only and not 0 <= transaction.deadline_ms < now:
         return Decision(False)
-    connection_facts = state.latest_connections.get(command.transactional_id, NO_CONNECTION)
-    if command.connection not in (NO_CONNECTION, connection_facts):
+    latest = state.latest_connections.get(command.transactional_id, NO_CONNECTION)
+    if command.connection not in (NO_CONNECTION, latest):
         return Decision(False)
     if command.before_term and not is_of_old_term(state, transaction):
         return Decision(False)
     update = TransactionUpdate(state, transaction, now)
-    update.fence()
+    update.fence(_reason(command))
     return update.decision(True)
+
+
+def _reason(command: AbortOpen) -> EndReason:
+    if command.overdue_only:
+        return EndReason.TIMEOUT
+    if command.connection != NO_CONNECTION:
+        return EndReason.DISCONNECT
+    return EndReason.TERM if command.before_term else EndReason.ADMIN
 
 
 def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: int) -> Decision:
@@ -268,7 +272,7 @@ def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
     )
 
 
-def speaker_changed(state: "BrokerState", fact: LatestConnectionChanged) -> None:
+def latest_connection_changed(state: "BrokerState", fact: LatestConnectionChanged) -> None:
     """Set the latest connection of the id. The newest come last, so that the oldest are evicted first."""
     latest_connections = state.latest_offset_connections if fact.for_offsets else state.latest_connections
     latest_connections.pop(fact.transactional_id, None)

@@ -30,9 +30,6 @@ EPOCH_MAX = 32_767
 NEVER_MS: Final = 2**31 - 1
 """The timeout of a transaction without one, as Kafka writes it."""
 
-NO_TERM: Final = -1
-"""Older than every term: the producer must abort, or be initialised again."""
-
 
 def is_exhausted(epoch: int) -> bool:
     """Whether no epoch is left for clients."""

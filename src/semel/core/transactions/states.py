@@ -21,16 +21,16 @@ ABORTED = TransactionState.COMPLETE_ABORT
 class Event(Enum):
     """What happens to a transactional id. The value says what causes it."""
 
-    INIT = "a producer is initialised: InitProducerId"
+    INIT = "a producer initialises: InitProducerId"
     ADD = (
-        "a partition or a group joins: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2); "
-        "an attempt of a run is open from its start: BeginAttempt"
+        "a partition or group is added: AddPartitionsToTxn, AddOffsetsToTxn, or the first write (version 2); "
+        "an attempt of a run is open from the start: BeginAttempt"
     )
-    COMMIT = "the producer commits: EndTxn; or the driver commits several: CommitTransactions"
+    COMMIT = "the producer commits: EndTxn; or a driver commits several transactions: CommitTransactions"
     ABORT = "the producer aborts: EndTxn"
-    FENCE = "the broker aborts: timeout, a new producer, a lost connection, a new term"
+    FENCE = "the broker aborts: timeout, new producer, lost connection, new term"
     HAND_OVER = "a new producer takes over a prepared transaction: InitProducerId with KeepPreparedTxn"
-    FORGET = "the id was not used for transactional.id.expiration.ms"
+    FORGET = "the id expires: it was not used for transactional.id.expiration.ms"
 
 
 class Transition(NamedTuple):
@@ -86,8 +86,8 @@ class End(Enum):
     """The result of EndTxn when it is not refused."""
 
     NOW = "the open transaction ends"
-    EMPTY = "nothing is open: only the epoch is bumped, so that delayed requests are refused"
-    AGAIN = "it has ended with this outcome before: the answer is repeated"
+    EMPTY = "no transaction is open; only the epoch is incremented, which fences requests in flight"
+    AGAIN = "the transaction has already ended this way, and the answer is repeated"
 
 
 _STATE: Final = ErrorCode.INVALID_TXN_STATE

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from semel.core.facts import ProducerIdAllocated, TransactionChanged
+from semel.core.facts import EndReason, ProducerIdAllocated, TransactionChanged, TransactionEnded
 from semel.core.transactions import model
 from semel.core.transactions.commands import ProducerGiven
 from semel.core.transactions.ending import Ending
@@ -33,7 +33,7 @@ class TransactionUpdate:
         self.facts.append(ProducerIdAllocated(producer_id))
         return producer_id
 
-    def end(self, event: Event, *, version: int) -> None:
+    def end(self, event: Event, *, version: int, reason: EndReason = EndReason.CLIENT) -> None:
         """End the open or an empty transaction. Bumps the epoch, unless a client ends in version 1."""
         before = self.transaction
         bumps = version == 2 or event is Event.FENCE
@@ -41,6 +41,7 @@ class TransactionUpdate:
         ending = Ending(self.state, is_commit=event is Event.COMMIT, now=self.now)
         if is_open(before):
             ending.everywhere(before, epoch)
+            self.facts.append(TransactionEnded(before.transactional_id, event is Event.COMMIT, reason))
         self.facts += ending.facts
         self.batches += ending.batches
         may_come_again = bumps and version == 2
@@ -64,9 +65,9 @@ class TransactionUpdate:
             )
         self.transaction = ended
 
-    def fence(self) -> None:
+    def fence(self, reason: EndReason) -> None:
         """Abort on behalf of the broker. Whether the producer may recover depends on the version in use."""
-        self.end(Event.FENCE, version=2 if self._cluster.transaction_version >= 2 else 1)
+        self.end(Event.FENCE, version=2 if self._cluster.transaction_version >= 2 else 1, reason=reason)
 
     def decision(self, answer: object, *, connection_facts: tuple[Fact, ...] = ()) -> Decision:
         """Return the answer with all facts."""

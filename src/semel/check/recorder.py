@@ -175,8 +175,7 @@ class Process:
     # ---- reading
 
     def assign(self, positions: Mapping[Partition, int | None]) -> None:
-        """Record that the process reads these partitions from these positions; also for rebalances and
-        seeks."""
+        """Record that the process reads these partitions from these positions; also after rebalances."""
         now = self._now()
         for (topic, partition), position in positions.items():
             self.recorder.write(Assign(self.name, now, now, OK, topic, partition, position))

@@ -1,17 +1,16 @@
-"""Keep memory that was used once, instead of asking the kernel for it again and again.
+"""Makes glibc keep freed memory, instead of requesting it from the kernel again and again.
 
-A broker moves buffers of megabytes, and so does a reader of Spark. glibc hands such buffers out fresh from
-the kernel and gives them back at once, and every page of a fresh buffer is a page fault: on a virtual machine
-that costs more than copying the bytes does. Told to keep them, it serves the next buffer from memory that is
-already there. Measured with one consumer reading 200 MB: half the processor time, 1.4 times the rate.
+The broker and Spark readers use buffers of megabytes. By default glibc takes such buffers fresh from the
+kernel and returns them at once, and every page of a fresh buffer is a page fault: on a virtual machine that
+costs more than copying the bytes. If it keeps them, the next buffer is served from memory that is already
+mapped. Measured with one consumer reading 200 MB: half the CPU time, 1.4 times the rate.
 
-glibc gives kept memory back only from the end of its heap, and one buffer that is still in use there holds
-all of it: fifty clients that fetch much at once left 800 MB behind. So a broker looks now and then, when
-little is going on, and has everything given back if more than twice what it wants to keep is free
-(``give_back``).
+glibc returns kept memory only from the end of its heap, and one buffer that is still in use there pins all of
+it: fifty clients with large fetches left 800 MB behind. So the broker checks now and then, when it is mostly
+idle, and returns everything if more than twice the kept size is free (``give_back``).
 
-Only for a process that is a broker and nothing else (``semel serve``), or a worker of Spark, because it holds
-for all of the process. Where the C library is another one, nothing happens.
+Only for a process that is nothing but a broker (``semel serve``) or a Spark worker, because it affects the
+whole process. With another C library it has no effect.
 """
 
 import ctypes
@@ -28,35 +27,35 @@ _SIZE_FIELDS: Final = (
 )
 
 KEPT_BYTES: Final = 128 * 1024 * 1024
-"""Free memory that stays with the process, if it does not want less."""
+"""Free memory that stays with the process by default."""
 LARGEST_BYTES: Final = 32 * 1024 * 1024
-"""The largest buffer that is served from it; more is not allowed."""
+"""The largest buffer that is served from it; glibc allows no more."""
 
 
 @cache
 def keep_memory(kept_bytes: int = KEPT_BYTES) -> bool:
-    """Tell the C library, once. Says whether it listened."""
+    """Configure the C library, once. Returns whether it accepted."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # One arena, so that the threads that read chunks take from the same kept memory.
+    # One arena, so that the threads that read chunks share the kept memory.
     wishes = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, LARGEST_BYTES), (_TRIM_THRESHOLD, kept_bytes))
-    # A list, not a generator: every wish is to be told, also after one that was refused.
+    # A list, not a generator: every parameter is set, even after one was refused.
     return all([mallopt(parameter, value) for parameter, value in wishes])  # noqa: C419
 
 
 class _Sizes(ctypes.Structure):
-    """What `mallinfo2` says, in bytes; `fordblks` is what is free."""
+    """The result of `mallinfo2`, in bytes; `fordblks` is what is free."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _SIZE_FIELDS]
 
 
 def give_back(kept_bytes: int = KEPT_BYTES) -> int:
-    """Give free memory back to the kernel if much more than that is free; how much was free.
+    """Return free memory to the kernel if much more than that is free; return how much was free.
 
-    Takes some milliseconds for each hundred megabytes, in which nobody gets a large buffer: for quiet
-    moments, and on a thread. Nothing happens in a process that was not told to keep memory.
+    Takes some milliseconds per hundred megabytes, during which no large buffer can be allocated: for idle
+    moments, and on a thread. Has no effect unless `keep_memory` was called.
     """
     if not keep_memory.cache_info().currsize:
         return 0

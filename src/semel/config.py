@@ -1,10 +1,10 @@
 """Settings: every option and every limit, its default and its reason.
 
-Names are Kafka's where Kafka has the thing, with dots for underscores (``auto.create.topics.enable``), and
-begin with ``semel.`` where it is ours. ``Settings.of`` takes the dotted names, from a TOML file, the command
-line or ``semel.embedded``, and refuses what it does not know by name, with the nearest name it does know.
+Names are Kafka's where Kafka has the setting, with dots for underscores (``auto.create.topics.enable``), and
+start with ``semel.`` where it is ours. ``Settings.of`` takes the dotted names, from a TOML file, the command
+line or ``semel.embedded``, and refuses an unknown one with the nearest known name.
 
-Nobody reads the environment and nobody keeps a global: settings are given from above.
+Nothing reads the environment or a global: settings are passed in.
 """
 
 import difflib
@@ -23,7 +23,7 @@ def _setting(default: Any, why: str, name: str | None = None, choices: tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be set, in the order in which an operator meets it."""
+    """All settings, in the order in which an operator needs them."""
 
     node_id: int = _setting(0, "id of this broker; clients expect ids to start at 0")
     cluster_id: str = _setting("", "generated when a data directory is first used, unless set")
@@ -206,7 +206,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        """A word that is not among the choices of a setting is refused here, whoever gave it."""
+        """Refuse values that are not among the choices of a setting, whatever their source."""
         for each in fields(self):
             choices = each.metadata["choices"]
             if choices and getattr(self, each.name) not in choices:
@@ -216,12 +216,12 @@ class Settings:
 
     @classmethod
     def names(cls) -> dict[str, str]:
-        """Dotted name to field name, of every setting."""
+        """Map the dotted name to the field name of every setting."""
         return {each.metadata.get("name") or each.name.replace("_", "."): each.name for each in fields(cls)}
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Settings from dotted names. Text is taken for what the setting's type says."""
+        """Build settings from dotted names. Text is converted to the type of the setting."""
         known = cls.names()
         types = {each.name: type(each.default) for each in fields(cls)}
         values: dict[str, Any] = {}
@@ -234,12 +234,12 @@ class Settings:
         return cls(**values)
 
     def dotted(self) -> dict[str, Any]:
-        """Every setting by its dotted name."""
+        """Return every setting by its dotted name."""
         return {name: getattr(self, attribute) for name, attribute in self.names().items()}
 
 
 def connections_by_host(overrides: str) -> dict[str, int]:
-    """The limits that ``max.connections.per.ip.overrides`` names. ValueError if it cannot be read."""
+    """Parse ``max.connections.per.ip.overrides``. ValueError if it is invalid."""
     limits: dict[str, int] = {}
     for each in filter(None, (part.strip() for part in overrides.split(","))):
         host, _, limit = each.rpartition(":")

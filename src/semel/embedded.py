@@ -3,14 +3,12 @@
     with semel.embedded() as broker:
         client = SomeKafkaClient(broker.bootstrap_servers)
 
-It is the same broker that `semel serve` runs, on a thread with an event loop of its own, and any Kafka
-client reaches it over a real socket on 127.0.0.1. Without a directory everything is in memory and gone at
-the end; with one, the data is as durable as that of a service, and the directory may be given to `semel
-serve` later.
+It is the same broker as in `semel serve`, on a thread with an event loop of its own, and any Kafka client
+reaches it over a real socket on 127.0.0.1. Without a directory everything is in memory and gone at the end;
+with one, the data is as durable as that of a service, and the directory can be used by `semel serve` later.
 
-After `close` there is no thread, no socket and no file left that was not asked for. What goes wrong in the
-thread is not lost: `start` raises it, and so do `bootstrap_servers` and `close` if the broker had to stop in
-between.
+After `close` no thread, socket or unrequested file is left. An error in the thread is not lost: `start`
+raises it, and so do `bootstrap_servers` and `close` if the broker had to stop in between.
 
 This module is imported with the package, so it loads the broker only when one is started.
 """
@@ -30,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULTS", "Embedded", "EmbeddedError", "embedded"]
 
-#: What differs from a broker that `semel serve` starts, because tests expect it; settings that are given win.
+#: Differences from `semel serve`, because tests expect them; explicit settings win.
 DEFAULTS: Final[Mapping[str, Any]] = {
-    # Tests write to a topic without ado, as they do with a Kafka that has Kafka's defaults.
+    # Tests write to a topic without creating it, as with Kafka's own defaults.
     "auto.create.topics.enable": True,
     # A group starts at once instead of waiting three seconds for more members.
     "group.initial.rebalance.delay.ms": 0,
-    # Sessions may be as short as a test has patience, and members hear of each other quickly.
+    # Tests may use short sessions, and members learn of each other quickly.
     "group.min.session.timeout.ms": 10,
     "group.consumer.heartbeat.interval.ms": 100,
 }
@@ -79,7 +77,7 @@ class Embedded:
         try:
             self.close()
         except EmbeddedError:
-            # Nobody is served by hiding an error of the caller's behind one of ours.
+            # An error of ours must not hide one of the caller.
             if error is None:
                 raise
 
@@ -87,7 +85,7 @@ class Embedded:
         """Start the broker and wait until it serves. EmbeddedError if it cannot."""
         if self._thread is not None:
             raise EmbeddedError("the embedded broker is already running")
-        # Unknown settings are the caller's mistake, so they are told here and not in the thread.
+        # Unknown settings are the caller's mistake, so they are reported here and not in the thread.
         from semel.config import Settings
 
         settings = Settings.of(self._settings)
@@ -109,7 +107,7 @@ class Embedded:
             return
         loop, server = self._loop, self._server
         if loop is not None and server is not None and thread.is_alive():
-            # The loop may close between the question and the call: then the broker has stopped by itself.
+            # The loop may close between the check and the call: then the broker has stopped by itself.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(server.request_stop)
         thread.join(STOP_SECONDS)
@@ -130,11 +128,11 @@ class Embedded:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What to give to a client, as `bootstrap.servers` or whatever it calls it."""
+        """The address for clients, as `bootstrap.servers` or whatever they call it."""
         return f"{self.host}:{self.port}"
 
     def _run(self, settings: Any) -> None:
-        """The thread: a whole life of a broker."""
+        """The thread: runs the broker from start to stop."""
         try:
             from semel.server.listener import ListenerConfig
             from semel.server.run import run, serve
@@ -167,10 +165,10 @@ def embedded(
     settings: Mapping[str, Any] | None = None,
     port: int = 0,
 ) -> Embedded:
-    """A broker inside this process, in memory or over a directory, on a free port of 127.0.0.1.
+    """Return a broker inside this process, in memory or over a directory, on a free port of 127.0.0.1.
 
     Settings have Kafka's dotted names, for example `{"num.partitions": 4}`. Those in `DEFAULTS` suit tests:
-    topics are created when they are first used, and groups start at once.
+    topics are created on first use, and groups start at once.
 
         with semel.embedded() as broker:
             print(broker.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""Declare a pipeline: a function from DataFrames to DataFrames, and beside it where they come from and go to.
+"""Declares a pipeline: a function from DataFrames to DataFrames, with its sources and sinks.
 
     from pyspark.sql import DataFrame
     from semel.pipeline import Topic, pipeline
@@ -7,14 +7,14 @@
     def billing(orders: DataFrame) -> DataFrame:
         return orders.selectExpr("key", "concat('invoice for ', CAST(value AS string)) AS value")
 
-`semel pipeline run` runs the file that this stands in, and `semel.spark.start` does it in a program. With
-several sources they are named, and so are the parameters of the function; with several sinks it returns a
-DataFrame for each by its name. Every sink is a query of its own: it counts once by itself, under an id of its
-own, `<pipeline>.<sink>`.
+`semel pipeline run` runs the file with the declaration, and `semel.spark.start` runs it in a program. Several
+sources are named, and so are the parameters of the function; with several sinks it returns a DataFrame for
+each by name. Every sink is a query of its own: it is exactly-once independently of the others, under its own
+id, `<pipeline>.<sink>`.
 
-The function is called once for every sink, on the driver, and only says what is to be done with the rows.
-This module knows nothing of Spark, so a declaration is data that a test can look at, and the function can be
-called in a test like any other.
+The function is called once for every sink, on the driver, and only describes what to do with the rows. This
+module does not depend on Spark, so a test can inspect a declaration as data, and call the function like any
+other.
 """
 
 import inspect
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class DeclarationError(Exception):
-    """A pipeline is not declared as it should be; the text says what is wrong with it."""
+    """An invalid declaration of a pipeline; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A topic to look things up in: a table with the newest record of each key, which every batch reads anew.
+    """A topic for lookups: a table with the newest record of each key, which every batch reads again.
 
-    Its records have keys. A record whose value is null deletes its key.
+    Its records have keys. A record with a null value deletes its key.
     """
 
     name: str
@@ -75,21 +75,21 @@ class Pipeline:
         self.id = pipeline_id
         self.function = function
         parameters = list(inspect.signature(function).parameters)
-        #: By the parameter of the function that each of them is for.
+        #: By the parameter of the function.
         self.sources: dict[str, Source] = self._sources(source, parameters)
-        #: By the pipeline id under which each of them counts once.
+        #: By pipeline id.
         self.sinks: dict[str, Sink] = self._sinks(sink)
         self._has_named_sinks = isinstance(sink, Mapping)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The function itself, for tests."""
+        """Call the function itself, for tests."""
         return self.function(*arguments, **named)
 
     def __str__(self) -> str:
         return f"pipeline {self.id!r}"
 
     def results(self, sources: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the function; what it returns, by the pipeline id of the sink that it is for."""
+        """Call the function; return its results by the pipeline id of their sinks."""
         returned = self.function(**sources)
         if not self._has_named_sinks:
             return {self.id: returned}
@@ -141,7 +141,7 @@ class Pipeline:
 def pipeline(
     pipeline_id: str, *, source: Source | Mapping[str, Source], sink: Sink | Mapping[str, Sink]
 ) -> Callable[[Callable[..., Any]], Pipeline]:
-    """Make a function a pipeline. Its position is kept under the id, so that stays as long as it lives."""
+    """Declare a function as a pipeline. Its position is stored under the id, which must stay the same."""
     return lambda function: Pipeline(pipeline_id, function, source, sink)
 
 

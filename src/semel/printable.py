@@ -1,9 +1,9 @@
-"""Text from outside, made safe for a terminal and for a log.
+"""Makes text from outside safe for a terminal and for a log.
 
-Names, ids, keys and values come from clients, and whoever looks at them sits at a terminal, which obeys
-control characters: they clear the screen, change its title, write into the clipboard, or make a line look
-like another. Whatever is not printable is therefore shown as the escape that Python would write for it:
-control characters of both sets, and the invisible ones that change the direction of text.
+Names, ids, keys and values come from clients, and terminals obey control characters: they clear the screen,
+change its title, write to the clipboard, or make a line look like another. So everything unprintable is shown
+as Python's escape for it: control characters of both sets, and the invisible ones that change the direction
+of text.
 """
 
 import json
@@ -16,19 +16,19 @@ _NOT_IN_JSON = re.compile(r"[^\x00-\x7e]")
 
 
 def printable(text: str) -> str:
-    """The text in one line, with everything that is not printable escaped."""
+    """Return the text in one line, with everything unprintable escaped."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines: their ends, and tabs, stay what they are."""
+    """The same for text of several lines: line ends and tabs are kept."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else _escape(sign) for sign in text)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """JSON that a terminal can show: the same value, with what is not printable written as escapes."""
+    """Return JSON that a terminal can show: the same value, with everything unprintable escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isascii() and "\x7f" not in text:
         return text
@@ -41,5 +41,5 @@ def _escape(sign: str) -> str:
 
 def _json_escape(sign: str) -> str:
     if sign == "\x7f":
-        return "\\u007f"  # the one that JSON leaves as it is
+        return "\\u007f"  # the one that JSON does not escape
     return sign if sign.isprintable() else json.dumps(sign)[1:-1]

@@ -5,13 +5,13 @@
         ...
 
 `semel_broker` is a broker in memory for this test alone; it starts in some ten milliseconds, so tests need
-not share one. `semel_session_broker` is one for the whole run, for those who measure in milliseconds; tests
-that share it have to use topics and groups of their own. Settings for one test are given by a marker:
+not share one. `semel_session_broker` is one for the whole run, if even that is too slow; tests that share it
+have to use topics and groups of their own. A marker sets the settings of one test:
 
     @pytest.mark.semel_settings({"auto.create.topics.enable": False})
 
-The plugin is found by its entry point, in every pytest run of an environment that has Semel. So it imports
-nothing until a fixture is used.
+pytest finds the plugin by its entry point, in every environment that has Semel. So it imports nothing until a
+fixture is used.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ __all__ = ["semel_broker", "semel_session_broker"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, also to those who are strict about markers."""
+    """Register the marker, for runs with strict markers."""
     config.addinivalue_line("markers", "semel_settings(settings): settings of the broker of semel_broker")
 
 

@@ -179,7 +179,7 @@ def test_a_transaction_that_somebody_owns_is_not_torn(cli, raw: RawClient, produ
 
 def test_explain_says_who_blocks(cli, raw: RawClient, producer: RawProducer) -> None:
     topic = make_topic(raw, 2)
-    assert f"Nobody blocks {topic}/0" in cli("transactions", "explain", topic, "0").out
+    assert f"Nothing blocks {topic}/0" in cli("transactions", "explain", topic, "0").out
     behind = RawProducer(raw)
     producer.write(topic, b"a", b"b")
     producer.write(topic, b"c", partition=1)
@@ -201,7 +201,7 @@ def test_explain_says_who_blocks(cli, raw: RawClient, producer: RawProducer) -> 
     cli(*command.split())
     soon(lambda: behind.transactional_id in cli("transactions", "explain", topic, "0").out)
     behind.commit()
-    soon(lambda: "Nobody blocks" in cli("transactions", "explain", topic, "0").out)
+    soon(lambda: "Nothing blocks" in cli("transactions", "explain", topic, "0").out)
 
 
 @ours

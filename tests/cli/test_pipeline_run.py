@@ -78,7 +78,7 @@ def test_a_stop_is_clean_and_a_start_goes_on(broker: semel.Embedded, file: Path,
     _, said = first.communicate()
     assert (first.returncode, said) == (
         0,
-        "pipeline 'copy' has stopped. Start it again, and it goes on where it was.\n",
+        "pipeline 'copy' has stopped. After a restart it continues where it was.\n",
     )
     assert (file.parent / "logs/spark.log").stat().st_size > 0, "what Java says went there"
     fill(broker.bootstrap_servers, "in", range(40, 60))
@@ -169,5 +169,5 @@ def test_what_a_file_gets(capsys: pytest.CaptureFixture[str]) -> None:
         lines.show(event)
     assert capsys.readouterr().out.splitlines() == [
         "shop.invoices  batch 7: 1,200 rows in 310 ms, 3,870 rows/s, 50 behind",
-        "shop.totals  started again: no broker answers",
+        "shop.totals  restarted: no broker answers",
     ]

@@ -96,6 +96,4 @@ def test_lag(cli, client: Client) -> None:
 @pytest.mark.parametrize("name", ["audit", "nobody"])
 def test_what_is_no_pipeline(cli, client: Client, name: str) -> None:
     ran = cli("pipeline", "status", name, code=1)
-    assert ran.err == (
-        f"Error: There is no pipeline '{name}' here. 'semel pipeline list' shows which there are.\n"
-    )
+    assert ran.err == (f"Error: There is no pipeline '{name}'. 'semel pipeline list' shows all pipelines.\n")

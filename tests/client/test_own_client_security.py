@@ -114,10 +114,10 @@ def test_only_clients_with_a_certificate_get_in(serve: Serve, certificates: dict
         Client(address, security=tls(certificates["broker"], **files))
     with (
         Client(address, security=tls(certificates["broker"])) as client,
-        pytest.raises(BrokerUnreachable, match=r"(?i)certificate.required|hung up"),
+        pytest.raises(BrokerUnreachable, match=r"(?i)certificate.required|closed the connection"),
     ):
         client.describe()
-    with Client(address) as client, pytest.raises(BrokerUnreachable, match="hung up"):
+    with Client(address) as client, pytest.raises(BrokerUnreachable, match="closed the connection"):
         client.describe()
 
 
@@ -150,9 +150,7 @@ def test_others_are_told_at_once_and_without_the_password(mechanism: str) -> Non
         SaslBroker(USER, SECRET) as broker,
         Client(broker.bootstrap, security=sasl(mechanism, "guess")) as client,
     ):
-        with pytest.raises(
-            AuthenticationFailed, match=r"does not take user 'ann.*Check sasl.username"
-        ) as told:
+        with pytest.raises(AuthenticationFailed, match=r"rejected user 'ann.*Check sasl.username") as told:
             client.describe()
         assert "guess" not in str(told.value)
 
@@ -170,7 +168,7 @@ def test_a_broker_that_does_not_know_the_password_is_found_out() -> None:
     with (
         SaslBroker(USER, "something else", is_impostor=True) as broker,
         Client(broker.bootstrap, security=sasl("SCRAM-SHA-256")) as client,
-        pytest.raises(AuthenticationFailed, match="is not trusted: it does not know the password either"),
+        pytest.raises(AuthenticationFailed, match="is not trusted: it does not know the password"),
     ):
         client.describe()
 

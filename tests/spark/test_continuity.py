@@ -102,7 +102,7 @@ def test_new_partitions_of_a_query_are_read_from_their_beginning(client: Client,
     # A checkpoint that claims to have read a partition which the pipeline does not know is another one.
     Admin(client).topics.add_partitions("in", 4)
     batch(query, 2, {"in": {"0": 20, "1": 20, "2": 5, "3": 7}})
-    with pytest.raises(PipelineMismatch, match=r"begins at offset 7 of in/3, but .* has reached 0"):
+    with pytest.raises(PipelineMismatch, match=r"starts at offset 7 of in/3, but .* has reached 0"):
         count(client, batch(query, 3, {"in": {"0": 20, "1": 20, "2": 5, "3": 9}}))
 
 
@@ -164,7 +164,7 @@ def test_offsets_that_were_reset_moved_or_deleted_are_noticed(client: Client, tm
         else:
             commit_offsets(client, NAME, {("in", 1): change})
         for each in (next_batch, new_query):
-            with pytest.raises(PipelineError, match="Somebody else has reset, changed or deleted offsets"):
+            with pytest.raises(PipelineError, match="Another program has reset, changed or deleted offsets"):
                 count(client, each)
         commit_offsets(client, NAME, good)
     assert not count(client, next_batch).is_done

@@ -223,7 +223,7 @@ def test_only_what_can_never_be_committed_is_deleted(tmp_path: Path) -> None:
 def test_a_task_that_fails_takes_its_files_with_it(tmp_path: Path) -> None:
     task = TaskFiles(Storage(str(tmp_path)), attempt(), (), ["id"])
     task.write(batch_of(id=[1]))
-    with pytest.raises(PipelineError, match="no nulls in column 'id'"):
+    with pytest.raises(PipelineError, match="column 'id' of the table is not nullable"):
         task.write(batch_of(id=pa.array([None], pa.int64())))
     task.discard()
     assert list(tmp_path.glob("*.parquet")) == []
@@ -235,8 +235,8 @@ def test_a_task_that_fails_takes_its_files_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "partition_by", "message"),
     [
-        (StructType([*ROWS.fields, StructField("ID", LongType())]), [], "'id' is there twice"),
-        (StructType([StructField("a,b", LongType())]), [], "no ',' in the name of a column: 'a,b'"),
+        (StructType([*ROWS.fields, StructField("ID", LongType())]), [], "'id' appears twice"),
+        (StructType([StructField("a,b", LongType())]), [], "cannot contain ',': 'a,b'"),
         (StructType([StructField("age", DayTimeIntervalType())]), [], "no type for 'age'"),
         (
             StructType([StructField("s", StructType([StructField("age", DayTimeIntervalType())]))]),
@@ -289,7 +289,7 @@ def test_a_table_grows_only_if_it_is_told_to(tmp_path: Path) -> None:
     more = StructType([*ROWS.fields, StructField("day", DateType()), StructField("at", TimestampType())])
     open_for(tmp_path / "t", ROWS, "word")
     with pytest.raises(
-        OptionError, match=r"has no column 'day', 'at'\. Leave it out, or say mergeSchema=true"
+        OptionError, match=r"has no column 'day', 'at'\. Leave it out, or set mergeSchema=true"
     ):
         open_for(tmp_path / "t", more)
     grown = open_for(tmp_path / "t", more, merges=True)

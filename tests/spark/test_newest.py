@@ -192,7 +192,7 @@ def test_a_table_that_does_not_fit_is_refused(servers: str, monkeypatch: pytest.
     monkeypatch.setattr(newest, "TABLE_BYTES_MAX", 150_000)
     assert len(Table(servers).rows()) == 200
     monkeypatch.setattr(newest, "TABLE_BYTES_MAX", 80_000)
-    with pytest.raises(TableTooLarge, match=f"{TABLE}/1 has more than fits in a lookup"):
+    with pytest.raises(TableTooLarge, match=f"{TABLE}/1 is too large for a lookup"):
         Table(servers).rows()
 
 
@@ -212,7 +212,7 @@ def test_a_snapshot_that_is_asked_for_is_one_or_refused(servers: str) -> None:
     if _features(servers):
         assert Table(servers, snapshot="true").values() == {"a": "1"}
     else:
-        with pytest.raises(OptionError, match="snapshot=true needs a broker of Semel"):
+        with pytest.raises(OptionError, match="snapshot=true needs a Semel broker"):
             Table(servers, snapshot="true")
 
 

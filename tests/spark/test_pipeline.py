@@ -245,7 +245,7 @@ def test_a_long_decision_is_spread_over_the_partitions(client: Client) -> None:
         decisions.make(client, NAME, replace(made, number=6, winners=winners * 2))
     run = decisions.take_over(client, NAME)
     commit_offsets(client, NAME, {("in", 1): CommittedOffset(3)})
-    with pytest.raises(PipelineError, match=r"the last decision is not whole\. Somebody else has reset"):
+    with pytest.raises(PipelineError, match=r"the last decision is incomplete\. Another program has reset"):
         decisions.read_committed(client, NAME)
 
 

@@ -72,7 +72,7 @@ def test_a_user_that_is_not_known_is_told_and_the_password_is_not(spark: SparkSe
             "kafka.sasl.password": "hush-hush",
             "subscribe": "in",
         }
-        with pytest.raises(PySparkException, match="does not take user 'ann'") as told:
+        with pytest.raises(PySparkException, match="rejected user 'ann'") as told:
             spark.read.format("semel").options(**options).load().collect()
         assert "hush-hush" not in str(told.value)
         broker.password = "hush-hush"

@@ -91,7 +91,7 @@ def batch_ends(checkpoint: Path) -> list[dict[int, int]]:
 
 
 def test_questions_that_do_not_fit(copied: Pipeline, spark: SparkSession) -> None:
-    with pytest.raises(OptionError, match="say which topics the pipeline writes to"):
+    with pytest.raises(OptionError, match="name the topics that the pipeline writes to"):
         ask(copied)
     with pytest.raises(OptionError, match="there is no topic gone"):
         ask(copied, "gone")

@@ -8,7 +8,7 @@ from verification.world.truth import Entry, Fate, Truth
 from verification.world.verdict import Broken, End, compare, result_of
 
 READ = [("in", 0)]
-REFUSAL = "batch 3 begins at offset 10 of in/0, but the pipeline has reached 17. Start with a new checkpoint"
+REFUSAL = "batch 3 starts at offset 10 of in/0, but the pipeline has reached 17. Start with a new checkpoint"
 TRACE = 'Traceback (most recent call last):\n  File "worker.py", line 98, in worker_run\n'
 
 

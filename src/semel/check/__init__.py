@@ -1,6 +1,6 @@
-"""A history of what clients did and saw, and a checker that finds what no correct log would have shown them.
+"""Histories of what clients did and saw, and a checker that finds anomalies in them.
 
-It knows nothing of Semel: histories of any Kafka-compatible broker can be checked. docs/checker.md says how.
+It does not depend on Semel: histories of any Kafka-compatible broker can be checked. See docs/checker.md.
 """
 
 from semel.check.catalogue import DEFINITIONS, Anomaly

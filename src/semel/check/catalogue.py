@@ -10,7 +10,7 @@ from typing import NamedTuple
 from semel.check.history import Operation
 
 DEFINITIONS: dict[str, str] = {
-    # what is read
+    # reads
     "aborted-read": (
         "a reader of committed records received a record whose transaction was aborted or never "
         "asked to commit, or whose produce was rejected"
@@ -25,7 +25,7 @@ DEFINITIONS: dict[str, str] = {
         "a response to a reader of committed records contains a record at or after the last stable "
         "offset in the same response"
     ),
-    # where records are
+    # offsets of records
     "inconsistent-offset": "two records have the same offset in the same partition",
     "duplicate": "a record of an idempotent producer has two offsets",
     "wrong-acknowledgement": (
@@ -42,7 +42,7 @@ DEFINITIONS: dict[str, str] = {
         "asked to commit"
     ),
     "split-transaction": "in a journal topic, a foreign record lies between the records of one transaction",
-    # how it is read on
+    # progress of readers
     "nonmonotonic-poll": (
         "a reader received an offset that is not larger than the previous one, or that lies before "
         "its assigned position"
@@ -51,7 +51,7 @@ DEFINITIONS: dict[str, str] = {
         "a reader skipped a record that another reader with the same view of the partition received"
     ),
     "gap": "a reader of a journal topic received an offset that does not directly follow the previous one",
-    # what is missing
+    # missing records
     "lost-write": (
         "a record was acknowledged, and so was the commit of its transaction if it has one; readers "
         "passed its offset, and none received it"
@@ -60,7 +60,7 @@ DEFINITIONS: dict[str, str] = {
         "a reader received one record of a transaction, and readers passed the offset of another "
         "without receiving it"
     ),
-    # how transactions end
+    # ends of transactions
     "two-outcomes": "a transaction was acknowledged both as committed and as aborted",
     "error-but-committed": "a commit failed with INVALID_TXN_STATE, and readers see the transaction",
     "zombie-commit": (
@@ -100,7 +100,7 @@ DEFINITIONS: dict[str, str] = {
 
 
 class Anomaly(NamedTuple):
-    """One thing that a correct log would not have shown, with the operations that prove it."""
+    """An anomaly, with the operations that prove it."""
 
     name: str
     where: str
@@ -109,6 +109,6 @@ class Anomaly(NamedTuple):
 
 
 def anomaly(name: str, where: str, says: str, *proof: Operation | None) -> Anomaly:
-    """An anomaly of the catalogue; a part of the proof that is not there is left out."""
+    """Return an anomaly of the catalogue; missing parts of the proof are left out."""
     assert name in DEFINITIONS
     return Anomaly(name, where, says, tuple(each for each in proof if each is not None))

@@ -1,6 +1,6 @@
-"""`check`: a verdict on a history, in one process.
+"""`check`: checks a history in one process.
 
-All of the history is in memory, and every operation is looked at a fixed number of times: a million take some
+The history is held in memory, and every operation is visited a fixed number of times: a million take some
 tens of seconds. `semel.spark.check` is for more.
 """
 
@@ -29,7 +29,7 @@ from semel.check.verdict import Verdict
 
 
 def check(operations: Iterable[Operation]) -> Verdict:
-    """Look for every anomaly of the catalogue."""
+    """Search for every anomaly of the catalogue."""
     history = _Grouped(operations)
     tally = Tally()
     fates: dict[Name, Fate] = {}
@@ -72,7 +72,7 @@ def _partitions(
 
 
 class _Grouped:
-    """The operations of a history by what they are about."""
+    """The operations of a history, grouped by their subject."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.topics: list[Topic] = []
@@ -97,11 +97,11 @@ class _Grouped:
                 group.append(operation)
 
     def by(self, kind: str) -> list[tuple[Name, list[Operation]]]:
-        """All transactions, or all transactional ids."""
+        """Return all transactions, or all transactional ids."""
         return [(key[1], steps) for key, steps in self._groups.items() if key[0] == kind]
 
     def partitions(self) -> list[tuple[tuple[str, int], list[Operation]]]:
-        """All partitions."""
+        """Return all partitions."""
         return [
             ((str(key[1]), key[2]), steps)
             for key, steps in self._groups.items()

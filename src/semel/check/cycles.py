@@ -1,12 +1,12 @@
-"""Orders: transactions that read from each other, or follow each other in journals, do not go in circles.
+"""Orders: the order of transactions by reads and by journals must have no cycles.
 
-An edge says that one transaction was committed before another: the second one read a record of the first, or
-its records follow in a journal topic, where the log is in the order of commits. Without a circle all of them
-can be put in an order. What interleaves in topics with markers is not an edge: appends may do that.
+An edge means that one transaction was committed before another: the second one read a record of the first, or
+its records follow in a journal topic, where the log is in commit order. Without cycles a total order exists.
+Interleaving in topics with markers is not an edge: appends may interleave.
 
 One pass finds the *knots*: sets of transactions in which each can be reached from every other (Tarjan's
-strongly connected components). What nothing points to, or what points to nothing, is peeled off before;
-usually that is everything.
+strongly connected components). Transactions without incoming or outgoing edges are removed first; usually
+that is everything.
 """
 
 from collections import deque
@@ -24,11 +24,11 @@ class Edge(NamedTuple):
     before: Name
     after: Name
     proof: Poll
-    """What was read: in the second transaction, or in the journal."""
+    """The read that shows it: in the second transaction, or in the journal."""
 
 
 def edges(partition: PartitionHistory) -> Iterator[Edge]:
-    """What one partition says about the order of transactions."""
+    """Return the edges that one partition shows."""
     told: set[tuple[Name, Name]] = set()
     for poll in partition.polls:
         if poll.transaction is None or not partition.is_committed_view(poll):
@@ -59,7 +59,7 @@ def _journal_edges(partition: PartitionHistory) -> Iterator[Edge]:
 
 
 def cycles(found: Iterable[Edge]) -> Iterator[Anomaly]:
-    """One circle, as short as can be, of every knot of transactions."""
+    """Return one shortest cycle of every knot of transactions."""
     every = list(found)
     targets: dict[Name, set[Name]] = {}
     for edge in every:
@@ -77,12 +77,12 @@ def cycles(found: Iterable[Edge]) -> Iterator[Anomaly]:
 
 
 def _place(edge: Edge) -> tuple[str, str, int, str, int]:
-    """The order of edges, the same in every run."""
+    """The sort order of edges, the same in every run."""
     return (str(edge.before), str(edge.after), edge.proof.started, edge.proof.topic, edge.proof.partition)
 
 
 def _peel(targets: dict[Name, set[Name]]) -> set[Name]:
-    """What is left when nothing is that has no way in or no way out."""
+    """Remove transactions without incoming or outgoing edges repeatedly; return the rest."""
     sources: dict[Name, set[Name]] = {name: set() for name in targets}
     for name, each in targets.items():
         for target in each:
@@ -103,7 +103,7 @@ def _peel(targets: dict[Name, set[Name]]) -> set[Name]:
 
 
 def _knots(targets: dict[Name, list[Name]]) -> Iterator[set[Name]]:
-    """Sets of more than one transaction in which each can be reached from every other."""
+    """Return sets of more than one transaction in which each can be reached from every other."""
     number: dict[Name, int] = {}
     low: dict[Name, int] = {}
     path: list[Name] = []
@@ -137,7 +137,7 @@ def _knots(targets: dict[Name, list[Name]]) -> Iterator[set[Name]]:
 
 
 def _shortest(start: Name, out: dict[Name, dict[Name, Edge]], knot: set[Name]) -> list[Edge]:
-    """The shortest way from a transaction of a knot back to itself."""
+    """Return the shortest path from a transaction of a knot back to itself."""
     came: dict[Name, Edge] = {}
     queue = deque([start])
     while start not in came:

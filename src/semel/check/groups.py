@@ -1,4 +1,4 @@
-"""Groups: every input is claimed once, and a group's position is what was last committed for it."""
+"""Groups: every input is claimed once, and a group's position is the last committed one."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,28 +13,28 @@ GroupOperation: TypeAlias = SendOffsets | OffsetCommit | OffsetFetch
 
 
 def last_moment(commit: OffsetCommit) -> float:
-    """When a commit outside of transactions may have set the position last."""
+    """The latest time at which a commit outside of transactions may have set the position."""
     is_over = commit.outcome == OK and commit.ended is not None and commit.is_only_attempt
     return commit.ended if is_over and commit.ended is not None else math.inf
 
 
 class Claimed(NamedTuple):
-    """A claim of a transaction, with what became of it."""
+    """A claim of a transaction, with the outcome of that transaction."""
 
     claim: Claim
     operation: SendOffsets
     fate: Fate
     is_last: bool
-    """Whether the transaction sent no other position for the partition after it."""
+    """Whether the transaction sent no later position for the partition."""
 
     @property
     def first(self) -> int:
-        """Where it begins; one that does not say claims nothing."""
+        """The start of the claim; without a known start it claims nothing."""
         return self.claim.until if self.claim.first is None else self.claim.first
 
 
 class GroupHistory:
-    """What one group did with one partition."""
+    """The operations of one group on one partition."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GroupHistory:
     ) -> None:
         self.where = f"group {group}, {key[0]}/{key[1]}"
         self.visible = visible
-        """The offsets of the records that readers were handed, in order."""
+        """The offsets of the records that readers received, in order."""
         steps = settled(operations)
         self.commits = [each for each in steps if isinstance(each, OffsetCommit)]
         self.fetches = [each for each in steps if isinstance(each, OffsetFetch) and each.outcome == OK]
@@ -64,17 +64,17 @@ class GroupHistory:
 
     @cached_property
     def resets(self) -> list[OffsetCommit]:
-        """Positions that somebody set outside of transactions, or may have."""
+        """Positions that were, or may have been, set outside of transactions."""
         return [each for each in self.commits if each.outcome != FAIL]
 
     @cached_property
     def last_reset(self) -> float:
-        """When that was done last."""
+        """When a position was last set so."""
         return max(map(last_moment, self.resets), default=-1)
 
 
 def double_claims(group: GroupHistory) -> Iterator[Anomaly]:
-    """Two committed transactions claim the same input, and nobody set the position back in between."""
+    """Two committed transactions claim the same input, and the position was not reset in between."""
     claims = [
         each for each in group.claims if each.fate.outcome == COMMITTED and each.operation.outcome == OK
     ]
@@ -127,18 +127,18 @@ def skipped_inputs(group: GroupHistory) -> Iterator[Anomaly]:
 
 
 class _Given(NamedTuple):
-    """A position that was given to the group, or may have been, at some moment between two times."""
+    """A position that was, or may have been, set at some moment between two times."""
 
     position: int
     started: int
     ended: int | None
-    """When it was certainly given; None if it may not have been."""
+    """When it was certainly set; None if it may not have been."""
     last: float
-    """It was not given after this moment."""
+    """It was not set after this time."""
     is_void: bool
-    """It was certainly not given."""
+    """It was certainly not set."""
     asked: int | None
-    """It was not given before this moment."""
+    """It was not set before this time."""
     operation: OffsetCommit | SendOffsets
 
 
@@ -163,14 +163,14 @@ def _given(group: GroupHistory) -> Iterator[_Given]:
 
 
 class _Writers:
-    """All who gave a group one position, as far as it matters to whoever is told it."""
+    """Everything that set a group to one position, as far as it matters to a reader of that position."""
 
     def __init__(self) -> None:
         self.example: _Given | None = None
         self.last: _Given | None = None
-        """Of those that may have been given, the one that may have been so last."""
+        """Of the settings that may have happened, the one that may have happened last."""
         self.asked: int | None = None
-        """When it was first asked for; None if that is not known."""
+        """When it was first requested; None if that is unknown."""
 
     def add(self, given: _Given) -> None:
         self.example = self.example or given
@@ -183,10 +183,10 @@ class _Writers:
 
 
 def fetched_positions(group: GroupHistory) -> Iterator[Anomaly]:
-    """Positions that a group was told and that it cannot have had then."""
+    """Positions that a group was told but cannot have had at that time."""
     given = list(_given(group))
     if not given:
-        return  # Whoever commits for this group is not in the history.
+        return  # The committers of this group are not in the history.
     by_position: dict[int, _Writers] = {}
     for each in given:
         by_position.setdefault(each.position, _Writers()).add(each)
@@ -228,7 +228,7 @@ def _judge(
 
 
 def unstable_positions(group: GroupHistory) -> Iterator[Anomaly]:
-    """Stable positions that were told while a transaction was open that had another one pending."""
+    """Stable positions that were returned while an open transaction had another one pending."""
     pending = sorted(
         (
             each
@@ -248,7 +248,7 @@ def unstable_positions(group: GroupHistory) -> Iterator[Anomaly]:
         if not fetch.is_stable or longest is None or fetch.ended is None or fetch.ended >= _asked(longest):
             continue
         if group.last_reset >= longest.operation.started:
-            continue  # A later commit takes the place of what is pending.
+            continue  # A later commit supersedes the pending one.
         says = f"it was told {fetch.position} while {longest.fate.where} had {longest.claim.until} pending"
         yield anomaly("unstable-offset", group.where, says, longest.operation, fetch, longest.fate.end)
 

@@ -1,18 +1,19 @@
-"""Histories: what the clients of a log did and were told, one record per operation.
+"""Histories: what the clients of a log did and saw, one record per operation.
 
-A history is a set of operations. Each has the process that did it, when it began and ended, and its outcome:
+A history is a set of operations. Each has its process, the times at which it started and ended, and its
+outcome:
 
-- `ok`: it was acknowledged, so it has happened;
-- `fail`: it was refused, so it has certainly not happened, and never will;
-- `info`: nobody knows. When in doubt it is this one; `semel.check.outcomes` has the table.
+- `ok`: it was acknowledged, so it happened;
+- `fail`: it was refused, so it certainly did not happen, and never will;
+- `info`: unknown. When in doubt it is this one; `semel.check.outcomes` has the table.
 
-A *process* is one client in one life: a client that crashes, or is made anew, is another process, and a
-process does one thing after the other. Times are whole numbers of one clock that all processes share, usually
-nanoseconds of `time.monotonic_ns()`. A *value* names a record: no two records of a partition have the same. A
-*transaction* has a name of its own in the whole history, such as "copier-3/17".
+A *process* is one client in one life: a client that crashes or is recreated is another process, and a process
+does one thing after the other. Times are integers of one clock that all processes share, usually nanoseconds
+of `time.monotonic_ns()`. A *value* identifies a record: it is unique in its partition. A *transaction* has a
+unique name in the whole history, such as "copier-3/17".
 
-The records are plain tuples, quick to make, for programs that record many. `semel.check.lines` writes and
-reads them as lines of JSON, and docs/checker.md describes those.
+The records are plain tuples, which are fast to create, for programs that record many. `semel.check.lines`
+reads and writes them as lines of JSON, which docs/checker.md describes.
 """
 
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -29,7 +30,7 @@ INFO: Final = "info"
 
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
-#: Committed records, transaction after transaction as they were committed, not by offset.
+#: Committed records in commit order, one transaction after another, not by offset.
 COMMIT_ORDER: Final = "commit_order"
 
 MARKER: Final = "marker"
@@ -37,17 +38,17 @@ JOURNAL: Final = "journal"
 
 
 class Topic(NamedTuple):
-    """What is known of a topic. One that is not declared has `marker` visibility and no other writers."""
+    """A declared topic. An undeclared one has `marker` visibility and no other writers."""
 
     topic: str
     visibility: Visibility = MARKER
     is_compacted: bool = False
     has_other_writers: bool = False
-    """Somebody whose operations are not in the history writes to it too."""
+    """Clients whose operations are not in the history write to it too."""
 
 
 class Init(NamedTuple):
-    """A producer takes over a transactional id (InitProducerId): whoever had it before is refused then."""
+    """A producer takes over a transactional id (InitProducerId), which fences its previous owner."""
 
     process: Name
     started: int
@@ -62,7 +63,7 @@ class Init(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A transaction begins in the client. Says under which transactional id."""
+    """A transaction begins in the client, under a transactional id."""
 
     process: Name
     started: int
@@ -83,7 +84,7 @@ class Produce(NamedTuple):
     partition: int
     values: tuple[Name, ...]
     offset: int | None = None
-    """Of the first value; None if the broker did not tell it, as in a transaction on a journal topic."""
+    """Of the first value; None if the broker did not return it, as in a transaction on a journal topic."""
     transaction: Name | None = None
     is_idempotent: bool = True
     """Without idempotence a record may be written more than once."""
@@ -91,9 +92,9 @@ class Produce(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Input of a transaction: the records of a partition from `first` up to before `until`.
+    """Input of a transaction: the records of a partition from `first` up to, but not including, `until`.
 
-    `until` becomes the position of the group. `first` may be unknown: then only the position is checked.
+    `until` becomes the position of the group. If `first` is unknown, only the position is checked.
     """
 
     topic: str
@@ -103,7 +104,7 @@ class Claim(NamedTuple):
 
 
 class SendOffsets(NamedTuple):
-    """A group's positions become part of a transaction (TxnOffsetCommit), and with them what it has read."""
+    """A group's positions, and the claims they imply, become part of a transaction (TxnOffsetCommit)."""
 
     process: Name
     started: int
@@ -116,7 +117,7 @@ class SendOffsets(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A transaction is asked to commit, by the first request for it. Another attempt is another operation."""
+    """A commit of a transaction, from its first request. Another attempt is another operation."""
 
     process: Name
     started: int
@@ -127,7 +128,7 @@ class Commit(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """A transaction is asked to abort."""
+    """An abort of a transaction."""
 
     process: Name
     started: int
@@ -138,7 +139,7 @@ class Abort(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """A process reads a partition from a position on: an assignment, a rebalance, a seek, a rewind."""
+    """A process reads a partition from a position: an assignment, a rebalance, a seek, a rewind."""
 
     process: Name
     started: int
@@ -147,11 +148,11 @@ class Assign(NamedTuple):
     topic: str
     partition: int
     position: int | None = None
-    """None if it is not known: then what is read first says it."""
+    """None if it is unknown: then the first read determines it."""
 
 
 class Poll(NamedTuple):
-    """What a process was handed of one partition, in the order in which it was handed out."""
+    """The records that a process received from one partition, in order."""
 
     process: Name
     started: int
@@ -163,11 +164,11 @@ class Poll(NamedTuple):
     """Offset and value of each."""
     isolation: Isolation = READ_COMMITTED
     transaction: Name | None = None
-    """In which transaction of its own the process read."""
+    """The process's own transaction in which it read."""
     position: int | None = None
-    """Where the process stands afterwards, if it knows: behind the last record, or further."""
+    """The position afterwards, if known: after the last record, or further."""
     last_stable: int | None = None
-    """The last stable offset that came with the records."""
+    """The last stable offset that was returned with the records."""
     error: str | None = None
 
 
@@ -184,11 +185,11 @@ class OffsetCommit(NamedTuple):
     position: int
     error: str | None = None
     is_only_attempt: bool = False
-    """It was sent once. Else an attempt that was delayed may set the position again, at any later time."""
+    """It was sent once. Otherwise a delayed attempt may set the position again, at any later time."""
 
 
 class OffsetFetch(NamedTuple):
-    """A group's position is asked for."""
+    """A group's position is read."""
 
     process: Name
     started: int
@@ -200,12 +201,12 @@ class OffsetFetch(NamedTuple):
     position: int | None
     """None: the group has none."""
     is_stable: bool = True
-    """Whether only a position without a pending one will do."""
+    """Whether a position with a pending change is refused."""
     error: str | None = None
 
 
 class Ends(NamedTuple):
-    """Where a partition begins and ends, as the broker told it; what was not asked for is None."""
+    """The start and the ends of a partition, as the broker returned them; None if not requested."""
 
     process: Name
     started: int
@@ -217,7 +218,7 @@ class Ends(NamedTuple):
     last_stable: int | None = None
     high_watermark: int | None = None
     is_settled: bool = False
-    """By now every transaction must have ended: all have, or their timeouts have passed."""
+    """Every transaction must have ended by now: all have, or their timeouts have passed."""
     error: str | None = None
 
 
@@ -248,7 +249,7 @@ Timed: TypeAlias = (
     | Ends
     | Trim
 )
-"""What somebody did."""
+"""Operations with a start and an end."""
 Operation: TypeAlias = Topic | Timed
 
 #: The name of each kind in a line of JSON.

@@ -1,8 +1,8 @@
-"""Histories as lines of JSON: one operation in a line, in any order.
+"""Histories as lines of JSON: one operation per line, in any order.
 
-A line is an object: `op` names the kind, the other members are the fields of `semel.check.history`. A field
-that has its default may be left out. Lines that are empty are skipped, and so is a last line that does not
-end: its writer was killed.
+A line is an object: `op` names the kind, the other members are the fields of `semel.check.history`. Fields
+with their default may be left out. Empty lines are skipped, and so is an incomplete last line: its writer was
+killed.
 """
 
 import json
@@ -15,25 +15,25 @@ from semel.check.history import KINDS, NAMES, Claim, Operation
 OUTCOMES = ("ok", "fail", "info")
 ISOLATIONS = ("read_committed", "read_uncommitted", "commit_order")
 VISIBILITIES = ("marker", "journal")
-#: The characters of a line that an error shows.
+#: How many characters of a line an error shows.
 SHOWN = 80
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class HistoryError(Exception):
-    """A file is not a history. Says in which line, and what is wrong with it."""
+    """A file is not a history. The message names the line, and what is wrong with it."""
 
 
 def read_history(paths: Iterable[Path]) -> Iterator[Operation]:
-    """The operations of files, one after the other, as they are read."""
+    """Read the operations of files, one file after the other, lazily."""
     for path in paths:
         with path.open(encoding="utf-8", errors="surrogateescape") as file:
             yield from read_lines(file, str(path))
 
 
 def read_lines(lines: Iterable[str], name: str = "history") -> Iterator[Operation]:
-    """The operations in lines; `name` is what errors call the whole."""
+    """Read the operations in lines; errors use `name` for the whole."""
     for number, line in enumerate(lines, 1):
         if line.isspace():
             continue
@@ -41,18 +41,18 @@ def read_lines(lines: Iterable[str], name: str = "history") -> Iterator[Operatio
             yield from_line(line)
         except HistoryError as error:
             if not line.endswith("\n") and not line.rstrip().endswith("}"):
-                return  # Half of a line at the end: its writer was killed.
+                return  # An incomplete last line: its writer was killed.
             raise HistoryError(f"{name}, line {number}: {error}") from None
 
 
 def write_lines(operations: Iterable[Operation], file: IO[str]) -> None:
-    """Write operations, one in a line."""
+    """Write operations, one per line."""
     for operation in operations:
         file.write(to_line(operation))
 
 
 def to_line(operation: Operation) -> str:
-    """An operation as a line, with the fields that differ from their defaults."""
+    """Format an operation as a line, with the fields that differ from their defaults."""
     kind = type(operation)
     defaults = kind._field_defaults
     fields: dict[str, Any] = {"op": NAMES[kind]}
@@ -63,7 +63,7 @@ def to_line(operation: Operation) -> str:
 
 
 def from_line(line: str) -> Operation:
-    """The operation of a line; raises `HistoryError` if it is none."""
+    """Parse the operation in a line; raises `HistoryError` if it is invalid."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -98,7 +98,7 @@ def _operation(name: str, fields: dict[str, Any]) -> Operation:
     return operation
 
 
-# ---- fields: each reader returns the value as it stands in an operation, or raises what is wrong with it
+# ---- fields: each reader returns the value for the operation, or raises what is wrong with it
 
 
 def _whole(value: Any) -> int:
@@ -203,7 +203,7 @@ _READER: dict[str, Callable[[Any], Any]] = {
     "is_settled": _truth,
     "before": _whole,
 }
-#: By kind: what reads each of its fields. These must not be null there, though elsewhere they may.
+#: The readers of fields by kind. Null is not allowed here, though it may be elsewhere.
 _GIVEN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("poll", "ended"): _whole,
     ("offset_commit", "position"): _whole,

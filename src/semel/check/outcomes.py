@@ -1,17 +1,17 @@
-"""What an answer says about an operation: that it happened, that it did not, or nothing.
+"""What a response says about an operation: that it happened, that it did not, or nothing.
 
-`ok` and `fail` are promises, so the table is short and what is not in it is `info`. Two rows surprise:
+`ok` and `fail` are certain, so the table is short and everything else is `info`. Two rows are surprising:
 
-- A commit that is answered PRODUCER_FENCED or INVALID_TXN_STATE may have been carried out: an earlier attempt
-  of it, which was not answered, may have committed before somebody else took over the transactional id. It is
-  a failure only if this was the answer to the only attempt.
-- NOT_LEADER_OR_FOLLOWER after a produce says nothing: the record may have been appended before the leader
-  lost its place (KAFKA-13574).
+- A commit that is answered with PRODUCER_FENCED or INVALID_TXN_STATE may have been executed: an earlier
+  attempt without an answer may have committed before another producer took over the transactional id. It is a
+  failure only if this was the answer to the only attempt.
+- NOT_LEADER_OR_FOLLOWER after a produce says nothing: the record may have been appended before the leader was
+  replaced (KAFKA-13574).
 """
 
 from semel.check.history import FAIL, INFO, OK, Outcome
 
-#: Somebody else has the transactional id, or the transaction is not there.
+#: Another producer has the transactional id, or the transaction does not exist.
 FENCED = frozenset(
     {
         "INVALID_PRODUCER_EPOCH",
@@ -62,7 +62,7 @@ _NOT_APPENDED = frozenset(
     }
 )
 
-#: By kind of operation: errors that are refusals, if no earlier attempt went without an answer.
+#: Errors that are refusals, by kind of operation, if no earlier attempt went without an answer.
 REFUSALS: dict[str, frozenset[str]] = {
     "init": _FORBIDDEN | FENCED | {"INVALID_TRANSACTION_TIMEOUT"},
     "produce": _FORBIDDEN | FENCED | _NOT_APPENDED,
@@ -74,15 +74,15 @@ REFUSALS: dict[str, frozenset[str]] = {
 }
 #: Operations that change nothing: with any error, they have not happened.
 READS = frozenset({"begin", "assign", "poll", "offset_fetch", "ends"})
-#: By kind of operation: errors that say that it happened before.
+#: Errors that mean that the operation happened before, by kind.
 REPEATS: dict[str, frozenset[str]] = {"produce": frozenset({"DUPLICATE_SEQUENCE_NUMBER"})}
 
 
 def outcome_of(kind: str, error: str | None, *, is_only_attempt: bool = False) -> Outcome:
-    """The outcome of an operation that was answered with an error, by the error's name in the protocol.
+    """Return the outcome of an operation by the protocol's name of its error.
 
-    `kind` is the name of the operation in a line of JSON. Clients send a request again by themselves, so
-    `is_only_attempt` is for one that knows that it has not.
+    `kind` is the name of the operation in a line of JSON. Clients retry on their own, so `is_only_attempt` is
+    for a client that knows that it did not.
     """
     if error is None or error == "NONE" or error in REPEATS.get(kind, ()):
         return OK

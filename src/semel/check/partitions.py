@@ -1,8 +1,8 @@
-"""One partition's part of a history, indexed once for all who look at it.
+"""One partition's part of a history, indexed once for all checks.
 
-The *view* of a reader is what it must be handed: all records (`read_uncommitted` on a topic with markers), or
-those that are committed. A *session* is what a process read of the partition from one assignment to the next:
-a stretch of the log, in order.
+The *view* of a reader is what it must receive: all records (`read_uncommitted` on a topic with markers), or
+the committed ones. A *session* is what a process read of the partition from one assignment to the next: a
+contiguous range of the log, in order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,12 +33,12 @@ from semel.check.transactions import ABORTED, COMMITTED, Fate
 
 
 def _moment(step: Produce | Poll | Assign) -> tuple[int, str]:
-    """When it began. At one moment, what one process did stays in its order, wherever files begin and end."""
+    """Its start. At equal times the operations of one process keep their order, across files too."""
     return (step.started, str(step.process))
 
 
 class Read(NamedTuple):
-    """A record that was handed out, and in which poll."""
+    """A received record, and its poll."""
 
     offset: int
     value: Name
@@ -46,27 +46,27 @@ class Read(NamedTuple):
 
     @property
     def proof(self) -> Poll:
-        """The poll, with only this record of it."""
+        """The poll, reduced to this record."""
         return self.poll._replace(records=((self.offset, self.value),))
 
 
 @dataclass(slots=True)
 class Session:
-    """What a process read of the partition in one go."""
+    """What a process read of the partition in one session."""
 
     start: int | None
     assign: Assign | None
     polls: list[Poll] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
-    """Where the process stood after each poll: it was handed all it ever will be before this."""
+    """The position after each poll: everything before it that the process will ever receive was received."""
 
     @property
     def end(self) -> int:
-        """Where the process stood at last."""
+        """The last position of the process."""
         return self.marks[-1] if self.marks else -1
 
     def add(self, poll: Poll) -> None:
-        """The process polled."""
+        """Add a poll."""
         self.polls.append(poll)
         mark = self.end
         if poll.records:
@@ -77,7 +77,7 @@ class Session:
         self.marks.append(mark)
 
     def went_past(self, offset: int) -> Poll:
-        """The poll after which the process was behind the offset, with its first record that is."""
+        """Return the poll that passed the offset, with its first record after it."""
         poll = self.polls[bisect_right(self.marks, offset)]
         index = bisect_right(poll.records, offset, key=lambda record: record[0])
         return poll._replace(records=poll.records[index : index + 1])
@@ -85,12 +85,12 @@ class Session:
 
 @dataclass
 class View:
-    """What readers of one kind were handed, and which stretches of the log they went through."""
+    """What readers of one kind received, and which ranges of the log they covered."""
 
     is_committed: bool
     sessions: list[Session] = field(default_factory=list)
     found: dict[Name, Read] = field(default_factory=dict)
-    """By value, as it was handed out first."""
+    """The first read of each value."""
     places: dict[int, Name] = field(default_factory=dict)
 
     @cached_property
@@ -99,13 +99,13 @@ class View:
         return sorted(self.places)
 
     def between(self, first: int, until: int) -> int | None:
-        """The first offset at which something was found, from `first` up to before `until`."""
+        """Return the first offset at which something was found, from `first` on and before `until`."""
         index = bisect_left(self.offsets, first)
         return self.offsets[index] if index < len(self.offsets) and self.offsets[index] < until else None
 
     @cached_property
     def _stretches(self) -> tuple[list[int], list[int]]:
-        """The stretches that sessions went through, joined, as starts and ends."""
+        """The union of the ranges that sessions covered, as starts and ends."""
         starts: list[int] = []
         ends: list[int] = []
         for start, end in sorted((each.start, each.end) for each in self.sessions if each.start is not None):
@@ -117,14 +117,14 @@ class View:
         return starts, ends
 
     def covers(self, offset: int) -> bool:
-        """Whether a session went past the offset."""
+        """Whether a session passed the offset."""
         starts, ends = self._stretches
         index = bisect_right(starts, offset) - 1
         return index >= 0 and offset < ends[index]
 
     @cached_property
     def _furthest(self) -> tuple[list[int], list[Session]]:
-        """Starts of sessions in order, and of all that start there or before, the one that went furthest."""
+        """The starts of sessions in order, and which session went furthest of those up to there."""
         starts: list[int] = []
         best: list[Session] = []
         begun = [(each.start, number) for number, each in enumerate(self.sessions) if each.start is not None]
@@ -135,7 +135,7 @@ class View:
         return starts, best
 
     def witness(self, offset: int) -> Poll | None:
-        """A poll that went past the offset."""
+        """Return a poll that passed the offset."""
         starts, best = self._furthest
         index = bisect_right(starts, offset) - 1
         return best[index].went_past(offset) if index >= 0 and best[index].end > offset else None
@@ -180,7 +180,7 @@ class PartitionHistory:
 
     @cached_property
     def writers(self) -> dict[Name, Produce]:
-        """By value, who sent it. What was written down when it began gives way to how it ended."""
+        """The producer of each value. An entry made at the start is replaced by the one made at the end."""
         found: dict[Name, Produce] = {}
         for produce in self.produces:
             for value in produce.values:
@@ -189,13 +189,13 @@ class PartitionHistory:
         return found
 
     def fate(self, produce: Produce) -> Fate | None:
-        """What became of the transaction of a produce; None if it is in none."""
+        """Return the outcome of a produce's transaction; None if it is in none."""
         return None if produce.transaction is None else self.fates[produce.transaction]
 
     def counts(self, produce: Produce) -> bool:
         """Whether an acknowledged produce counts: its transaction was committed, or it has none.
 
-        What was acknowledged inside a transaction that did not commit may be lost in a crash, and its
+        A record that was acknowledged inside an uncommitted transaction may be lost in a crash, and its
         offset used again.
         """
         if produce.outcome != OK:
@@ -207,24 +207,24 @@ class PartitionHistory:
 
     @cached_property
     def acknowledged(self) -> list[Produce]:
-        """Produces that count and were answered with an offset, by when they started."""
+        """Produces that count and were answered with an offset, ordered by their start."""
         return [each for each in self.produces if each.offset is not None and self.counts(each)]
 
     # ---- readers
 
     @cached_property
     def committed(self) -> View:
-        """What readers of committed records were handed."""
+        """What readers of committed records received."""
         return self._views[True]
 
     @cached_property
     def everything(self) -> View:
-        """What readers of all records were handed; nothing on a journal topic, where nobody is one."""
+        """What readers of all records received; empty on a journal topic, which has no such readers."""
         return self._views[False]
 
     @cached_property
     def views(self) -> list[View]:
-        """The views that anyone had."""
+        """The views that readers had."""
         return [each for each in self._views.values() if each.sessions]
 
     @cached_property
@@ -244,7 +244,7 @@ class PartitionHistory:
         return self.is_journal or poll.isolation != READ_UNCOMMITTED
 
     def is_ordered(self, poll: Poll) -> bool:
-        """Whether the reader is handed records by offset."""
+        """Whether the reader receives records by offset."""
         return self.is_journal or poll.isolation != COMMIT_ORDER
 
     def _add_sessions(self, views: dict[bool, View]) -> None:

@@ -1,4 +1,4 @@
-"""Where records are: one record per offset, one offset per record, in the order in which they were sent."""
+"""Offsets of records: one record per offset, one offset per record, in the order of sending."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from semel.check.partitions import PartitionHistory, Read
 
 
 def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Two records at one offset, by what two readers were handed or two producers were told."""
+    """Two records at one offset, by what two readers received or two producers were told."""
     first: dict[int, Read] = {}
     told: set[int] = set()
     for poll in partition.polls:
@@ -27,7 +27,7 @@ def inconsistent_offsets(partition: PartitionHistory) -> Iterator[Anomaly]:
         assert produce.offset is not None
         for offset, value in enumerate(produce.values, produce.offset):
             if offset in first:
-                continue  # Whoever was told a wrong offset is another anomaly.
+                continue  # A wrong acknowledgement is another anomaly.
             before = acknowledged.setdefault(offset, (value, produce))
             if before[0] != value:
                 says = f"{before[0]!r} and {value!r} were both acknowledged with offset {offset}"
@@ -56,7 +56,7 @@ def duplicates(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def wrong_acknowledgements(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """A producer was told an offset at which its record is not."""
+    """A record was acknowledged with an offset at which it is not."""
     for produce in partition.acknowledged:
         assert produce.offset is not None
         for offset, value in enumerate(produce.values, produce.offset):
@@ -77,7 +77,7 @@ def wrong_acknowledgements(partition: PartitionHistory) -> Iterator[Anomaly]:
 def nonmonotonic_sends(partition: PartitionHistory) -> Iterator[Anomaly]:
     """Records of one producer that are not in the order in which it sent them.
 
-    On a journal topic transactions are placed by their commits, so the order is within each.
+    On a journal topic transactions are ordered by their commits, so the order is checked within each.
     """
     last: dict[tuple[Name, Name | None], tuple[int, Name, Produce]] = {}
     for produce in partition.produces:
@@ -105,7 +105,7 @@ def _place(partition: PartitionHistory, produce: Produce, index: int) -> int | N
 
 
 class _Placed(NamedTuple):
-    """Something that got its offsets at some moment between two times."""
+    """Records that got their offsets at some moment between two times."""
 
     started: int
     ended: int | None
@@ -116,7 +116,7 @@ class _Placed(NamedTuple):
 
 
 def offset_inversions(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """What was done before something else started, and is behind it in the log."""
+    """Records that were finished before others started, and are behind them in the log."""
     placed = sorted(_placed(partition), key=lambda each: each.started)
     done = sorted((each for each in placed if each.ended is not None), key=lambda each: each.ended or 0)
     next_done, highest = 0, None

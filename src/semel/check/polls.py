@@ -1,4 +1,4 @@
-"""How readers go on: each one behind the last, and past nothing that there is to see."""
+"""Progress of readers: offsets increase, and no visible record is skipped."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from semel.check.partitions import PartitionHistory, Read, Session, View
 
 
 def nonmonotonic_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Readers that were handed something again, or from before where they were to begin."""
+    """Readers that received an offset again, or one before their assigned position."""
     for view in partition.views:
         for session in view.sessions:
             yield from _going_back(partition, session)
@@ -29,7 +29,7 @@ def _going_back(partition: PartitionHistory, session: Session) -> Iterator[Anoma
 
 
 def _both(first: Read, second: Read) -> tuple[Poll, ...]:
-    """The proof of two reads; of one poll, if they are of one."""
+    """Return the proof of two reads; one poll, if they are of the same."""
     if first.poll is not second.poll:
         return (first.proof, second.proof)
     records = ((first.offset, first.value), (second.offset, second.value))
@@ -37,7 +37,7 @@ def _both(first: Read, second: Read) -> tuple[Poll, ...]:
 
 
 def skipped_polls(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Readers that went past what others were handed; on a journal topic, past any offset."""
+    """Readers that skipped what others received; on a journal topic, any offset."""
     if partition.topic.is_compacted:
         return
     for view in partition.views:

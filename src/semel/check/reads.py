@@ -1,4 +1,4 @@
-"""What readers were handed and should not have been: aborted, early, their own, or nobody's."""
+"""Records that readers should not have received: aborted, early, their own, or never sent."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from semel.check.transactions import ABORTED
 
 
 def uncommitted_reads(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Records that were not committed when they were handed out, or never."""
+    """Records that were not committed when they were received, or never."""
     for value, read in partition.committed.found.items():
         if found := _judge(partition, value, read):
             yield found
@@ -39,7 +39,7 @@ def _judge(partition: PartitionHistory, value: Name, read: Read) -> Anomaly | No
 
 
 def precommitted_reads(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Records that a transaction was handed although it wrote them itself and was still open."""
+    """Records that a transaction received although it wrote them itself and was still open."""
     for poll in partition.polls:
         if poll.transaction is None or not partition.is_committed_view(poll):
             continue
@@ -53,7 +53,7 @@ def precommitted_reads(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def phantoms(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Records that nobody sent."""
+    """Records that no producer sent."""
     if partition.topic.has_other_writers:
         return
     for view in partition.views:
@@ -64,7 +64,7 @@ def phantoms(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def reads_past_stable(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Records behind the last stable offset of the answer that has them."""
+    """Records at or after the last stable offset in the same response."""
     for poll in partition.polls:
         if poll.last_stable is None or not partition.is_committed_view(poll):
             continue

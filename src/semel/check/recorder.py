@@ -1,9 +1,8 @@
-"""`Recorder`: write down what clients do while they do it, from any number of threads and processes.
+"""`Recorder`: records what clients do as they do it, from any number of threads and processes.
 
 A line is one write at the end of the file, so threads and processes may share a file, and what was written
-survives the death of the process. Operations that change something are written down twice: as `info` when
-they begin, so that a client that is killed in the middle has not hidden what it asked for, and again when
-they end.
+survives the death of the process. Operations that change something are recorded twice: as `info` when they
+start, so that the request of a client that is killed in the middle is not hidden, and again when they end.
 
     recorder = Recorder("history.jsonl")
     process = recorder.process("copier")
@@ -13,8 +12,8 @@ they end.
     with process.commit(transaction):
         producer.commit_transaction()
 
-A block that ends is `ok`. One that raises is what `semel.check.outcomes` says of the error, and the error
-goes on. Whoever keeps operations in memory, as simulations do, needs none of this and makes them themselves.
+A block that ends normally is `ok`. If it raises, `semel.check.outcomes` decides by the error, which is raised
+again. Programs that keep operations in memory, such as simulations, create them directly.
 """
 
 import itertools
@@ -54,7 +53,7 @@ from semel.check.history import (
 from semel.check.lines import to_line
 from semel.check.outcomes import outcome_of
 
-#: An operation that goes on while the block does.
+#: An operation that lasts as long as the block.
 Block: TypeAlias = "AbstractContextManager[Told]"
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -65,7 +64,7 @@ class Recorder:
 
     def __init__(self, path: str | Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock = clock
-        """What time it is, the same for all who record this history."""
+        """The clock, the same for all recorders of this history."""
         self._file = os.open(path, _NEW_FILE, 0o644)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -86,14 +85,14 @@ class Recorder:
                 self._file = -1
 
     def write(self, operation: Operation) -> None:
-        """Write an operation down."""
+        """Record an operation."""
         line = to_line(operation).encode("utf-8", "surrogateescape")
         with self._lock:
             if os.write(self._file, line) != len(line):
                 raise OSError("a history could not be written to its end; is the disk full?")
 
     def process(self, name: str) -> "Process":
-        """A client in one life; its name gets a number, and the number of the operating system's process."""
+        """Return a client in one life; its name gets a number, and the id of the operating system process."""
         return Process(self, f"{name}.{os.getpid()}.{next(self._numbers)}")
 
 
@@ -102,16 +101,16 @@ class Told:
 
     def __init__(self) -> None:
         self.offset: int | None = None
-        """Where the broker put the first record; a negative number means that it did not say."""
+        """The offset of the first record; negative if the broker did not return it."""
         self.outcome: Outcome | None = None
-        """How the operation ended, if the block knows better than its end or its error."""
+        """The outcome, if the block knows better than its end or its error."""
         self.error: str | None = None
         self.pair: tuple[int, int] = (-1, -1)
         """The producer id and the epoch."""
 
 
 class Process:
-    """Writes down what one client does. One thread at a time may use it, as with the client."""
+    """Records what one client does. One thread at a time may use it, as with the client."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self.recorder = recorder
@@ -123,12 +122,12 @@ class Process:
     def init(
         self, transactional_id: str, *, timeout: int | None = None, is_only_attempt: bool = False
     ) -> Block:
-        """The process takes over a transactional id, in this block."""
+        """Record that the process takes over a transactional id, in this block."""
         start = Init(self.name, self._now(), None, INFO, transactional_id, timeout=timeout)
         return self._block(start, is_only_attempt)
 
     def begin(self, transactional_id: str) -> str:
-        """A transaction begins; returns its name."""
+        """Record that a transaction begins; return its name."""
         name = f"{self.name}/{next(self._transactions)}"
         now = self._now()
         self.recorder.write(Begin(self.name, now, now, OK, name, transactional_id))
@@ -144,7 +143,7 @@ class Process:
         is_idempotent: bool = True,
         is_only_attempt: bool = False,
     ) -> Block:
-        """Records are sent and acknowledged in this block, which may set `offset`."""
+        """Record that records are sent and acknowledged in this block, which may set `offset`."""
         start = Produce(
             process=self.name,
             started=self._now(),
@@ -161,22 +160,22 @@ class Process:
     def send_offsets(
         self, transaction: Name, group: str, claims: Iterable[Claim], *, is_only_attempt: bool = False
     ) -> Block:
-        """Positions become part of the transaction in this block."""
+        """Record that positions become part of the transaction in this block."""
         start = SendOffsets(self.name, self._now(), None, INFO, transaction, group, tuple(claims))
         return self._block(start, is_only_attempt)
 
     def commit(self, transaction: Name, *, is_only_attempt: bool = False) -> Block:
-        """The transaction is committed in this block."""
+        """Record that the transaction is committed in this block."""
         return self._block(Commit(self.name, self._now(), None, INFO, transaction), is_only_attempt)
 
     def abort(self, transaction: Name, *, is_only_attempt: bool = False) -> Block:
-        """The transaction is aborted in this block."""
+        """Record that the transaction is aborted in this block."""
         return self._block(Abort(self.name, self._now(), None, INFO, transaction), is_only_attempt)
 
     # ---- reading
 
     def assign(self, positions: Mapping[Partition, int | None]) -> None:
-        """The process reads these partitions, each from its position. Also for rebalances and seeks."""
+        """Record that the process reads these partitions from these positions; also after rebalances."""
         now = self._now()
         for (topic, partition), position in positions.items():
             self.recorder.write(Assign(self.name, now, now, OK, topic, partition, position))
@@ -190,10 +189,10 @@ class Process:
         transaction: Name | None = None,
         positions: Mapping[Partition, int] | None = None,
     ) -> None:
-        """The process was handed these records: topic, partition, offset and value of each.
+        """Record that the process received these records: topic, partition, offset and value of each.
 
-        `started` is what `recorder.clock()` said before. Positions, where the client knows them, tell how far
-        it went where there was nothing to be handed out.
+        `started` is `recorder.clock()` from before the poll. Positions, if the client knows them, show how
+        far it went where there was nothing to receive.
         """
         now = self._now()
         by_partition: dict[Partition, list[tuple[int, Name]]] = {key: [] for key in positions or {}}
@@ -216,7 +215,7 @@ class Process:
         high_watermark: int | None = None,
         is_settled: bool = False,
     ) -> None:
-        """The broker told where a partition begins and ends."""
+        """Record the start and the ends of a partition, as the broker returned them."""
         bounds = (log_start, last_stable, high_watermark)
         self.recorder.write(
             Ends(self.name, started, self._now(), OK, *partition, *bounds, is_settled=is_settled)
@@ -227,7 +226,7 @@ class Process:
     def offset_commit(
         self, group: str, partition: Partition, position: int, *, is_only_attempt: bool = False
     ) -> Block:
-        """A group's position is set outside of a transaction in this block."""
+        """Record that a group's position is set outside of a transaction in this block."""
         start = OffsetCommit(
             self.name, self._now(), None, INFO, group, *partition, position, is_only_attempt=is_only_attempt
         )
@@ -236,7 +235,7 @@ class Process:
     def offset_fetch(
         self, started: int, group: str, partition: Partition, position: int | None, *, is_stable: bool = True
     ) -> None:
-        """A group's position was told."""
+        """Record the position that a group was told."""
         now = self._now()
         self.recorder.write(OffsetFetch(self.name, started, now, OK, group, *partition, position, is_stable))
 
@@ -275,7 +274,7 @@ def _ended(start: Timed, told: Told, now: int) -> Timed:
 
 
 def error_name(error: BaseException) -> str:
-    """The name that the protocol has for an error of a client; its class, if there is no such name."""
+    """Return the protocol's name for an error of a client; its class, if there is no such name."""
     for each in (error, *error.args[:1]):
         code = getattr(each, "code", None)
         for name in (

@@ -1,12 +1,12 @@
 """The steps of a check, each a function of all operations with one key.
 
-1. By transaction: what became of it (`judge_transaction`).
-2. By partition, with the fates of the transactions that wrote there: what readers were handed, what they saw
+1. By transaction: its outcome (`judge_transaction`).
+2. By partition, with the outcomes of the transactions that wrote there: what readers received, what they saw
    of each transaction, and what that says about the order of transactions (`judge_partition`).
-3. By transaction again, with what was seen of it: was it whole (`judge_whole`)?
-4. By transactional id: was whoever had it before refused (`judge_owners`)?
+3. By transaction again, with what was seen of it: whether it was complete (`judge_whole`).
+4. By transactional id: whether the previous owners were fenced (`judge_owners`).
 5. By partition again, for what groups claimed of it (`judge_groups`).
-6. At last, the order of all transactions (`semel.check.cycles`).
+6. Finally, the order of all transactions (`semel.check.cycles`).
 
 `check` runs them in one process over a dictionary; `semel.spark.check` runs the same functions on Spark.
 """
@@ -81,7 +81,7 @@ GROUP_CHECKS = (
 
 
 def routes(operation: Operation) -> Iterator[Key]:
-    """Under which keys an operation is looked at."""
+    """Return the keys under which an operation is checked."""
     if isinstance(operation, Produce):
         yield (PARTITION, operation.topic, operation.partition)
         if operation.transaction is not None:
@@ -98,19 +98,19 @@ def routes(operation: Operation) -> Iterator[Key]:
 
 
 def declared(topics: Iterable[Topic], written: Set[str], name: str) -> Topic:
-    """What is known of a topic. If nobody in the history writes to it, somebody else must."""
+    """Return what is known of a topic. If it has no writer in the history, it must have others."""
     found = next((each for each in topics if each.topic == name), Topic(name))
     return found if name in written else found._replace(has_other_writers=True)
 
 
 def judge_transaction(name: Name, operations: list[Operation]) -> tuple[Fate, list[Anomaly]]:
-    """What became of a transaction."""
+    """Determine the outcome of a transaction."""
     fate = fate_of(name, operations)
     return fate, list(two_outcomes(fate, operations))
 
 
 class Input(NamedTuple):
-    """What is needed to judge the groups that read a partition."""
+    """The input for checking the groups that read a partition."""
 
     partition: Partition
     visible: "array[int]"
@@ -118,7 +118,7 @@ class Input(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What was found in a partition."""
+    """The results of a partition."""
 
     anomalies: list[Anomaly]
     traces: list[Trace]
@@ -129,7 +129,7 @@ class PartitionResult(NamedTuple):
 def judge_partition(
     key: Partition, operations: list[Operation], fates: Mapping[Name, Fate], topic: Topic
 ) -> PartitionResult:
-    """What readers were handed of a partition, and what they should have been."""
+    """Check what readers received of a partition."""
     partition = PartitionHistory(key, operations, fates, topic)
     found = [each for check in PARTITION_CHECKS for each in check(partition)]
     steps = [each for each in operations if isinstance(each, SendOffsets | OffsetCommit | OffsetFetch)]
@@ -142,19 +142,19 @@ def judge_partition(
 
 
 def judge_whole(fate: Fate, traces: list[Trace]) -> tuple[Fate, list[Anomaly]]:
-    """Whether a transaction was seen as a whole, and its fate with what readers know."""
+    """Check that a transaction was seen completely; return its fate with what readers know."""
     traces = sorted(traces, key=lambda each: each.partition)
     return final_fate(fate, traces), [*error_but_committed(fate, traces), *incomplete(fate, traces)]
 
 
 def judge_owners(transactional_id: str, inits: list[Init], fates: list[Fate]) -> list[Anomaly]:
-    """Whether those who had a transactional id before were refused, and nobody else."""
+    """Check that previous owners of a transactional id were fenced, and no other producer."""
     owners = Owners(inits)
     return [*zombies(transactional_id, owners, fates), *needless_fences(transactional_id, owners, fates)]
 
 
 def judge_groups(given: Input, fates: Mapping[Name, Fate]) -> list[Anomaly]:
-    """Whether groups read a partition once and as a whole, and have the positions that they should."""
+    """Check that groups read a partition once and completely, and have the right positions."""
     by_group: dict[str, list[GroupOperation]] = {}
     for operation in given.operations:
         by_group.setdefault(operation.group, []).append(operation)

@@ -1,4 +1,4 @@
-"""What was found so far: how often each anomaly, and the first few of each as examples."""
+"""Anomalies found so far: the count of each, and the first few as examples."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from semel.check.catalogue import Anomaly
 from semel.check.history import Topic
 
-#: Of each anomaly, this many are kept with their proof; the others are counted.
+#: How many of each anomaly are kept with their proof; the others are counted.
 EXAMPLES = 3
 
 
@@ -17,7 +17,7 @@ def order(anomaly: Anomaly) -> tuple[int, str, str]:
 
 
 class Tally:
-    """Counts and examples, which can be added up."""
+    """Counts and examples, which can be merged."""
 
     def __init__(self, anomalies: Iterable[Anomaly] = ()) -> None:
         self.counts: Counter[str] = Counter()
@@ -25,13 +25,13 @@ class Tally:
         self.add(anomalies)
 
     def add(self, anomalies: Iterable[Anomaly]) -> None:
-        """Count these too."""
+        """Add anomalies."""
         for each in anomalies:
             self.counts[each.name] += 1
             self._keep(each)
 
     def merge(self, other: "Tally") -> None:
-        """Add up what somebody else found."""
+        """Add another tally."""
         self.counts.update(other.counts)
         for examples in other._examples.values():
             for each in examples:
@@ -45,5 +45,5 @@ class Tally:
             kept.pop()
 
     def examples(self, name: str) -> list[Anomaly]:
-        """The first few of an anomaly."""
+        """Return the examples of an anomaly."""
         return sorted(self._examples.get(name, ()), key=order)

@@ -1,7 +1,8 @@
-"""Transactions: what became of each, as far as those who asked can know.
+"""Transactions: the outcome of each, as far as its clients can know.
 
-A transaction was *committed* if a commit was acknowledged. It was *aborted* if an abort was, or if every
-commit was refused, or none was asked for. Else it is *unknown*, until a reader is handed one of its records.
+A transaction was *committed* if a commit was acknowledged. It was *aborted* if an abort was acknowledged, or
+if every commit was refused, or none was requested. Otherwise it is *unknown*, until a reader receives one of
+its records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,20 +32,20 @@ STATE_ERROR = "INVALID_TXN_STATE"
 
 
 class Fate(NamedTuple):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     transaction: Name
     outcome: Literal["committed", "aborted", "unknown"]
     transactional_id: str | None
     begun: int | None
     asked: int | None
-    """When a commit was first asked for."""
+    """When a commit was first requested."""
     answered: int | None
     """When a commit was acknowledged."""
     end: Commit | Abort | None
-    """The operation that tells the outcome, or the first that leaves it open."""
+    """The operation that shows the outcome, or the first that leaves it open."""
     refused: Commit | None
-    """A commit that was answered as if there were no such transaction."""
+    """A commit that was answered as if the transaction did not exist."""
     last_write: Produce | SendOffsets | None
     """The last write that was acknowledged."""
     fenced: Produce | SendOffsets | Commit | None
@@ -54,7 +55,7 @@ class Fate(NamedTuple):
 
     @property
     def where(self) -> str:
-        """What the transaction is called in a verdict."""
+        """The name of the transaction in a verdict."""
         return f"transaction {self.transaction}"
 
 
@@ -64,11 +65,11 @@ class Trace(NamedTuple):
     transaction: Name
     partition: Partition
     seen_at: int | None
-    """When a reader was first handed one of its records."""
+    """When a reader first received one of its records."""
     seen: Poll | None
     missing: Produce | None
-    """One of its records that was acknowledged, and that readers went past: what was committed before
-    `missing_since` must have been seen by `witness`."""
+    """One of its records that was acknowledged, and that readers passed: if the transaction was committed
+    before `missing_since`, `witness` must have seen it."""
     missing_since: int
     witness: Operation | None
 
@@ -80,7 +81,7 @@ _Step = TypeVar("_Step", bound=Timed)
 
 
 def settled(operations: Iterable[_Step]) -> list[_Step]:
-    """Without those that were written down when they began, if they were again when they ended."""
+    """Drop the entries made at the start of operations that also have one from their end."""
     steps = list(operations)
     ended = {(type(each), each.process, each.started) for each in steps if each.ended is not None}
     return [
@@ -91,7 +92,7 @@ def settled(operations: Iterable[_Step]) -> list[_Step]:
 
 
 def fate_of(transaction: Name, operations: Iterable[Operation]) -> Fate:
-    """What became of a transaction, from all of its operations."""
+    """Determine the outcome of a transaction from all of its operations."""
     begin: Begin | None = None
     ends: list[Commit | Abort] = []
     writes: list[Produce | SendOffsets] = []
@@ -165,7 +166,7 @@ def two_outcomes(fate: Fate, operations: Iterable[Operation]) -> Iterator[Anomal
 def error_but_committed(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly]:
     """The commit was answered with a state error, and yet it happened."""
     if fate.refused is None or fate.outcome == ABORTED:
-        return  # One that was refused for certain and is seen all the same is an aborted read.
+        return  # A commit that was certainly refused and is seen all the same is an aborted read.
     for trace in traces:
         if trace.seen is not None:
             yield anomaly(
@@ -181,7 +182,7 @@ def error_but_committed(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly
 def incomplete(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly]:
     """Records of a transaction are missing: all that readers could see of it, or only some."""
     if fate.outcome == ABORTED:
-        return  # To see any of it is an anomaly of its own.
+        return  # Seeing any of it is an anomaly of its own.
     seen = [each for each in traces if each.seen is not None and each.seen_at is not None]
     known = [each.seen_at for each in seen if each.seen_at is not None]
     if fate.outcome == COMMITTED and fate.answered is not None:
@@ -210,7 +211,7 @@ def incomplete(fate: Fate, traces: Iterable[Trace]) -> Iterator[Anomaly]:
 
 
 def final_fate(fate: Fate, traces: Iterable[Trace]) -> Fate:
-    """The fate, with what readers know: a transaction whose records were handed out was committed."""
+    """Return the outcome with what readers know: a transaction whose records were received was committed."""
     if fate.outcome == UNKNOWN and any(each.seen is not None for each in traces):
         return fate._replace(outcome=COMMITTED)
     return fate

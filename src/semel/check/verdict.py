@@ -13,14 +13,14 @@ _PLAIN = frozenset({"process", "started", "ended", "outcome"})
 
 
 class Verdict(NamedTuple):
-    """What a check came to."""
+    """The result of a check."""
 
     operations: dict[str, dict[str, int]]
-    """By kind, how many ended ok, fail and info."""
+    """By kind, the number of operations that ended ok, fail and info."""
     transactions: dict[str, int]
-    """How many were committed, aborted, or have an unknown outcome."""
+    """The number of committed, aborted and unknown transactions."""
     anomalies: dict[str, int]
-    """By name, how many there are; only those that were found."""
+    """The number of each anomaly that was found, by name."""
     examples: list[Anomaly]
     """The first few of each, with their proof."""
 
@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
     def of(
         cls, operations: Mapping[tuple[str, str], int], transactions: Mapping[str, int], tally: Tally
     ) -> "Verdict":
-        """A verdict on so many operations and transactions, with what was found."""
+        """Build a verdict from the counts of operations and transactions, and the anomalies."""
         by_kind: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in sorted(operations.items()):
             by_kind.setdefault(kind, {})[outcome] = count
@@ -42,11 +42,11 @@ class Verdict(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no anomaly was found."""
         return not self.anomalies
 
     def as_json(self) -> dict[str, Any]:
-        """The verdict as values for programs."""
+        """Return the verdict as values for programs."""
         return {
             "is_clean": self.is_clean,
             "operations": self.operations,
@@ -105,7 +105,7 @@ def _as_json(anomaly: Anomaly) -> dict[str, Any]:
 
 
 def describe(operation: Operation) -> str:
-    """An operation in one line: when, who, what, and how it ended."""
+    """Format an operation in one line: when, which process, what, and its outcome."""
     kind = type(operation)
     fields = operation._asdict()
     told = " ".join(

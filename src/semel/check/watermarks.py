@@ -1,4 +1,4 @@
-"""Where a partition begins and ends: never back, in order, and settled when everything is."""
+"""The start and the ends of a partition: they never decrease, are in order, and meet when all is settled."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ FIELDS: dict[str, Callable[[Ends], int | None]] = {
 
 
 def watermark_regresses(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """What was told later is smaller than what was known before."""
+    """A later value is smaller than an earlier one."""
     for name, get in FIELDS.items():
         known = [(each.ended, get(each), each) for each in partition.ends]
         done: list[tuple[int, int, Operation]] = [
@@ -48,7 +48,7 @@ def _regresses(
 
 
 def watermark_orders(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """What one answer says is not in order."""
+    """The values in one response are not in order."""
     for ends in partition.ends:
         told = [(name, get(ends)) for name, get in FIELDS.items()]
         bounds = [0, *(value for _, value in told if value is not None)]
@@ -58,7 +58,7 @@ def watermark_orders(partition: PartitionHistory) -> Iterator[Anomaly]:
 
 
 def hanging_transactions(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Readers are blocked when nothing can be open any more."""
+    """Readers are blocked when no transaction can be open any more."""
     for ends in partition.ends:
         if not ends.is_settled or ends.last_stable is None or ends.high_watermark is None:
             continue

@@ -1,9 +1,9 @@
-"""What is missing: records that were acknowledged, and that readers went past without being handed them.
+"""Missing records: acknowledged records that readers passed without receiving them.
 
-The place of a record is known if it was acknowledged with an offset: readers went past it if a session covers
-that offset. Else it is known by time: if a reader began at the log's start and came to where the log ended at
-some moment, then what was committed before that moment was to be seen. In a journal topic it is also known by
-its neighbours: a transaction is contiguous there.
+If a record was acknowledged with an offset, its position is known: readers passed it if a session covers that
+offset. Otherwise time decides: if a reader started at the start of the log and reached its end as of some
+moment, it should have seen what was committed before that moment. In a journal topic the neighbours decide
+too: a transaction is contiguous there.
 """
 
 import math
@@ -21,7 +21,7 @@ NEVER = -1
 
 
 class Missing(NamedTuple):
-    """A value that nobody was handed: what was committed before `since` should have been."""
+    """A value that no reader received: it should have been received if committed before `since`."""
 
     value: Name
     produce: Produce
@@ -30,7 +30,7 @@ class Missing(NamedTuple):
 
 
 def lost_writes(partition: PartitionHistory) -> Iterator[Anomaly]:
-    """Records outside of transactions that were acknowledged, and that readers went past."""
+    """Records outside of transactions that were acknowledged, and that readers passed."""
     for missing in _missing(partition, _blocks(partition)):
         produce = missing.produce
         if produce.transaction is None and produce.ended is not None and produce.ended < missing.since:
@@ -117,12 +117,12 @@ def _by_view(
         if offset >= partition.trimmed and view.covers(offset):
             return Missing(value, produce, ALWAYS, view.witness(offset))
         return None
-    # Where it would be is not known, so it may be among what was trimmed.
+    # Its position is unknown, so it may be among what was trimmed.
     return Missing(value, produce, *reached) if reached[0] != NEVER and not partition.trimmed else None
 
 
 def _reached(partition: PartitionHistory, view: View) -> tuple[int, Operation | None]:
-    """The last moment of which a reader from the start has seen everything, and where the log ended then."""
+    """The last moment as of which a reader from the start saw everything, and the end of the log then."""
     log_start = min((each.log_start for each in partition.ends if each.log_start is not None), default=0)
     whole = [each.end for each in view.sessions if each.start is not None and each.start <= log_start]
     best: tuple[int, Operation | None] = (NEVER, None)

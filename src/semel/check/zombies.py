@@ -1,4 +1,4 @@
-"""Transactional ids: whoever had one before is refused, and nobody else is."""
+"""Transactional ids: previous owners are fenced, and no other producer is."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -10,14 +10,14 @@ from semel.check.transactions import COMMITTED, Fate, settled
 
 
 class Owners:
-    """Who took over a transactional id, and when."""
+    """Which processes took over a transactional id, and when."""
 
     def __init__(self, inits: Iterable[Init]) -> None:
         self._all = sorted(settled(inits), key=lambda each: each.started)
         done = sorted((each for each in self._all if each.outcome == OK), key=_ended)
         self._times = [_ended(each) for each in done]
         self._newest: list[Init] = []
-        """By the moment at which each was done: the one that started last of those before."""
+        """Ordered by their ends: for each, the last-started takeover up to then."""
         self._own: dict[Name, list[Init]] = {}
         for each in done:
             before = self._newest[-1] if self._newest else each
@@ -25,12 +25,12 @@ class Owners:
             self._own.setdefault(each.process, []).append(each)
 
     def own(self, process: Name, moment: int) -> Init | None:
-        """The last time that the process took over, before the moment."""
+        """Return the last takeover by the process before the moment."""
         before = [each for each in self._own.get(process, ()) if _ended(each) <= moment]
         return before[-1] if before else None
 
     def newer(self, process: Name, moment: int) -> tuple[Init, Init] | None:
-        """How the process took over, and how somebody else did after that and before the moment."""
+        """Return the takeover by the process, and one by another process after it and before the moment."""
         own = self.own(process, moment)
         count = bisect_left(self._times, moment)
         if own is None or count == 0:
@@ -39,7 +39,7 @@ class Owners:
         return (own, newest) if newest.process != process and newest.started > _ended(own) else None
 
     def others(self, own: Init, moment: int) -> Iterator[Init]:
-        """Whoever else asked, and may have been heard between `own` and the moment."""
+        """Return takeovers by others that may have happened between `own` and the moment."""
         for each in self._all:
             is_over = each.ended is not None and each.ended < own.started
             if each is not own and each.outcome != FAIL and not is_over and each.started <= moment:
@@ -51,7 +51,7 @@ def _ended(init: Init) -> int:
 
 
 def zombies(transactional_id: str, owners: Owners, fates: Iterable[Fate]) -> Iterator[Anomaly]:
-    """What was acknowledged to a producer that had been replaced."""
+    """Acknowledgements to a producer that had been replaced."""
     for fate in fates:
         is_committed = fate.outcome == COMMITTED and isinstance(fate.end, Commit) and fate.end.outcome == OK
         steps: list[tuple[str, Commit | Produce | SendOffsets | None]] = [
@@ -68,7 +68,7 @@ def zombies(transactional_id: str, owners: Owners, fates: Iterable[Fate]) -> Ite
 
 
 def needless_fences(transactional_id: str, owners: Owners, fates: Iterable[Fate]) -> Iterator[Anomaly]:
-    """Producers that were fenced without a reason, where the history has the timeout."""
+    """Producers that were fenced without a reason, if the history has the timeout."""
     for fate in fates:
         step = fate.fenced
         if step is None or step.ended is None or fate.begun is None or step.error not in FENCED:

@@ -1,5 +1,5 @@
 """The `semel` command: a broker, and tools that work with every broker that speaks Kafka's protocol.
 
-`main` puts the commands together; each file has one of them. Nothing heavy is imported before it is needed,
-because a command line is judged by how long `semel --help` takes.
+`main` assembles the commands; each file has one of them. Heavy modules are imported only when they are
+needed, so that `semel --help` is fast.
 """

@@ -1,8 +1,8 @@
-"""What is open in partitions, and whose it is: the questions behind `find-hanging`, `explain` and `abort`.
+"""Open transactions in partitions and their owners, for `find-hanging`, `explain` and `abort`.
 
-A partition knows producers, a coordinator knows transactional ids, and no request asks for both. So open
-transactions are read from the partitions, and their owners are looked up by producer id. In between either
-may have moved on; what would be said of a transaction that ended meanwhile is looked at a second time.
+A partition knows producers, a coordinator knows transactional ids, and no request returns both. So open
+transactions are read from the partitions, and their owners are looked up by producer id. Either may change in
+between; a transaction that ended meanwhile is checked a second time.
 """
 
 import shlex
@@ -19,13 +19,13 @@ JOURNAL = "journal"
 VISIBILITY = "semel.visibility"
 BLOCK_MAX = "semel.transaction.block.max.ms"
 
-#: How often a partition is read again whose open transaction ended between two questions.
+#: How often a partition is read again if its open transaction ended between two requests.
 READS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A transaction that is open in a partition; without an owner, no coordinator knows of it: it hangs."""
+    """A transaction that is open in a partition; without an owner, no coordinator knows it: it hangs."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class Open:
 
     @property
     def first_offset(self) -> int:
-        """Where it began in this partition."""
+        """Where it starts in this partition."""
         return self.producer.transaction_start_offset
 
     @property
@@ -45,7 +45,7 @@ class Open:
 
     @property
     def command(self) -> str:
-        """What ends it now."""
+        """The command that ends it now."""
         if self.owner is not None:
             return f"semel transactions abort {shlex.quote(self.owner.transactional_id)}"
         where = f"--topic {self.topic} --partition {self.partition} --start-offset {self.first_offset}"
@@ -54,7 +54,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """Where a partition's readers of committed records stand, and the open transactions, oldest first."""
+    """The last stable offset of a partition, and its open transactions, oldest first."""
 
     last_stable_offset: int
     high_watermark: int
@@ -65,17 +65,17 @@ class Blockage:
 
     @property
     def waiting(self) -> int:
-        """How many offsets are there and cannot be read yet."""
+        """How many offsets exist and cannot be read yet."""
         return max(0, self.high_watermark - self.last_stable_offset)
 
 
 def now_ms() -> int:
-    """The time of day, as transactions are stamped with it."""
+    """The time of day, as in the timestamps of transactions."""
     return int(time.time() * 1000)
 
 
 def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
-    """What is open in these partitions of a topic, or in all, oldest first in each, with its owner."""
+    """Return the open transactions in these partitions of a topic, or in all, oldest first, with owners."""
     from semel.client import Admin
 
     found = {
@@ -86,11 +86,11 @@ def open_in(client: "Client", topic: str, partitions: Iterable[int] | None = Non
 
 
 def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = None) -> list[Open]:
-    """What is open in these partitions and no coordinator knows of."""
+    """Return the open transactions in these partitions that no coordinator knows."""
     suspects = [each for each in open_in(client, topic, partitions) if each.owner is None]
     if not suspects:
         return []
-    # Those that ended after they were first seen are not known any more either. They are not open now.
+    # Transactions that ended since are unknown to coordinators too. They are no longer open.
     still = {
         (each.partition, each.producer.producer_id, each.first_offset)
         for each in open_in(client, topic, {each.partition for each in suspects})
@@ -101,7 +101,7 @@ def hanging_in(client: "Client", topic: str, partitions: Iterable[int] | None = 
 
 
 def explain(client: "Client", topic: str, partition: int) -> Blockage:
-    """Who holds back the last stable offset of a partition."""
+    """Return what holds back the last stable offset of a partition."""
     from semel.client import LATEST, Admin, Isolation
 
     key = (topic, partition)
@@ -119,7 +119,7 @@ def explain(client: "Client", topic: str, partition: int) -> Blockage:
 
 
 def config_of(client: "Client", topic: str) -> Mapping[str, str | None]:
-    """The configuration of a topic by name. Other brokers do not have all that ours has."""
+    """Return the configuration of a topic by name. Other brokers lack some of ours."""
     from semel.client import Admin
 
     return {each.name: each.value for each in Admin(client).configs.of_topic(topic)}
@@ -143,7 +143,7 @@ def _with_owners(client: "Client", found: "Mapping[Partition, list[ProducerDescr
 
 
 def _end_of(client: "Client", owner: "TransactionDescription") -> int | None:
-    """When the broker aborts a transaction: its timeout, or the shortest limit of the topics it touches."""
+    """Return when the broker aborts a transaction: its timeout, or the shortest limit of its topics."""
     if owner.is_two_phase or owner.started_ms < 0:
         return None
     limits = [owner.timeout_ms]

@@ -1,4 +1,4 @@
-"""`semel check`: look in a recorded history for what no correct log would have shown its clients."""
+"""`semel check`: search a recorded history for anomalies."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,14 +31,14 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look for anomalies in what clients did and saw: lost, doubled, torn, aborted or early records and more.
+    """Search a recorded history for anomalies: lost, duplicated, torn, aborted or early records and more.
 
-    Says what was checked and, for every anomaly, its definition, how often it is there, and the few
-    operations that prove it. docs/checker.md has the format, and how to record your own pipeline.
+    Prints what was checked and, for every anomaly, its definition, how often it occurs, and the few
+    operations that prove it. docs/checker.md describes the format, and how to record your own pipeline.
 
     Try:  semel check history-*.jsonl
 
-    Exit codes: 0 nothing was found; 1 there are anomalies; 2 wrong usage, or a file is not a history.
+    Exit codes: 0 no anomalies; 1 anomalies were found; 2 wrong usage, or a file is not a history.
     """
     from semel.check import HistoryError, read_history
     from semel.check import check as check_history
@@ -58,7 +58,7 @@ def check(
 
 def _on_spark(histories: list[Path], master: str | None) -> "Verdict":
     for each in histories:
-        each.stat()  # Spark would say in more words that a file is not there.
+        each.stat()  # Spark would need more words to say that a file does not exist.
     with sparking(), running_spark("semel check", SparkSettings(master, {}, None)) as session:
         from semel.spark.check import check_files
 

@@ -1,4 +1,4 @@
-"""`semel consume`: records become lines on standard output."""
+"""`semel consume`: prints records as lines on standard output."""
 
 import os
 import signal
@@ -28,12 +28,12 @@ Partitions = Annotated[
 ]
 KeySeparator = Annotated[
     str | None,
-    typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, and this behind them."),
+    typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys, followed by this separator."),
 ]
 
 Raw = Annotated[
     bool,
-    typer.Option("--raw", help="Print text as it is at a terminal too, also what the terminal would obey."),
+    typer.Option("--raw", help="Print text unescaped at a terminal too, including control characters."),
 ]
 
 
@@ -42,9 +42,7 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the earliest record instead of the end.")
     ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-F", help="Go on at the end and wait for new records.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="At the end, wait for new records.")] = False,
     group: Annotated[
         str | None,
         typer.Option("--group", "-g", metavar="GROUP", help="Read as a member of this group, and commit."),
@@ -63,15 +61,15 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Print records, one on each line.
+    """Print records, one per line.
 
-    It stops at the end of the topic, as that was when the command started, unless --follow is given. Where
-    reading starts at the end (without --from-beginning, --offset and --group), it follows in any case.
+    It stops at the end that the topic had when the command started, unless --follow is given. If reading
+    starts at the end (without --from-beginning, --offset and --group), it always follows.
 
-    Formats: 'text' is the value, with the key in front if there is a --key-separator; 'full' has offset,
-    time, key and headers too; 'json' is one object per line, which 'semel produce --format json' reads;
-    'hex' and 'base64' are for values that are no text. Into a pipe or a file 'text' writes the bytes of the
-    record; at a terminal control characters are escaped, unless --raw is given.
+    Formats: 'text' is the value, with the key in front if there is a --key-separator; 'full' adds offset,
+    time, key and headers; 'json' is one object per line, which 'semel produce --format json' reads; 'hex' and
+    'base64' are for binary values. Into a pipe or a file 'text' writes the bytes of the record; at a terminal
+    control characters are escaped, unless --raw is given.
 
     Try:  semel consume orders --from-beginning --format full
     """
@@ -90,7 +88,8 @@ def consume(
                 follows = follow or starts_at_end
                 interrupted = (_follow if follows else _read)(consumer, maximum, write)
         except BrokenPipeError:
-            # Who reads our output had enough, like `head`. What was not read is not committed.
+            # The reader of our output, like `head`, closed the pipe. Records that it did not read are not
+            # committed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
     if interrupted:
@@ -107,10 +106,10 @@ def _read(consumer: "Consumer", maximum: int | None, write: "Write") -> bool:
 
 
 def _follow(consumer: "Consumer", maximum: int | None, write: "Write") -> bool:
-    """Print records as they come; whether it was Ctrl-C that ended it.
+    """Print records as they arrive; return whether Ctrl-C ended it.
 
-    Ctrl-C is how following ends, so it waits for the record at hand: what was printed is then committed, and
-    nothing else. Who is impatient presses it again.
+    Ctrl-C is the usual way to end following, so it waits for the current record: exactly what was printed is
+    then committed. A second Ctrl-C stops at once.
     """
     stopped = False
 
@@ -147,7 +146,7 @@ def _consumer(
 
     start = Start.EARLIEST if from_beginning else Start.LATEST
     for topic in topics:
-        client.topic(topic)  # A name that is not there is more likely a typing mistake than a topic to come.
+        client.topic(topic)  # An unknown name is more likely a typo than a topic to come.
     if not partitions:
         return Consumer(client, topics, group_id=group, isolation=isolation.wire, start=start)
     for topic in topics:
@@ -162,7 +161,7 @@ def _consumer(
 
 
 def _seek(client: "Client", consumer: "Consumer", offset: int) -> None:
-    """Start all partitions at an offset, or so many before their end; within what the log has."""
+    """Start all partitions at an offset, or N records before their end; within the bounds of the log."""
     from semel.client import EARLIEST, LATEST, Admin
 
     topics = Admin(client).topics

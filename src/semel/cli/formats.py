@@ -1,8 +1,8 @@
-"""Records as lines of text, and back: what `produce` reads and `consume` writes.
+"""Records as lines of text, and back: the input of `produce` and the output of `consume`.
 
-The two mirror each other, so that the output of one is input for the other. In JSON, bytes that are UTF-8
-are text, others are `{"base64": "..."}`, and null is null. A value in JSON input that is neither text nor
-null nor that object is sent as compact JSON text.
+The two are symmetric, so that the output of one is input for the other. In JSON, bytes that are UTF-8 are
+text, others are `{"base64": "..."}`, and null is null. Any other JSON value in the input is sent as compact
+JSON text.
 """
 
 import base64
@@ -22,7 +22,7 @@ _JSON_NAMES = {"topic", "partition", "offset", "timestamp", "time", "key", "valu
 
 
 class InputFormat(StrEnum):
-    """How a line is read."""
+    """How a line is parsed."""
 
     text = "text"
     json = "json"
@@ -31,7 +31,7 @@ class InputFormat(StrEnum):
 
 
 class OutputFormat(StrEnum):
-    """How a record is written."""
+    """How a record is printed."""
 
     text = "text"
     full = "full"
@@ -41,11 +41,11 @@ class OutputFormat(StrEnum):
 
 
 class LineError(OSError):
-    """A line that cannot be read as a record."""
+    """A line that cannot be parsed as a record."""
 
 
 class Line(NamedTuple):
-    """What a line says about a record."""
+    """The fields of a record in a line."""
 
     key: bytes | None
     value: bytes | None
@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
 
 def read_line(line: bytes, form: InputFormat, separator: bytes | None) -> Line:
-    """A record from a line without its end. LineError says what is wrong with it."""
+    """Parse a record from a line without its end. LineError says what is wrong with it."""
     if form is InputFormat.json:
         return _from_json(line)
     key: bytes | None = None
@@ -63,7 +63,7 @@ def read_line(line: bytes, form: InputFormat, separator: bytes | None) -> Line:
     if separator is not None:
         key, found, value = line.partition(separator)
         if not found:
-            raise LineError(f"there is no {separator.decode()!r} in it, which --key-separator asks for")
+            raise LineError(f"it does not contain {separator.decode()!r}, the --key-separator")
     return Line(None if key is None else _unwrapped(key, form), _unwrapped(value, form))
 
 
@@ -124,7 +124,7 @@ def _bytes(value: Any) -> bytes | None:
 def write_record(
     record: "ConsumedRecord", form: OutputFormat, separator: bytes | None, *, is_escaped: bool = False
 ) -> bytes:
-    """A record as a line with its end. Escaped: what a terminal would obey is shown instead."""
+    """Format a record as a line with its end; ``is_escaped`` shows control characters as escapes."""
     if form is OutputFormat.json:
         return as_json(_as_json(record)).encode() + b"\n"
     if form is OutputFormat.full:

@@ -93,7 +93,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete groups with their offsets. They must have no members. Asks before it does, at a terminal."""
+    """Delete groups with their offsets. They must have no members. Asks for confirmation at a terminal."""
     from semel.client import Admin
 
     if not yes and sys.stdin.isatty():
@@ -113,7 +113,7 @@ def reset(
             "--topic",
             "-t",
             metavar="TOPIC[:0,1]",
-            help="Topics, or some partitions of one; all that it has read if left out.",
+            help="Topics, or some partitions of one; default: all that it has read.",
         ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Read everything again.")] = False,
@@ -124,7 +124,8 @@ def reset(
         typer.Option("--to-datetime", metavar="TIME", help="Go to the first record at or after this time."),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="Go N records on, or back if N is negative.")
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="Move N records forward, or back if N is negative."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -1,11 +1,11 @@
-"""Entry point of the ``semel`` command: the commands, and how errors end.
+"""Entry point of the ``semel`` command: assembles the commands, and reports errors.
 
-Exit codes: 0 done; 1 the broker refused, could not be reached, or the input was wrong; 2 the command line
-was wrong; 130 interrupted. `semel serve` has four more, which tell a supervisor what to do: 65 the data
-directory is damaged, 69 an address is taken, 70 the store or the broker failed, 75 another process owns the
-data directory.
+Exit codes: 0 done; 1 the broker refused, could not be reached, or the input was wrong; 2 the command line was
+wrong; 130 interrupted. `semel serve` has four more, which tell a supervisor what to do: 65 the data directory
+is damaged, 69 an address is taken, 70 the store or the broker failed, 75 another process owns the data
+directory.
 
-An error that a user can meet is one or two sentences on standard error. A traceback means a mistake of ours.
+An error that a user can cause is one or two sentences on standard error. A traceback is a bug.
 """
 
 import sys
@@ -34,7 +34,7 @@ INTERRUPTED = 130
 FAILED = 1
 
 WrongUsage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""The base of all errors of the command line; Typer exports only some of those that are derived from it."""
+"""The base of all errors of the command line; Typer exports only some of its subclasses."""
 
 app = typer.Typer(
     name="semel",
@@ -77,15 +77,15 @@ def main(
     """A transactional message log that speaks Kafka's protocol.
 
     Start a broker with 'semel serve'. All other commands work with Semel and with every other Kafka broker:
-    name it by --bootstrap HOST:PORT or by the environment variable SEMEL_BOOTSTRAP. With --json they print
-    data for programs. A broker behind TLS or SASL needs settings before the command, for example:
+    choose it with --bootstrap HOST:PORT or the environment variable SEMEL_BOOTSTRAP. With --json they print
+    data for programs. A broker with TLS or SASL needs settings before the command, for example:
     semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list
     """
     keep_client_settings(command_config, client_settings or ())
 
 
 def run() -> None:
-    """Run the command line, and end the process with its exit code."""
+    """Run the command line, and exit with its code."""
     try:
         sys.exit(app(prog_name="semel", standalone_mode=False) or 0)
     except KeyboardInterrupt:
@@ -93,7 +93,7 @@ def run() -> None:
     except typer.Abort:
         say("Aborted!")
         sys.exit(FAILED)
-    except Exception as error:  # What a user can meet is told in a sentence, the rest is raised again.
+    except Exception as error:  # Expected errors are reported in a sentence, others are raised again.
         if isinstance(error, WrongUsage):
             _end_wrong_usage(error)
         if not _is_expected(error):
@@ -103,7 +103,7 @@ def run() -> None:
 
 
 def _end_wrong_usage(error: Any) -> NoReturn:
-    """As Typer would; but what was typed may have been pasted from anywhere."""
+    """As Typer does; but the arguments are escaped, since they may have been pasted from anywhere."""
     error.message = printable_lines(error.message)
     error.show()
     sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""`semel offsets`: where the partitions of a topic begin and end, or where they were at a time."""
+"""`semel offsets`: the first and last offsets of a topic's partitions, or their offsets at a time."""
 
 from typing import Annotated, Any
 
@@ -30,8 +30,8 @@ def offsets(
 ) -> None:
     """Show the earliest and the latest offset of each partition.
 
-    The latest is that of the record to come. With --isolation read_committed it is the last stable offset,
-    up to which such a reader gets. TIME is ISO 8601, local unless it has a zone, or milliseconds since 1970.
+    The latest is the offset of the next record. With --isolation read_committed it is the last stable offset,
+    where such a reader stops. TIME is ISO 8601, local unless it has a zone, or milliseconds since 1970.
 
     Try:  semel offsets orders --at 2026-01-31T18:00:00Z
     """

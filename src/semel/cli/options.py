@@ -1,4 +1,4 @@
-"""Options that several commands have, so that they have the same name, default and help everywhere."""
+"""Options that several commands share, with the same name, default and help everywhere."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -38,7 +38,9 @@ CommandConfig = Annotated[
 ]
 ClientSettings = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="One such setting; may be repeated, and wins."),
+    typer.Option(
+        "-X", metavar="NAME=VALUE", help="One such setting; may be repeated, and overrides the file."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -51,7 +53,7 @@ class IsolationName(StrEnum):
 
     @property
     def wire(self) -> "WireIsolation":
-        """The same as the protocol says it."""
+        """The value in the protocol."""
         from semel.client import Isolation
 
         return Isolation[self.value.upper()]
@@ -63,12 +65,12 @@ Isolation = Annotated[
 ]
 
 
-#: The settings of the client that stand before the command, for all commands.
+#: The settings of the client given before the command, for all commands.
 _client_settings: ContextVar[dict[str, str] | None] = ContextVar("client_settings", default=None)
 
 
 def keep_client_settings(file: Path | None, texts: Iterable[str]) -> None:
-    """Take in the settings of the client for the command that follows."""
+    """Store the settings of the client for the command that follows."""
     settings: dict[str, str] = {}
     if file is not None:
         try:
@@ -89,13 +91,13 @@ def keep_client_settings(file: Path | None, texts: Iterable[str]) -> None:
 
 
 def client_settings() -> dict[str, str]:
-    """The settings of the client that were given, for commands that hand them on."""
+    """Return the settings of the client, for commands that pass them on."""
     return dict(_client_settings.get() or {})
 
 
 @contextmanager
 def connected(bootstrap: str) -> "Iterator[Client]":
-    """A client for the time of a command."""
+    """Provide a client for the duration of a command."""
     from semel.client import Client
 
     security = _security()
@@ -115,7 +117,7 @@ def _security() -> "Security | None":
         return None
     try:
         security = Security.of(settings)
-        # Files that are missing or wrong are told here, by their settings.
+        # Missing or invalid files are reported here, by their settings.
         security.context()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="-X and --command-config") from None
@@ -123,7 +125,7 @@ def _security() -> "Security | None":
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """Read `name=value` as it was given to an option that may be repeated."""
+    """Parse the `name=value` arguments of an option that may be repeated."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -134,7 +136,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def duration_ms(text: str, option: str) -> int:
-    """Read a time span: a number and its unit, as in 250ms, 90s, 5m, 2h, 7d."""
+    """Parse a time span: a number and its unit, as in 250ms, 90s, 5m, 2h, 7d."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
     unit_ms = UNITS_MS.get(text[len(number) :])
     if unit_ms is None or not (number.isascii() and number.isdigit()):
@@ -144,7 +146,7 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def moment_ms(text: str, option: str) -> int:
-    """Read a point in time: ISO 8601, local unless it has a zone, or milliseconds since 1970."""
+    """Parse a point in time: ISO 8601, local unless it has a zone, or milliseconds since 1970."""
     from datetime import datetime
 
     if text.isascii() and text.isdigit():
@@ -152,6 +154,6 @@ def moment_ms(text: str, option: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        hint = "write it like 2026-01-31T18:00:00, with +01:00 or Z behind it if it is not local time"
+        hint = "write it like 2026-01-31T18:00:00, with +01:00 or Z at the end if it is not local time"
         raise typer.BadParameter(f"{text!r} is not a time; {hint}", param_hint=option) from None
     return int(moment.timestamp() * 1000)

@@ -1,7 +1,7 @@
-"""What commands print: data to standard output, everything else to standard error.
+"""The output of commands: data to standard output, everything else to standard error.
 
-For a terminal, tables are drawn by rich, which is imported only then. Into a pipe or a file, a table is
-plain columns, so that nothing is cut or coloured. With `--json`, data is one JSON value.
+At a terminal, tables are drawn by rich, which is imported only then. In a pipe or a file, a table is plain
+columns, so that nothing is truncated or coloured. With `--json`, data is one JSON value.
 
 Names and texts come from the broker and from other clients, so everything that is printed here is escaped.
 """
@@ -18,17 +18,17 @@ PROGRESS_EVERY_S = 0.5
 
 
 def say(text: str) -> None:
-    """A remark for the person at the terminal."""
+    """Print a remark for the user."""
     sys.stderr.write(printable_lines(text) + "\n")
 
 
 def say_error(text: str) -> None:
-    """What went wrong, as the first line of the end."""
+    """Print an error."""
     sys.stderr.write(f"Error: {printable_lines(text[:1].upper() + text[1:])}\n")
 
 
 def show(text: str) -> None:
-    """Print a sentence that is the answer."""
+    """Print a sentence that is the result."""
     sys.stdout.write(printable_lines(text) + "\n")
 
 
@@ -38,7 +38,7 @@ def show_json(value: Any) -> None:
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | None = None) -> None:
-    """Print rows with the same columns as a table; `empty` is said if there are none."""
+    """Print rows with the same columns as a table; `empty` is printed if there are none."""
     if not rows:
         say(empty)
         return
@@ -57,7 +57,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str, title: str | Non
 
 
 def show_pairs(values: Mapping[str, Any]) -> None:
-    """Print one thing: the names of what is said about it, and the values beside them."""
+    """Print names and values in two columns."""
     names = [printable(name.replace("_", " ")) for name in values]
     width = max(map(len, names))
     for name, value in zip(names, values.values(), strict=True):
@@ -92,18 +92,18 @@ def _cell(value: Any) -> str:
 
 
 def time_text(timestamp_ms: int) -> str | None:
-    """A timestamp of the log as ISO 8601 in UTC; None if there is none."""
+    """Format a timestamp of the log as ISO 8601 in UTC; None if there is none."""
     if timestamp_ms < 0:
         return None
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)  # Anything that fits 64 bits may stand in a log.
+        return str(timestamp_ms)  # A log may contain any 64 bit number.
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
 
 def span_text(span_ms: int) -> str:
-    """A time span in its two largest units: `2 h 5 min`, `42 s`, `300 ms`."""
+    """Format a time span in its two largest units: `2 h 5 min`, `42 s`, `300 ms`."""
     if span_ms < 1000:
         return f"{span_ms} ms"
     parts, left = [], span_ms // 1000
@@ -115,7 +115,7 @@ def span_text(span_ms: int) -> str:
 
 
 class Progress:
-    """A count on standard error that moves, where someone is looking."""
+    """A counter on standard error, if that is a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -125,7 +125,7 @@ class Progress:
         self._is_seen = sys.stderr.isatty()
 
     def step(self) -> None:
-        """One more."""
+        """Count one more."""
         self._count += 1
         if self._is_seen and self._count % 64 == 0 and time.monotonic() - self._shown_at >= PROGRESS_EVERY_S:
             self._shown_at = time.monotonic()
@@ -134,6 +134,6 @@ class Progress:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Wipe the line."""
+        """Erase the line."""
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")

@@ -1,4 +1,4 @@
-"""`semel pipeline`: run a declared pipeline, and see how those of a cluster are doing."""
+"""`semel pipeline`: run a declared pipeline, and show the status of a cluster's pipelines."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from semel.cli.sparking import SparkSettings
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run exactly-once pipelines on Spark, and see how they are doing.",
+    help="Run exactly-once pipelines on Spark, and show their status.",
 )
 
 PipelineId = Annotated[
@@ -58,9 +58,9 @@ def run(
             help="Where Spark keeps its checkpoints, one directory for every sink. A path or a URL.",
         ),
     ] = "semel-checkpoints",
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and stop.")] = False,
     trigger: Annotated[
-        str, typer.Option("--trigger", metavar="SPAN", help="How often a batch begins, in Spark's words.")
+        str, typer.Option("--trigger", metavar="SPAN", help="How often a batch starts, as a Spark interval.")
     ] = "1 second",
     master: Master = None,
     conf: Conf = None,
@@ -68,22 +68,22 @@ def run(
     patience: Annotated[
         str,
         typer.Option(
-            "--patience", metavar="SPAN", help="How long the broker may be away before this gives up."
+            "--patience", metavar="SPAN", help="How long the broker may be unavailable before this fails."
         ),
     ] = "5m",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Run the pipeline that a file declares, until it is told to stop.
+    """Run the pipeline that a file declares, until it is stopped.
 
-    Stop it with Ctrl-C or SIGTERM: batches that are under way end first. It may as well be killed: started
-    again, it goes on where it was, and every record still counts once. At a terminal it shows a table that
-    moves, else a line for every batch; with --json those are JSON.
+    Stop it with Ctrl-C or SIGTERM: batches in progress finish first. It can also be killed: after a restart
+    it continues where it was, and every record still counts once. At a terminal it shows a live table, else a
+    line for every batch; with --json the lines are JSON.
 
     Try:  semel pipeline run billing.py --checkpoint /var/lib/billing
 
-    Exit codes: 0 stopped, or all was read with --once; 1 a query failed; 2 wrong usage, or the file declares
-    no pipeline.
+    Exit codes: 0 stopped, or everything was read with --once; 1 a query failed; 2 wrong usage, or the file
+    declares no pipeline.
     """
     settings = pipeline_run.Settings(
         file=file,
@@ -100,16 +100,16 @@ def run(
 
 @app.command("list")
 def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
-    """List the pipelines that the cluster knows, running or not, with how far each is."""
+    """List the pipelines that the cluster knows, running or not, with their positions."""
     pipeline_status.show_list(bootstrap, as_json)
 
 
 @app.command()
 def status(pipeline: PipelineId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
-    """Show a pipeline: its last decision, its lag, and the transactions that it has open.
+    """Show a pipeline: its last decision, its lag, and its open transactions.
 
-    A batch counts by a decision, and decisions are numbered. The batch age is how long the batch that is
-    under way has been writing.
+    A batch is committed by a decision, and decisions are numbered. The batch age is how long the current
+    batch has been writing.
     """
     pipeline_status.show_status(pipeline, bootstrap, as_json)
 
@@ -125,24 +125,26 @@ def verify(
     pipeline: PipelineId,
     output: Outputs = None,
     identity: Annotated[
-        str, typer.Option("--identity", metavar="SQL", help="What a record is known by, on both sides.")
+        str, typer.Option("--identity", metavar="SQL", help="The identity of a record, on both sides.")
     ] = "key",
     input_identity: Annotated[
-        str | None, typer.Option("--input-identity", metavar="SQL", help="The same, of the input alone.")
+        str | None, typer.Option("--input-identity", metavar="SQL", help="The identity of input records.")
     ] = None,
     output_identity: Annotated[
-        str | None, typer.Option("--output-identity", metavar="SQL", help="The same, of the output alone.")
+        str | None, typer.Option("--output-identity", metavar="SQL", help="The identity of output records.")
     ] = None,
     expect: Annotated[
-        str, typer.Option("--expect", metavar="SQL", help="How many outputs a record of the input makes.")
+        str, typer.Option("--expect", metavar="SQL", help="How many outputs an input record produces.")
     ] = "1",
     start: Annotated[
         str,
-        typer.Option("--from", metavar="OFFSETS", help="Where it began: 'earliest', or JSON by partition."),
+        typer.Option("--from", metavar="OFFSETS", help="Where it started: 'earliest', or JSON by partition."),
     ] = "earliest",
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Of this query, to say which batches are torn."),
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="The checkpoint of the query, to find torn batches."
+        ),
     ] = None,
     master: Master = None,
     conf: Conf = None,
@@ -150,16 +152,16 @@ def verify(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Compare input and output of a pipeline by record, as a Spark job.
+    """Compare input and output of a pipeline record by record, as a Spark job.
 
-    An identity is an expression of SQL over the columns of a record (key, value, headers, ...), or of a row
-    if the pipeline writes to a table. By default it is the key: then a key has to have as many outputs as
-    inputs. The pipeline may run meanwhile.
+    An identity is a SQL expression over the columns of a record (key, value, headers, ...), or of a row if
+    the pipeline writes to a table. By default it is the key: then a key must have as many outputs as inputs.
+    The pipeline may be running.
 
     Try:  semel pipeline verify billing --output invoices --identity "CAST(value AS STRING)"
 
-    Exit codes: 0 all is right; 1 records are lost, doubled or foreign, or it could not be found out; 2 wrong
-    usage.
+    Exit codes: 0 no differences; 1 records are lost, duplicated or foreign, or it could not be determined; 2
+    wrong usage.
     """
     settings = SparkSettings(master, pairs(conf or (), "--conf"), log)
     question = {

@@ -1,4 +1,4 @@
-"""`semel pipeline run`: a pipeline in the foreground, what it shows meanwhile, and how it stops."""
+"""`semel pipeline run`: runs a pipeline in the foreground, shows its progress, and stops it."""
 
 import signal
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command was told."""
+    """The arguments of the command."""
 
     file: Path
     bootstrap: str
@@ -31,7 +31,7 @@ class Settings:
 
 
 def run(settings: Settings) -> None:
-    """Run until all is read, a stop is asked for, or a query fails."""
+    """Run until everything is read, a stop is requested, or a query fails."""
     with sparking():
         from semel.spark import running
         from semel.spark.pipeline_file import load
@@ -48,11 +48,11 @@ def run(settings: Settings) -> None:
                 for event in watched.watch(lambda: stop.is_asked):
                     view.show(event)
             if stop.is_asked:
-                say(f"{pipeline} has stopped. Start it again, and it goes on where it was.")
+                say(f"{pipeline} has stopped. After a restart it continues where it was.")
 
 
 class _Stop:
-    """Whether somebody has asked for a stop. Who asks twice does not want to wait."""
+    """Whether a stop was requested. A second request stops at once."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -66,7 +66,7 @@ class _Stop:
 
 
 def _absolute(checkpoint: str) -> str:
-    """A path as Spark needs it, whose working directory may be another one; a URL as it is."""
+    """Make a path absolute, because Spark's working directory may be another one; a URL stays as it is."""
     return checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
 
 

@@ -1,4 +1,4 @@
-"""What `semel pipeline run` shows: a table that moves at a terminal, a line for every batch elsewhere."""
+"""The display of `semel pipeline run`: a live table at a terminal, a line for every batch elsewhere."""
 
 import sys
 import time
@@ -19,10 +19,10 @@ BAR_WIDTH = 24
 
 
 class View(Protocol):
-    """Something that shows what happens."""
+    """Shows the progress of a pipeline."""
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -30,7 +30,7 @@ class View(Protocol):
         """End."""
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Take in what has happened; None if only time has passed."""
+        """Process an event; None if only time has passed."""
 
 
 class Lines:
@@ -63,7 +63,7 @@ class Lines:
                 f"{event.rows_per_second:,.0f} rows/s, {event.lag:,} behind"
             )
         else:
-            text = f"{event.pipeline}  started again: {event.why}"
+            text = f"{event.pipeline}  restarted: {event.why}"
         sys.stdout.write(printable_lines(text) + "\n")
         sys.stdout.flush()
 
@@ -89,7 +89,7 @@ class Screen:
         self._live.__exit__(kind, error, trace)
 
     def show(self, event: "Progress | Restarted | None") -> None:
-        """Keep it for the next time that the table is drawn."""
+        """Keep it until the table is drawn next."""
         from semel.spark.progress import Progress
 
         if isinstance(event, Progress):
@@ -97,10 +97,10 @@ class Screen:
             row["total"] += event.rows
             row["last"], row["seen_at"] = event, time.monotonic()
         elif event is not None:
-            say(f"{event.pipeline} was started again: {event.why}")
+            say(f"{event.pipeline} was restarted: {event.why}")
 
     def table(self) -> "Table":
-        """What is known of every query now."""
+        """Return the current table of all queries."""
         from rich import box
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -114,7 +114,7 @@ class Screen:
             table.add_column(name, justify="right")
         table.add_column("read", width=BAR_WIDTH)
         for query, row in self._rows.items():
-            shown = Text(printable(query))  # as a text, so that rich looks for no markup in it
+            shown = Text(printable(query))  # as a Text, so that rich finds no markup in it
             last: Progress | None = row.get("last")
             if last is None:
                 table.add_row(shown, "-", "-", "-", "-", "-", "-", "starting")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def show_list(bootstrap: str, as_json: bool) -> None:
-    """Every pipeline in a line."""
+    """List all pipelines."""
     with sparking(), connected(bootstrap) as client:
         from semel.spark.status import pipelines, status
 
@@ -23,7 +23,7 @@ def show_list(bootstrap: str, as_json: bool) -> None:
 
 
 def show_status(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
-    """All about one."""
+    """Show one pipeline in detail."""
     with sparking(), connected(bootstrap) as client:
         from semel.spark.status import status
 
@@ -43,7 +43,7 @@ def show_status(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
 
 
 def show_lag(pipeline_id: str, bootstrap: str, as_json: bool) -> None:
-    """How far it is behind, by partition."""
+    """Show how far a pipeline is behind, by partition."""
     with sparking(), connected(bootstrap) as client:
         from semel.spark.status import status
 
@@ -89,7 +89,7 @@ def _open(each: "OpenTransaction") -> dict[str, Any]:
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with time spans in words."""
+    """Return the row with time spans in words."""
     spans = {name: value for name, value in row.items() if name.endswith("_ms")}
     return {
         name.removesuffix("_ms"): span_text(value) if name in spans and value is not None else value

@@ -1,4 +1,4 @@
-"""`semel pipeline verify`: what a comparison of input and output shows."""
+"""`semel pipeline verify`: shows the result of comparing input and output."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def verify(settings: SparkSettings, question: Mapping[str, Any], as_json: bool) -> None:
-    """Compare, show what was found, and end with 1 if that is not as it should be."""
+    """Compare, show the result, and exit with 1 if there are differences."""
     with sparking():
         from semel.spark import verify as comparing
 
         asked = comparing.Question(**question)
         with connected(asked.bootstrap_servers) as client:
-            # What cannot be compared is said before Spark is started, which takes a while.
+            # Report what cannot be compared before Spark is started, which takes a while.
             comparing.check(client, asked)
             with running_spark(asked.pipeline_id, settings) as spark:
                 answer = comparing.verify(spark, client, asked)
@@ -34,7 +34,7 @@ def verify(settings: SparkSettings, question: Mapping[str, Any], as_json: bool) 
 
 
 def _show(answer: "Answer") -> None:
-    torn = "not known without --checkpoint" if answer.torn_batches is None else answer.torn_batches
+    torn = "unknown without --checkpoint" if answer.torn_batches is None else answer.torn_batches
     show_pairs(
         {
             "inputs": answer.inputs,
@@ -49,8 +49,6 @@ def _show(answer: "Answer") -> None:
     for name, examples in answer.examples.items():
         show(f"{name}: {', '.join(examples)}")
     if answer.unended:
-        show(
-            f"Decided and not ended: {', '.join(answer.unended)}. Start the pipeline again, and it ends them."
-        )
+        show(f"Decided and not ended: {', '.join(answer.unended)}. Restart the pipeline to end them.")
     if answer.is_right:
         show("Every record counts as it should.")

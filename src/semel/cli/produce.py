@@ -1,4 +1,4 @@
-"""`semel produce`: lines of files or of standard input become records."""
+"""`semel produce`: writes lines of files or of standard input as records."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINGER_S = 0.05
 INTERACTIVE_LINGER_S = 0.0
-#: Deliveries are looked at this often, so that a long input is not remembered line by line.
+#: Deliveries are checked this often, so that a long input is not kept in memory.
 SETTLE_EVERY = 10_000
 
 
@@ -33,7 +33,7 @@ class CodecName(StrEnum):
 
 
 class Acks(StrEnum):
-    """Who has to have a record before it counts as written."""
+    """Which acknowledgement a record needs."""
 
     all = "all"
     leader = "1"
@@ -42,7 +42,7 @@ class Acks(StrEnum):
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE", help="Files to read; standard input if left out, or '-'."),
+    typer.Argument(metavar="FILE", help="Files to read; by default, or for '-', standard input."),
 ]
 HeaderTexts = Annotated[
     list[str] | None,
@@ -55,28 +55,27 @@ def produce(
     files: Files = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value."),
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="The separator between key and value."),
     ] = None,
     header: HeaderTexts = None,
-    form: Annotated[InputFormat, typer.Option("--format", "-f", help="What a line is.")] = InputFormat.text,
+    form: Annotated[
+        InputFormat, typer.Option("--format", "-f", help="The format of a line.")
+    ] = InputFormat.text,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="The partition; else the key decides.")
     ] = None,
     codec: Annotated[
         CodecName, typer.Option("--codec", "-z", help="How batches are compressed.")
     ] = CodecName.none,
-    acks: Annotated[
-        Acks, typer.Option("--acks", help="What has to be true before a record counts.")
-    ] = Acks.all,
+    acks: Annotated[Acks, typer.Option("--acks", help="Which acknowledgement to wait for.")] = Acks.all,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Write records, one for each line of the input.
+    """Write records, one per line of the input.
 
-    Lines of text may have a key in front (--key-separator). Lines of JSON are objects with "value", and
-    perhaps "key", "headers", "partition" and "timestamp", as 'semel consume --json' prints them; bytes that
-    are no text are written as {"base64": "..."}. With --acks all, the default, every record is written
-    exactly once.
+    Lines of text may start with a key (--key-separator). Lines of JSON are objects with "value", and
+    optionally "key", "headers", "partition" and "timestamp", as 'semel consume --json' prints them; binary
+    data is written as {"base64": "..."}. With --acks all, the default, every record is written exactly once.
 
     Try:  echo 'customer-7:three apples' | semel produce orders -k :
     """
@@ -124,7 +123,7 @@ def _send(
             producer.flush()
             _count(waiting, counts)
             sent = sum(counts.values())
-            raise LineError(f"{where} is no record: {error}. The {sent} before it were written.") from None
+            raise LineError(f"{where} is not a record: {error}. The {sent} before it were written.") from None
         delivery = producer.send(
             topic,
             read.value,
@@ -151,7 +150,7 @@ def _count(waiting: "list[Delivery]", counts: dict[int, int]) -> None:
 
 
 def _lines(files: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
-    """Every line without its end, and where it stands."""
+    """Return every line without its end, and its position."""
     for path in files:
         if str(path) == "-":
             yield from _lines_of("standard input", sys.stdin.buffer)
@@ -173,5 +172,5 @@ def _header(text: str) -> tuple[str, bytes | None]:
 
 
 def _is_typed(files: list[Path] | None) -> bool:
-    """Whether someone types the lines, who wants to see each of them arrive."""
+    """Whether the lines are typed, so that each should be sent at once."""
     return not files and sys.stdin.isatty()

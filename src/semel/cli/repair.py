@@ -1,4 +1,4 @@
-"""`semel check-storage` and `semel repair`: what is on the disk, when no broker has it open."""
+"""`semel check-storage` and `semel repair`: a data directory that no broker has open."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,14 +22,14 @@ Directory = Annotated[
 
 
 def check_storage(directory: Directory, as_json: Json = False) -> None:
-    """Read everything in a data directory and compare its checksums. Changes nothing.
+    """Read everything in a data directory and verify its checksums. Changes nothing.
 
-    Says whether ledger, wal and chunks belong together, and names every batch that is damaged by topic,
-    partition and offsets. A broker that runs does the same slowly in the background (the scrub).
+    Reports whether ledger, wal and chunks belong together, and lists every damaged batch by topic, partition
+    and offsets. A running broker does the same slowly in the background (the scrub).
 
     Try:  semel check-storage ./log
 
-    Exit codes: 0 all is well; 1 something is damaged, or the directory is in use; 2 wrong usage.
+    Exit codes: 0 no damage; 1 something is damaged, or the directory is in use; 2 wrong usage.
     """
     from semel.store.check_storage import check_storage as check
 
@@ -68,20 +68,20 @@ def check_storage(directory: Directory, as_json: Json = False) -> None:
 def repair(
     directory: Directory,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it. Without this, only say what would be done.")
+        bool, typer.Option("--apply", help="Apply the repair. Without this, only show it.")
     ] = False,
     salvage: Annotated[
         bool,
         typer.Option(
             "--salvage",
-            help="Give up the ledger: make a new one over the chunks. Topics, offsets and groups are lost.",
+            help="Discard the ledger and build one from the chunks. Topics, offsets and groups are lost.",
         ),
     ] = False,
 ) -> None:
-    """Go on with a data directory that the broker refuses to start with, and say what is lost by that.
+    """Repair a data directory that the broker refuses to start with, and report what is lost by that.
 
-    First try to put back what is missing: a copy of the whole directory is better than any repair. Without
-    --apply nothing is changed. Files that are not used any more are renamed, never deleted.
+    First try to restore the missing files: a copy of the whole directory is better than any repair. Without
+    --apply nothing is changed. Files that are no longer used are renamed, never deleted.
 
     Try:  semel repair ./log
 

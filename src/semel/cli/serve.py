@@ -1,8 +1,8 @@
 """`semel serve`: a broker in the foreground.
 
-Every option can stand in a TOML file under the same name, and the command line wins over the file. Settings
-of the broker have Kafka's dotted names, in the table `[settings]` or by `--set`. What is not known is
-refused by name, with the nearest name that is.
+Every option can be in a TOML file under the same name, and the command line overrides the file. Settings of
+the broker have Kafka's dotted names, in the table `[settings]` or by `--set`. Unknown names are refused, with
+the nearest known one.
 """
 
 import difflib
@@ -49,7 +49,7 @@ class LogFormat(StrEnum):
 Data = Annotated[
     Path | None,
     typer.Option(
-        "--data", metavar="DIR", help=f"Where the data is kept; made if missing. [default: ./{DEFAULT_DATA}]"
+        "--data", metavar="DIR", help=f"The data directory; created if missing. [default: ./{DEFAULT_DATA}]"
     ),
 ]
 Listen = Annotated[
@@ -66,10 +66,10 @@ Advertise = Annotated[
     typer.Option(
         "--advertise",
         metavar="[NAME=]HOST:PORT",
-        help="The address that clients of a listener are told, if it is not the one it listens on.",
+        help="The address given to clients of a listener, if it differs from the one it listens on.",
     ),
 ]
-Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory, and nothing at the end.")]
+Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory; it is lost at the end.")]
 MetricsAddress = Annotated[
     str | None,
     typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics over HTTP here."),
@@ -83,7 +83,7 @@ SettingTexts = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name; may be repeated."),
 ]
 Level = Annotated[LogLevel | None, typer.Option("--log-level", help="How much is logged. [default: info]")]
-Layout = Annotated[LogFormat | None, typer.Option("--log-format", help="Lines for people, or JSON.")]
+Layout = Annotated[LogFormat | None, typer.Option("--log-format", help="Plain lines, or JSON.")]
 
 
 def serve(
@@ -97,10 +97,10 @@ def serve(
     log_level: Level = None,
     log_format: Layout = None,
 ) -> None:
-    """Run a broker until it is told to stop.
+    """Run a broker until it is stopped.
 
     Prints one line, 'Semel is ready on HOST:PORT', when clients can connect; the log goes to standard error.
-    Stop it with Ctrl-C or SIGTERM. What was acknowledged is on disk, so it may as well be killed.
+    Stop it with Ctrl-C or SIGTERM. Acknowledged records are on disk, so it can also be killed.
 
     Try:  semel serve --data ./log --set auto.create.topics.enable=true
 
@@ -159,7 +159,7 @@ def _serve(
     configure(level.value, layout.value)
     keep_memory()
     descriptors.take_all()
-    # The thread that commits must not wait long for a busy event loop: everyone waits for it.
+    # The thread that commits must not wait long for a busy event loop: all requests wait for it.
     sys.setswitchinterval(SWITCH_SECONDS)
     return run(serve(settings, listeners, directory, page, ready, failed))
 
@@ -182,7 +182,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "metrics": (str, "an address"),
     "settings": (dict, "a table"),
 }
-"""What an option in a file may be; those that are one of a few words are looked at by themselves."""
+"""The types of options in a file; those with a few choices are checked separately."""
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         kind, called = _KINDS.get(name, (object, ""))
         texts = value if isinstance(value, list) else []
         if not isinstance(value, kind) or not all(isinstance(each, str) for each in texts):
-            shown = reprlib.repr(value)  # which may be nested too deeply for all of it
+            shown = reprlib.repr(value)  # which may be nested too deeply to be shown in full
             raise typer.BadParameter(f"{name} in {path} is {called}, not {shown}", param_hint="--config")
     for name, allowed in (("log-level", LogLevel), ("log-format", LogFormat)):
         known = [each.value for each in allowed]
@@ -218,7 +218,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted names: TOML reads `num.partitions = 4` as a table within a table."""
+    """Flatten to dotted names: TOML reads `num.partitions = 4` as a table within a table."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -262,12 +262,12 @@ def _listeners(options: Mapping[str, Any], settings: "Settings") -> "list[Listen
 
 
 def _secured(text: str) -> tuple[str, str, str]:
-    """Name, address and protocol of `NAME=ssl://HOST:PORT`; name and protocol may be left out."""
+    """Return name, address and protocol of `NAME=ssl://HOST:PORT`; name and protocol are optional."""
     name, equals, address = text.rpartition("=")
     protocol, separator, rest = address.partition("://")
     known = {each.lower(): each for each in (PLAINTEXT, SSL)}
     if separator and protocol.lower() not in known:
-        hint = f"{protocol}:// is not served here; write {' or '.join(f'{each}://' for each in known)}"
+        hint = f"{protocol}:// is not supported; use {' or '.join(f'{each}://' for each in known)}"
         raise typer.BadParameter(hint, param_hint="--listen")
     if equals and not name:
         raise typer.BadParameter(f"{text!r} has no name before the '='", param_hint="--listen")

@@ -9,7 +9,7 @@ import typer
 
 from semel.cli.sparking import sparking
 
-#: All arguments are Spark's, also --help.
+#: All arguments are Spark's, including --help.
 ALL_ARGUMENTS: Final = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -18,11 +18,11 @@ ALL_ARGUMENTS: Final = {
 
 
 def spark_submit(context: typer.Context) -> None:
-    """Spark's own spark-submit, with a Java that can run it and with this Python.
+    """Run Spark's own spark-submit, with a Java that can run it and with this Python.
 
-    All arguments are those of spark-submit. JAVA_HOME and PYSPARK_PYTHON are used where they are set; without
-    them it takes the Java that it finds, or the one of 'semel[spark]', and the Python that runs this command,
-    which has the package. Executors on other machines need it too: see docs/clusters.md.
+    All arguments are those of spark-submit. JAVA_HOME and PYSPARK_PYTHON are used if they are set; otherwise
+    it uses the Java that it finds, or the one of 'semel[spark]', and the Python that runs this command, which
+    has the package. Executors on other machines need it too: see docs/clusters.md.
 
     Try:  semel spark-submit --master local[2] job.py
     """

@@ -1,4 +1,4 @@
-"""Commands that need Spark: how it is started, and how its errors end a command."""
+"""Commands that need Spark: starts it, and reports its errors."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ FAILED = 1
 
 @contextmanager
 def sparking() -> Iterator[None]:
-    """End the command with a sentence and an exit code, if something goes wrong that a user can meet."""
+    """End the command with a sentence and an exit code on expected errors."""
     if find_spec("pyspark") is None:
         say_error("this needs Spark: pip install 'semel[spark]'.")
         raise typer.Exit(FAILED)
@@ -45,13 +45,13 @@ def sparking() -> Iterator[None]:
         say_error(explain(error))
         raise typer.Exit(FAILED) from error
     except (Py4JError, ConnectionError) as error:
-        say_error(f"Spark's Java process is not there any more ({type(error).__name__}); see its log.")
+        say_error(f"Spark's Java process has ended ({type(error).__name__}); see its log.")
         raise typer.Exit(FAILED) from error
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark is to run, and how."""
+    """Where Spark runs, and how."""
 
     master: str | None
     conf: Mapping[str, str]
@@ -60,11 +60,11 @@ class SparkSettings:
 
 @contextmanager
 def running_spark(name: str, settings: SparkSettings) -> "Iterator[SparkSession]":
-    """A Spark for the time of a command."""
+    """Provide a SparkSession for the duration of a command."""
     from semel.spark import session
 
     builder = session(name, master=settings.master)
-    # Why something failed is told here in a sentence; who wants Java's account of it gives it a file.
+    # Failures are reported here in a sentence; Java's own log needs a file.
     level = "OFF" if settings.log is None else "WARN"
     for setting, value in {"spark.log.level": level, **settings.conf}.items():
         builder.config(setting, value)

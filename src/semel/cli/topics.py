@@ -36,7 +36,7 @@ def create(
     ] = -1,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there already is no error.")
+        bool, typer.Option("--if-not-exists", help="An existing topic is not an error.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -69,9 +69,7 @@ def create(
 
 @app.command("list")
 def list_(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also those that the broker keeps for itself.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
@@ -93,7 +91,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
     all_configs: Annotated[
-        bool, typer.Option("--all-configs", help="Also configurations at their default.")
+        bool, typer.Option("--all-configs", help="Include configurations at their default.")
     ] = False,
 ) -> None:
     """Show partitions, offsets and configurations of topics."""
@@ -154,14 +152,14 @@ def alter(
     delete_config: Annotated[
         list[str] | None,
         typer.Option(
-            "--delete-config", metavar="NAME", help="Let a configuration have its default; may be repeated."
+            "--delete-config", metavar="NAME", help="Reset a configuration to its default; may be repeated."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change the configuration of a topic, or give it more partitions.
+    """Change the configuration of a topic, or add partitions.
 
-    Keys may go to another partition when the number of partitions changes.
+    Keys may move to another partition when the number of partitions changes.
     """
     from semel.client import Admin
 
@@ -183,7 +181,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete topics with all their records. Asks before it does, at a terminal."""
+    """Delete topics with all their records. Asks for confirmation at a terminal."""
     from semel.client import Admin
 
     if not yes and sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`semel transactions`: list, describe, abort, find-hanging, and explain: who blocks a partition."""
+"""`semel transactions`: list, describe, abort, find-hanging, and explain what blocks a partition."""
 
 import sys
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, describe and abort transactions, and find out who blocks a partition.",
+    help="List, describe and abort transactions, and find out what blocks a partition.",
 )
 
 OPEN_STATE = "Ongoing"
 
 
 class StateName(StrEnum):
-    """Where a transactional id may stand. Those that begin with Prepare are other brokers' alone."""
+    """The states of a transactional id. The Prepare states exist only on other brokers."""
 
     empty = "Empty"
     ongoing = "Ongoing"
@@ -61,9 +61,9 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """List transactional ids with what their transactions are doing.
+    """List transactional ids with the state of their transactions.
 
-    A transaction that is two-phase never times out: only its owner ends it, or 'semel transactions abort'.
+    A two-phase transaction never times out: only its owner ends it, or 'semel transactions abort'.
 
     Try:  semel transactions list --state ongoing --older-than 5m
     """
@@ -80,13 +80,13 @@ def list_(
             if error.code is not ErrorCode.INVALID_REGULAR_EXPRESSION:
                 raise
             raise typer.BadParameter(
-                f"{pattern!r} is not a regular expression that the broker knows", param_hint="--pattern"
+                f"{pattern!r} is not a regular expression that the broker accepts", param_hint="--pattern"
             ) from None
         described = describe_transactions(client, [each.transactional_id for each in listed])
-    # One that expired between the two questions is not there any more.
+    # An id that expired between the two requests is gone.
     rows = [_row(described[each.transactional_id]) for each in listed if each.transactional_id in described]
     if older_than is not None:
-        # Brokers also list ids that have nothing open: those have no age.
+        # Brokers also list ids without an open transaction, which have no age.
         rows = [row for row in rows if row["since"] is not None]
     if as_json:
         show_json(rows)
@@ -99,7 +99,7 @@ def list_(
 def describe(
     transactional_id: TransactionalId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False
 ) -> None:
-    """Show a transactional id: its producer, and what its open transaction holds."""
+    """Show a transactional id: its producer, and its open transaction."""
     with connected(bootstrap) as client:
         found = _find(client, transactional_id)
     row = _row(found)
@@ -113,7 +113,7 @@ def describe(
 @app.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The transactional id whose transaction ends.")
+        str | None, typer.Argument(metavar="[ID]", help="The transactional id.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", help="Instead of an id: where a transaction hangs.")
@@ -126,10 +126,10 @@ def abort(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Abort the open transaction of an id, and refuse its producer from now on.
+    """Abort the open transaction of an id, and fence its producer.
 
     With --topic, --partition and --start-offset it ends a hanging transaction, one that no coordinator knows,
-    in that partition. Asks before it does, at a terminal.
+    in that partition. Asks for confirmation at a terminal.
 
     Try:  semel transactions abort payments-7
     """
@@ -152,15 +152,15 @@ def find_hanging(
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition.")] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="SPAN", help="Only those silent for longer, such as 5m."),
+        typer.Option("--older-than", metavar="SPAN", help="Only those idle for longer, such as 5m."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Find transactions that are open in a partition and that no coordinator knows.
+    """Find transactions that are open in a partition and unknown to every coordinator.
 
-    Nobody will ever end those, and readers of committed records wait for them. Each comes with the command
-    that ends it. Semel has none, since checking and writing are one step there; other brokers may.
+    They will never end, and readers of committed records wait for them. Each is listed with the command that
+    ends it. Semel has none, since checking and writing are one step there; other brokers may.
     """
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs --topic")
@@ -200,7 +200,7 @@ def explain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Say who blocks a partition: why its last stable offset stays where it is, and what ends that."""
+    """Explain what blocks a partition: why its last stable offset does not advance, and what ends that."""
     with connected(bootstrap) as client:
         client.leader(topic, partition)
         found = blocking.explain(client, topic, partition)
@@ -234,8 +234,8 @@ def explain(
 
 def _unblocked(where: str, found: blocking.Blockage) -> str:
     if found.waiting:
-        return f"Transactions in {where} end faster than they can be looked at; ask again."
-    return f"Nobody blocks {where}: its last stable offset is its high watermark, {found.high_watermark}."
+        return f"Transactions in {where} end faster than they can be read; try again."
+    return f"Nothing blocks {where}: its last stable offset is its high watermark, {found.high_watermark}."
 
 
 def _say_blocked(where: str, found: blocking.Blockage, open_: list[dict[str, Any]]) -> None:
@@ -256,7 +256,7 @@ def _say_blocked(where: str, found: blocking.Blockage, open_: list[dict[str, Any
     shown = {name: value for name, value in _for_people(open_[0]).items() if name != "command"}
     show_pairs({**shown, "ends": ends, "end_it_now": first.command})
     if len(open_) > 1:
-        show_rows([_for_people(each) for each in open_[1:]], empty="", title="Behind it are also open")
+        show_rows([_for_people(each) for each in open_[1:]], empty="", title="Also open behind it")
 
 
 def _open_row(each: blocking.Open) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def _open_row(each: blocking.Open) -> dict[str, Any]:
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with time spans in words."""
+    """Return the row with time spans in words."""
     age_ms = row["age_ms"]
     age = None if age_ms is None else span_text(age_ms)
     return dict(("age", age) if name == "age_ms" else (name, value) for name, value in row.items())
@@ -303,7 +303,7 @@ def _row(found: "TransactionDescription") -> dict[str, Any]:
 def _find(client: "Client", transactional_id: str) -> "TransactionDescription":
     from semel.client import Admin
 
-    # A coordinator is looked for until the timeout. That nobody is there at all can be said at once.
+    # A coordinator is searched until the timeout. If no broker can be reached, say so at once.
     client.connection()
     return Admin(client).transactions.describe(transactional_id)
 
@@ -315,13 +315,13 @@ def _due_ms(found: "TransactionDescription") -> int:
 def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
     from semel.client import Admin, ClientError
 
-    # Fencing an id that nobody has used would make it.
+    # Fencing an unused id would create it.
     found = _find(client, transactional_id)
     if found.state != OPEN_STATE:
         raise ClientError(f"{transactional_id!r} has no open transaction; it is {found.state}.")
     question = f"Abort the transaction of {transactional_id} ({_places(found.partitions)})?"
     if found.is_two_phase:
-        question = f"It is two-phase: whoever decided to commit it will find it aborted. {question}"
+        question = f"It is two-phase: a decision to commit it would be lost. {question}"
     _confirm(question, yes)
     fenced = Admin(client).transactions.fence(transactional_id)
     say(f"Aborted the transaction of {transactional_id}. Epochs before {fenced.epoch} are refused.")
@@ -338,12 +338,14 @@ def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, y
         there = f"open ones begin at {begin}" if found else "none is open there"
         raise ClientError(f"no transaction in {where} begins at offset {start_offset}; {there}.")
     if chosen.owner is not None:
-        # A marker in one partition would tear it: the others would still commit.
+        # A marker in one partition would tear the transaction: the others would still commit.
         raise ClientError(
             f"it does not hang, it is open for {chosen.owner.transactional_id!r}. Use '{chosen.command}'."
         )
     producer = chosen.producer
-    _confirm(f"Abort what producer {producer.producer_id} has open in {where} from {start_offset} on?", yes)
+    _confirm(
+        f"Abort the transaction of producer {producer.producer_id} in {where} at offset {start_offset}?", yes
+    )
     Admin(client).transactions.abort(
         topic, partition, producer.producer_id, producer.epoch, producer.coordinator_epoch
     )

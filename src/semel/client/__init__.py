@@ -9,16 +9,17 @@
         with Consumer(client, "greetings") as consumer:
             print(consumer.poll())
 
-`Client` knows the cluster and sends requests; the others use it. All of them belong to one thread and start
-none. Errors are `KafkaError` (a broker refused; it has a `code`) and `ClientError` (no answer came).
+`Client` knows the cluster and sends requests; the other classes use it. Each belongs to one thread and starts
+none. Errors are `KafkaError` (a broker refused the request; it has a `code`) and `ClientError` (there was no
+answer).
 
-`TransactionalProducer` writes records and offsets that count together or not at all, and what it has prepared
-any process can end (`end_transaction`, `complete_transaction`). Its errors are `TransactionError`s, and their
-class says what to do. `CommitOrderConsumer` reads transactions in the order of their commits.
+`TransactionalProducer` writes records and offsets in transactions. Any process can end a transaction that it
+has prepared (`end_transaction`, `complete_transaction`). Its errors are `TransactionError`s, whose class says
+what to do. `CommitOrderConsumer` reads transactions in commit order.
 
-A broker behind TLS or SASL is reached with `Client(..., security=Security.of({...}))`.
+Use `Client(..., security=Security.of({...}))` for brokers with TLS or SASL.
 
-Where to read on: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
+Read on in: `connection` for one socket, `security` and `sasl`, `cluster` for routing, `producer` and
 `batches`, `consumer`, `fetching` and `membership`; `transactional_producer`, `transaction_writer` and
 `transaction_coordinator`, `prepared`; `commit_order`, `commit_order_log` and `spool`; and `topics`,
 `configs`, `group_admin`, `transactions_admin` behind `admin`.

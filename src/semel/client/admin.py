@@ -1,11 +1,11 @@
-"""`Admin`: everything about a cluster that is neither writing nor reading records.
+"""`Admin`: administration of a cluster.
 
     with Client("127.0.0.1:9092") as client:
         admin = Admin(client)
         admin.topics.create(NewTopic("orders", partitions=4, configs={"retention.ms": "3600000"}))
         admin.groups.describe("billing")
 
-Four parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`.
+It has four parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`.
 """
 
 from semel.client.cluster import Client
@@ -27,5 +27,5 @@ class Admin:
         self.transactions = TransactionAdmin(client)
 
     def cluster(self) -> ClusterInfo:
-        """The brokers of the cluster."""
+        """Return the brokers of the cluster."""
         return self._client.describe(topics=())

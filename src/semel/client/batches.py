@@ -1,12 +1,12 @@
-"""Records on their way to a broker: collected per partition, sent as batches, settled one by one.
+"""Outgoing records: collected per partition, sent as batches, settled one by one.
 
     send() -> Outgoing.open -> Outgoing.full -> encoded head -> settled Deliveries
 
-What `send_packed` is given is a batch already, and has one `Delivery` for all of it.
+The argument of `send_packed` is a batch already; it has one `Delivery`.
 
-A partition's batches form a queue and only its head is ever on the way, so they arrive in order. A batch
-gets its sequence numbers when it becomes the head for the first time, and is then encoded once: every retry
-sends the same bytes, which is what lets a broker recognise a batch that it already has.
+The batches of a partition form a queue, and only its head is ever in flight, so they arrive in order. A batch
+gets its sequence numbers when it first becomes the head, and is encoded once: every retry sends the same
+bytes, by which the broker recognises a duplicate.
 """
 
 import time
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 SEQUENCES = 1 << 31
-RECORD_OVERHEAD_BYTES = 24  # lengths and deltas of a record, about
+RECORD_OVERHEAD_BYTES = 24  # approximate: lengths and deltas of a record
 
 
 class Delivered(NamedTuple):
-    """Where a record went.
+    """Where a record was written.
 
-    The offset is -1 when the broker was not asked for it (acks=0), and when the record has none before its
-    transaction commits (topics with `semel.visibility=journal`).
+    The offset is -1 with acks=0, and for a record that gets its offset when its transaction commits (topics
+    with `semel.visibility=journal`).
     """
 
     topic: str
@@ -44,7 +44,7 @@ class Delivered(NamedTuple):
 
 
 class Delivery:
-    """The outcome of one `send`, known when the record's batch was answered for."""
+    """The outcome of one `send`, known once the broker has answered for the record's batch."""
 
     __slots__ = ("_error", "_outcome", "_producer", "partition", "timestamp", "topic")
 
@@ -63,11 +63,11 @@ class Delivery:
 
     @property
     def error(self) -> Exception | None:
-        """Why the record was not delivered, if it was not."""
+        """Why the record was not delivered; None if it was, or if the outcome is unknown."""
         return self._error
 
     def result(self) -> Delivered:
-        """Where the record went. Sends what is waiting, if needed; raises if the record was refused."""
+        """Return where the record was written, sending waiting batches if needed; raise if it was refused."""
         if not self.done:
             self._producer._settle(self)
         if self._error is not None:
@@ -83,7 +83,7 @@ class Delivery:
 
 
 class Batch:
-    """Records that travel together, and their deliveries."""
+    """A batch of records and their deliveries."""
 
     __slots__ = (
         "data",
@@ -110,23 +110,23 @@ class Batch:
 
     @property
     def record_count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self.records) if self.packed is None else self.packed.record_count
 
     def add(self, record: Record, delivery: Delivery, size_bytes: int) -> None:
-        """Take in one more record."""
+        """Add a record."""
         self.records.append(record)
         self.deliveries.append(delivery)
         self.size_bytes += size_bytes
 
     def succeed(self, base_offset: int, append_time: int) -> None:
-        """Settle the deliveries: they were written from this offset on. An append time below 0 is none."""
+        """Settle the deliveries: the records start at this offset. A negative append time means none."""
         for at, delivery in enumerate(self.deliveries):
             timestamp = append_time if append_time >= 0 else delivery.timestamp
             delivery._succeed(base_offset + at if base_offset >= 0 else -1, timestamp)
 
     def fail(self, error: Exception) -> None:
-        """Settle the deliveries: they were refused."""
+        """Settle the deliveries: the records were refused."""
         for delivery in self.deliveries:
             delivery._fail(error)
 
@@ -144,16 +144,16 @@ class Outgoing:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the open batch was begun; None if there is none."""
+        """When the open batch was started; None if there is none."""
         return self._open.opened_at if self._open is not None else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether a batch waits to be sent."""
+        """Whether a batch is ready to be sent."""
         return bool(self._queue)
 
     def add(self, record: Record, delivery: Delivery, size_bytes: int) -> bool:
-        """Take in a record; whether that filled a batch."""
+        """Add a record; return whether that filled a batch."""
         if self._open is not None and self._open.size_bytes + size_bytes > self._batch_bytes:
             self.close_open()
         if self._open is None:
@@ -164,7 +164,7 @@ class Outgoing:
         return bool(self._queue)
 
     def add_packed(self, packed: Packed, delivery: Delivery) -> None:
-        """Take in a batch, behind everything that was taken in before."""
+        """Add a complete batch behind everything added before."""
         self.close_open()
         batch = Batch(packed)
         batch.deliveries.append(delivery)
@@ -172,7 +172,7 @@ class Outgoing:
         self._queue.append(batch)
 
     def close_open(self) -> None:
-        """Let the open batch, if there is one, wait to be sent as it is."""
+        """Queue the open batch, if any, as it is."""
         if self._open is not None:
             self._queue.append(self._open)
             self._open = None
@@ -180,7 +180,7 @@ class Outgoing:
     def head(
         self, identity: ProducerIdAndEpoch, *, codec: Codec, timeout_s: float, transactional: bool
     ) -> Batch:
-        """The batch to be sent next, encoded. It keeps the identity under which it was encoded first."""
+        """Return the next batch to send, encoded. It keeps the epoch and sequence of its first encoding."""
         batch = self._queue[0]
         if batch.data is None:
             if identity != self._identity:
@@ -204,11 +204,11 @@ class Outgoing:
         return batch
 
     def settle_head(self) -> None:
-        """The head was answered for; the next batch may go."""
+        """Remove the head, so that the next batch can be sent."""
         self._queue.popleft()
 
     def drop(self, error: Exception) -> int:
-        """Give up everything that waits; how many bytes that were."""
+        """Drop all waiting batches; return their size in bytes."""
         self.close_open()
         dropped_bytes = 0
         while self._queue:
@@ -219,7 +219,7 @@ class Outgoing:
 
 
 def size_of(record: Record) -> int:
-    """About how many bytes a record takes before compression."""
+    """Estimate the size of a record before compression."""
     _, _, key, value, headers = record
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     for name, content in headers:
@@ -228,8 +228,8 @@ def size_of(record: Record) -> int:
 
 
 def record_of(timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> Record:
-    """What the caller of `send` gave, or a TypeError that says what of it is no part of a record."""
-    # Made in half the time of the named tuple's constructor.
+    """Build a record from the arguments of `send`; a TypeError names an argument of the wrong type."""
+    # Takes half the time of the named tuple's constructor.
     return tuple.__new__(
         Record, (0, timestamp, _checked("key", key), _checked("value", value), _as_pairs(headers))
     )
@@ -243,7 +243,7 @@ def _as_pairs(headers: Headers) -> tuple[Header, ...]:
 
 
 def _checked(what: str, value: bytes | None) -> bytes | None:
-    """Refuse at once what could not be encoded later, when nobody knows any more where it came from."""
+    """Refuse early what cannot be encoded; later the caller could not be identified."""
     if value is None or isinstance(value, bytes):
         return value
     raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")

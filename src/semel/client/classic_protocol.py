@@ -1,7 +1,7 @@
-"""What members of a classic group tell each other: subscriptions and assignments, as bytes.
+"""The embedded protocol of classic groups: encoding of subscriptions and assignments.
 
-The broker passes these bytes along without reading them. Version 0 of both is written, because every client
-understands it; of later versions the part that version 0 has is read, and it comes first in all of them.
+The broker passes these bytes on unread. Version 0 of both is written, because every client understands it.
+From later versions only the fields of version 0 are read; they come first in all of them.
 """
 
 import struct
@@ -14,20 +14,20 @@ _INT32 = struct.Struct(">i")
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """The topics that a member wants."""
+    """Encode the topics that a member subscribes to."""
     names = sorted(topics)
     return b"".join((_INT16.pack(0), _INT32.pack(len(names)), *map(_string, names), _INT32.pack(-1)))
 
 
 def decode_subscription(data: bytes) -> list[str]:
-    """The topics that a member wants."""
+    """Decode the topics that a member subscribes to."""
     reader = _Reader(data)
     reader.int16()
     return [reader.string() for _ in range(reader.count())]
 
 
 def encode_assignment(partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """The partitions that a member is given."""
+    """Encode the partitions of a member."""
     parts = [_INT16.pack(0), _INT32.pack(len(partitions))]
     for topic, numbers in sorted(partitions.items()):
         listed = sorted(numbers)
@@ -37,7 +37,7 @@ def encode_assignment(partitions: Mapping[str, Iterable[int]]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> dict[str, list[int]]:
-    """The partitions that a member is given; none if it was given nothing yet."""
+    """Decode the partitions of a member; empty if there is no assignment yet."""
     if not data:
         return {}
     reader = _Reader(data)
@@ -48,7 +48,7 @@ def decode_assignment(data: bytes) -> dict[str, list[int]]:
 def assign_range(
     members: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, dict[str, list[int]]]:
-    """Kafka's range assignor: each topic is cut into runs of equal length, for its subscribers in order."""
+    """Kafka's range assignor: split each topic into ranges of equal length, for its subscribers in order."""
     shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
     for topic, count in sorted(partitions.items()):
         subscribers = sorted(member for member, topics in members.items() if topic in topics)
@@ -70,7 +70,7 @@ def _string(text: str) -> bytes:
 
 
 class _Reader:
-    """Reads the few kinds that occur, and trusts no length."""
+    """Reads the few types that occur, and trusts no length."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -97,6 +97,6 @@ class _Reader:
     def _take(self, length: int) -> bytes:
         taken = self._data[self._at : self._at + length]
         if len(taken) != length:
-            raise ProtocolError("group metadata ends too early")
+            raise ProtocolError("group metadata is truncated")
         self._at += length
         return taken

@@ -1,20 +1,19 @@
-"""`Client`: a cluster seen from outside. Finds brokers, leaders and coordinators, and sends requests to them.
+"""`Client`: finds the brokers, leaders and coordinators of a cluster, and sends requests to them.
 
     with Client("127.0.0.1:9092") as client:
         response = client.send(DescribeClusterRequest())
 
 It starts from the bootstrap addresses, learns the rest from Metadata, keeps one connection per broker, and
-picks for every request the highest version that both sides speak. What it learned it keeps until it is told
-to forget, which the callers do when a broker says that it is not the leader or not the coordinator.
+uses the highest version of each request that both sides support. Metadata is cached until a caller discards
+it, which it does when a broker answers that it is not the leader or not the coordinator.
 
-What is repeated and what is not: a request that was never sent (no connection) goes to the next broker by
-itself. A request whose answer was lost is not repeated here, because only the caller knows whether that is
-safe; `Attempts` is how callers do it. A `Client` belongs to one thread.
+Retries: a request that was never sent (no connection) goes to the next broker automatically. A request whose
+answer was lost is not sent again here, because only the caller knows whether that is safe; callers use
+`Attempts`. A `Client` belongs to one thread.
 
-There are two limits, as in Kafka's clients. `timeout_s` is how long one answer may take. `patience_s` is how
-long an operation is tried in all, by a client that has it: long enough for a broker that is restarted. It
-counts only for a cluster that was reached before. At the first contact the address may be wrong, and nobody
-should have to wait to hear of it.
+There are two limits, as in Kafka's clients. `timeout_s` limits one answer. `patience_s`, if set, limits a
+whole operation with its retries: long enough to restart a broker. It only applies to a cluster that was
+reached before. On first contact the address may be wrong, and that should be reported at once.
 """
 
 import time
@@ -49,8 +48,8 @@ from semel.wire.schema import Request
 GROUP = 0
 TRANSACTION = 1
 
-#: How long a topic may be unknown before that is believed: one that was just created takes a moment to be
-#: known.
+#: How long a topic may be unknown before that is reported: a topic that was just created takes a moment to
+#: appear.
 UNKNOWN_TOPIC_WAIT_S = 2.0
 METADATA_AGE_S = 300.0
 TOPICS_KEPT_MAX = 10_000
@@ -77,7 +76,7 @@ class Client:
         patience_s: float | None = None,
         security: Security | None = None,
     ) -> None:
-        """ValueError if an address, or a file of `security`, is not what it should be."""
+        """ValueError if an address, or a file of `security`, is invalid."""
         self.client_id = client_id
         self.timeout_s = timeout_s
         self._patience_s = patience_s
@@ -99,7 +98,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Hang up everywhere. May be called again; the client can be used again after it."""
+        """Close all connections. May be called again; the client can be used again afterwards."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -108,19 +107,19 @@ class Client:
 
     @property
     def is_known(self) -> bool:
-        """Whether the cluster was reached before, so that it is at these addresses."""
+        """Whether the cluster was reached before, so that the addresses are right."""
         return self._has_connected
 
     @property
     def patience_s(self) -> float:
-        """How long an operation is tried in all."""
+        """The time limit of an operation with its retries."""
         if self._patience_s is None or not self.is_known:
             return self.timeout_s
         return max(self._patience_s, self.timeout_s)
 
     @property
     def _away_s(self) -> float:
-        """How long to wait for a broker when none can be reached; not at all at the first contact."""
+        """How long to wait for a broker when none can be reached; 0 on first contact."""
         return self.patience_s if self._patience_s is not None and self.is_known else 0.0
 
     def _note_connected(self) -> None:
@@ -136,28 +135,28 @@ class Client:
         timeout_s: float | None = None,
         max_version: int | None = None,
     ) -> Any:
-        """Send a request to a broker, or to any, and return its response."""
+        """Send a request to the given broker, or to any, and return its response."""
         return self.post(request, node=node, max_version=max_version).wait(timeout_s)
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:
-        """Send a request that may be repeated, and repeat it while the cluster is away and patience lasts."""
+        """Send an idempotent request, and retry it within `patience_s` while no broker can be reached."""
         for attempt in Attempts(self._away_s):
             try:
                 return self.send(request, node=node)
             except ClientError as error:
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def post(self, request: Request, *, node: int | None = None, max_version: int | None = None) -> Pending:
-        """Send a request now; the answer is taken with `wait`. Lets several brokers work at once."""
+        """Send a request now; get the answer with `wait`. Lets several brokers work in parallel."""
         connection = self.connection(node)
         return connection.post(request, connection.version_of(request.api_key, max_version))
 
     def connection(self, node: int | None = None) -> Connection:
-        """The open connection to a broker, or to any; made if there is none.
+        """Return the connection to a broker, or to any; connect if there is none.
 
-        If there is no broker at all, a patient client waits for one. It does not wait for a certain broker:
-        another may have taken over meanwhile, which the caller has to find out.
+        If no broker can be reached at all, the client waits for `patience_s`. It does not wait for a specific
+        broker: another may have taken over, which the caller has to find out.
         """
         if node is not None:
             if node not in self._nodes:
@@ -171,7 +170,7 @@ class Client:
                 return self._open_any()
             except BrokerUnreachable as error:
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def _open_any(self) -> Connection:
         known = list(self._connections)
@@ -190,12 +189,12 @@ class Client:
         raise BrokerUnreachable(f"{'; '.join(problems)}. Is a broker running there?")
 
     def serves(self, api_key: int, version: int = 0) -> bool:
-        """Whether the cluster serves this version of an API, or a later one."""
+        """Whether the cluster supports this version of an API, or a later one."""
         served = self.connection().versions.get(api_key)
         return served is not None and served.last >= version
 
     def feature(self, name: str) -> int:
-        """The level of a feature in the newest that any connected broker said about it; 0 if none did."""
+        """Return the newest known level of a feature among the connected brokers; 0 if none reported it."""
         self.connection()
         known = [each for each in self._connections.values() if each.features_epoch >= 0]
         newest = max(known, key=lambda each: each.features_epoch, default=None)
@@ -219,7 +218,7 @@ class Client:
     # ---- metadata
 
     def describe(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterInfo:
-        """The brokers and these topics, or all of them if None. Unknown topics are left out."""
+        """Describe the brokers and these topics, or all topics if None. Unknown topics are left out."""
         response = self._metadata(topics, create)
         found = [topic_of(each) for each in response.topics if not each.error_code]
         for topic in found:
@@ -229,9 +228,9 @@ class Client:
         )
 
     def topic(self, name: str, *, create: bool = False, wait_s: float = 0.0) -> TopicInfo:
-        """A topic, from memory if it is known. KafkaError if there is none after `wait_s`.
+        """Return a topic, from the cache if possible. KafkaError if it is still unknown after `wait_s`.
 
-        With `create`, a broker that creates topics by itself is allowed to create this one.
+        With `create`, a broker that creates topics automatically may create this one.
         """
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[1] < METADATA_AGE_S:
@@ -252,13 +251,13 @@ class Client:
             except ClientError as error:
                 if known is None or not is_retriable(error):
                     raise
-                return known[0]  # Old, but nobody is there who knows better; whoever is asked next will tell.
+                return known[0]  # Old, but no broker can be asked now; the next request will show.
             except KafkaError as error:
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def leader(self, name: str, partition: int) -> int:
-        """The broker to which records of a partition go, and from which they come."""
+        """Return the broker that leads a partition."""
         topic = self.topic(name, wait_s=UNKNOWN_TOPIC_WAIT_S)
         for each in topic.partitions:
             if each.partition == partition:
@@ -269,11 +268,11 @@ class Client:
         raise AssertionError("check raises")
 
     def forget_topic(self, name: str) -> None:
-        """Ask again when this topic is needed: its leader moved, or it is another one by now."""
+        """Drop a topic from the cache: its leader moved, or it was created again."""
         self._topics.pop(name, None)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id, asked for if it is not known."""
+        """Return the name of the topic with this id, from the cache or from the cluster."""
         for topic, _ in self._topics.values():
             if topic.topic_id == topic_id:
                 return topic.name
@@ -298,12 +297,12 @@ class Client:
                 each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers
             }
             return response
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     # ---- coordinators
 
     def coordinator(self, key: str, kind: int = GROUP, timeout_s: float | None = None) -> int:
-        """The broker that keeps a group or a transactional id."""
+        """Return the coordinator of a group or a transactional id."""
         if (kind, key) in self._coordinators:
             return self._coordinators[kind, key]
         request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
@@ -311,17 +310,17 @@ class Client:
             try:
                 response: FindCoordinatorResponse = self.send(request)
                 found = response.coordinators[0] if response.coordinators else response
-                check(found.error_code, f"the coordinator of {key!r} is not known", found.error_message)
+                check(found.error_code, f"the coordinator of {key!r} was not found", found.error_message)
             except (KafkaError, ClientError) as error:
                 attempt.failed(error)
                 continue
             self._nodes[found.node_id] = Node(found.node_id, found.host, found.port)
             self._coordinators[kind, key] = found.node_id
             return found.node_id
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
-        """Ask again when this coordinator is needed."""
+        """Drop a coordinator from the cache."""
         self._coordinators.pop((kind, key), None)
 
     def ask_coordinator(
@@ -336,12 +335,12 @@ class Client:
         within_s: float | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Send a request to the coordinator of a key, wherever it moves; for requests that may be repeated.
+        """Send an idempotent request to the coordinator of a key, and follow it when it moves.
 
-        `timeout_s` is how long one answer may take, where that is longer than usual, and `within_s` how long
-        all of it may. `codes` picks the error codes out of a response; those that say "not here" or "not yet"
-        are followed, all others are for the caller. `on_lost` is called when an answer was lost:
-        the request may have been carried out already, whatever is answered to the next one.
+        `timeout_s` limits one answer, if that may take longer than usual, and `within_s` the whole operation.
+        `codes` extracts the error codes from a response; "not here" and "not yet" are handled, all others are
+        left to the caller. `on_lost` is called when an answer was lost: the request may have been executed
+        already, whatever the answer to the next one.
         """
         for attempt in Attempts(self.patience_s if within_s is None else within_s):
             pending = None
@@ -358,11 +357,11 @@ class Client:
                 if isinstance(error, ClientError) or error.code in _MOVED:
                     self.forget_coordinator(key, kind)
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
 
 def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[int, list[tuple[str, int]]]:
-    """Partitions grouped by the broker that leads them."""
+    """Group partitions by the broker that leads them."""
     grouped: dict[int, list[tuple[str, int]]] = {}
     for topic, partition in partitions:
         grouped.setdefault(client.leader(topic, partition), []).append((topic, partition))
@@ -370,7 +369,7 @@ def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[i
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether an answer was lost on the way. `connection` has tried long enough to reach a broker."""
+    """Whether an answer was lost on the way. `connection` has retried long enough to reach a broker."""
     return isinstance(error, ClientError) and not isinstance(error, BrokerUnreachable | AuthenticationFailed)
 
 

@@ -1,4 +1,4 @@
-"""What a cluster consists of, as its brokers describe it to clients."""
+"""A cluster as its brokers describe it to clients: brokers, topics, partitions."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from semel.wire.messages import MetadataResponseTopic
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as clients reach it."""
+    """A broker and the address for clients."""
 
     node_id: int
     host: str
@@ -16,7 +16,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Who has a partition."""
+    """A partition: its leader and replicas."""
 
     partition: int
     leader: int
@@ -27,7 +27,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic and its partitions, in the order of their numbers."""
+    """A topic and its partitions, ordered by number."""
 
     name: str
     topic_id: bytes
@@ -37,7 +37,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The brokers, and the topics that were asked for."""
+    """The brokers, and the requested topics."""
 
     cluster_id: str
     controller: int
@@ -46,7 +46,7 @@ class ClusterInfo:
 
 
 def topic_of(answer: MetadataResponseTopic) -> TopicInfo:
-    """Read a topic from an answer to Metadata."""
+    """Convert a topic of a Metadata response."""
     partitions = sorted(answer.partitions, key=lambda each: each.partition_index)
     return TopicInfo(
         name=answer.name or "",

@@ -1,23 +1,24 @@
-"""`CommitOrderConsumer`: reads past open transactions, and shows each transaction when it is committed.
+"""`CommitOrderConsumer`: reads past open transactions, and returns each transaction when it is committed.
 
     with Client("127.0.0.1:9092") as client, CommitOrderConsumer(client, "orders") as consumer:
         for record in consumer:
             store(record, consumer.position())
 
-A consumer that reads committed records stops in front of the oldest open transaction, however much behind it
-is committed already. This one reads on, holds what is open, and shows a transaction when it reads its commit:
-in the order of the commits, a transaction's records together. What is aborted is dropped. Records outside
-transactions are shown where they stand. The order is that of each partition; there is none among partitions.
+A consumer of committed records stops at the oldest open transaction, however much behind it is committed
+already. This one reads on, holds the records of open transactions, and returns a transaction when it reads
+its commit marker: in commit order, with the records of a transaction together. Aborted transactions are
+dropped. Records outside transactions are returned at their position. The order is per partition; there is
+none among partitions.
 
-It has no group: keep the `position` with what you made of the records, and `resume` from it. Nothing is lost
-or shown twice, if both are kept in one step. What is held may be more than fits in memory and then goes to
-temporary files, see `spool`. How it works is in `commit_order_log`.
+It has no group: store the `position` together with the results, and `resume` from it. If both are stored
+atomically, no record is lost or returned twice. Held records beyond a memory limit go to temporary files, see
+`spool`. The algorithm is in `commit_order_log`.
 
-On topics with `semel.visibility=journal` the log itself is in commit order, and it is read as it is.
+On topics with `semel.visibility=journal` the log itself is in commit order, and is read as it is.
 
-On compacted topics, the consumer shows a transaction only if it is sure that compaction has not removed the
+On compacted topics, the consumer returns a transaction only if it is sure that compaction has not removed the
 abort marker of what it holds; if it is not sure, it reads the transaction again (`compaction_watch`). Records
-that compaction has removed by then are not shown.
+that compaction has removed by then are not returned.
 """
 
 import time
@@ -76,7 +77,7 @@ class CommitOrderConsumer:
         self.close()
 
     def close(self) -> None:
-        """Delete what was held. May be called again."""
+        """Delete held records. May be called again."""
         self._ready.clear()
         self._logs.clear()
         self._spool.close()
@@ -84,31 +85,31 @@ class CommitOrderConsumer:
     # ---- what is read
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions from the start, as (topic, number).
+        """Read exactly these partitions, as (topic, number), from `start`.
 
-        The start is where the log begins (`EARLIEST`), or what is committed from now on (`LATEST`): then also
-        transactions that are open already are shown as a whole.
+        `EARLIEST` is the start of the log. `LATEST` is everything committed from now on, including
+        transactions that are open already, as a whole.
         """
         keys = list(partitions)
         if self._start is Start.ERROR and keys:
             raise ValueError("a consumer in commit order starts at earliest or latest, or at a position")
         where = EARLIEST if self._start is Start.EARLIEST else LATEST
         wanted = dict.fromkeys(keys, where)
-        # The stable offset is asked for first: the end can only be behind it.
+        # Query the stable offset first, so that the end cannot be before it.
         starts = list_offsets(self._client, wanted, isolation=Isolation.READ_COMMITTED)
         ends = starts if where == EARLIEST else list_offsets(self._client, wanted)
         self._replace({key: CommitOrderPosition(starts[key].offset, ends[key].offset) for key in keys})
 
     def resume(self, positions: Mapping[Partition, CommitOrderPosition | tuple[int, ...]]) -> None:
-        """Read exactly these partitions, each from where `position` said."""
+        """Read exactly these partitions, each from a position returned by `position`."""
         self._replace({key: CommitOrderPosition(*position) for key, position in positions.items()})
 
     def position(self) -> dict[Partition, CommitOrderPosition]:
-        """Where to resume behind the last record that was handed out."""
+        """Return the positions from which to resume after the last returned record."""
         return {key: log.position for key, log in self._logs.items()}
 
     def open_transactions(self) -> dict[Partition, dict[int, int]]:
-        """What is held: by partition, the producer id and first offset of each transaction."""
+        """The held transactions: by partition, producer id and first offset."""
         return {key: log.open_transactions for key, log in self._logs.items() if log.open_transactions}
 
     # ---- reading
@@ -118,7 +119,7 @@ class CommitOrderConsumer:
             yield from self.poll(1.0, max_records=1)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
-        """The next records, at most this many; an empty list if there are none within the time."""
+        """Return the next records, at most this many; an empty list if there are none within the timeout."""
         deadline = time.monotonic() + timeout_s
         while True:
             if records := self._hand_out(max_records):
@@ -131,7 +132,7 @@ class CommitOrderConsumer:
                 return self._hand_out(max_records)
 
     def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
-        """What is committed before where the partitions end now; stops there, or when none comes in time."""
+        """Iterate over what is committed before the current ends; stops there, or after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         ends = list_offsets(self._client, dict.fromkeys(self._logs, LATEST))
         while True:
@@ -199,7 +200,7 @@ class CommitOrderConsumer:
             self._note_failure(error)
 
     def _note_failure(self, error: Exception) -> None:
-        """Go on despite a lost broker or a moving leader, but not for longer than the client's timeout."""
+        """Tolerate a lost broker or a moving leader, but not for longer than the client's timeout."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since > self._client.timeout_s:

@@ -1,14 +1,13 @@
 """The batches of one partition in commit order: transactions are held until their end is read.
 
-A log has the batches of transactions in the order in which they were written, and behind each transaction a
-marker that says how it ended. Here a transaction is shown when its commit marker is read, and dropped when
-its abort marker is. Batches outside transactions are shown where they stand. Held batches stay as they came,
-closed, in memory or on disk (`spool`).
+In the log, batches are in write order, and each transaction is followed by a marker with its outcome. Here a
+transaction is released when its commit marker is read, and dropped when its abort marker is. Batches outside
+transactions are released at their position. Held batches stay undecoded, in memory or on disk (`spool`).
 
-Compaction removes aborted records at once and their marker some time later. A reader that has read the
-records by then does not find the marker any more, and the next commit of the same producer id and epoch would
-release them. So `check` is called before the batches of a transaction are shown: it may raise, or replace
-what is held (`compaction_watch`).
+Compaction removes aborted records at once and their marker some time later. A reader that read the records
+before may find that the marker is gone, and the next commit of the same producer id and epoch would release
+them. So `check` is called before the batches of a transaction are released: it may raise, or replace what is
+held (`compaction_watch`).
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +21,14 @@ NO_END = 2**63 - 1
 
 
 class Mark(NamedTuple):
-    """What a reader knew just before it fetched something."""
+    """What a reader knew just before a fetch."""
 
-    compactions: int | None  # of the partition; None if it was not asked for
+    compactions: int | None  # of the partition; None if not queried
     at_s: float  # of the monotonic clock
 
 
 class OpenTransaction:
-    """The batches of a transaction whose end was not read yet."""
+    """The batches of a transaction whose end has not been read yet."""
 
     __slots__ = ("epoch", "first_offset", "held", "last_offset", "mark", "producer_id")
 
@@ -46,17 +45,17 @@ Check = Callable[[OpenTransaction], None]
 
 
 class CommittedBatch(NamedTuple):
-    """A batch whose records may be shown: where it is in some bytes, and how it came to be committed."""
+    """A released batch: its position in a buffer, and its transaction."""
 
     data: Buffer
     at: int
     header: BatchHeader
-    first_offset: int = -1  # of its transaction, as far as that was read
+    first_offset: int = -1  # of its transaction, as far as it was read
     marker_offset: int | None = None  # of the commit; None outside transactions
 
 
 class CommitOrderBatches:
-    """Reads one partition from an offset on, up to an end."""
+    """Reads one partition from an offset up to an end."""
 
     def __init__(
         self,
@@ -68,22 +67,22 @@ class CommitOrderBatches:
         is_journal: bool = False,
         check: Check | None = None,
     ) -> None:
-        """Transactions that end before `done` are not shown: an earlier reader has done that."""
+        """Transactions that end before `done` are skipped: an earlier reader has released them."""
         self.next_offset = start
         self.open: dict[int, OpenTransaction] = {}  # by producer id, the oldest first
         self._end = end
         self._done = done
         self._spool = spool
-        self._is_journal = is_journal  # what is in such a log is committed, in commit order, without markers
+        self._is_journal = is_journal  # such a log is in commit order, committed, and without markers
         self._check = check
 
     def read(self, data: Buffer, mark: Mark | None = None) -> Iterator[CommittedBatch]:
-        """What to show after these batches of the log. `next_offset` moves as they are taken."""
+        """Return the batches that this part of the log releases. `next_offset` advances as they are taken."""
         for at, header in iter_batches(data):
             if header.last_offset < self.next_offset:
                 continue
             if header.base_offset >= self._end:
-                # Whatever was before the end is read, or gone.
+                # Everything before the end was read, or is deleted.
                 self.next_offset = self._end
                 return
             if header.is_control:
@@ -95,26 +94,26 @@ class CommitOrderBatches:
             self.next_offset = header.last_offset + 1
 
     def forget_ended(self, high_watermark: int, last_stable_offset: int) -> None:
-        """Drop transactions whose markers are gone, by the bounds of one answer of the broker.
+        """Drop transactions whose markers are gone, by the bounds in one response.
 
-        What lies below the last stable offset has ended, and all markers of that are below the high
-        watermark. If the reader is there and has read none, compaction has removed the marker; it does so
-        only when all records of the transaction are gone.
+        Everything below the last stable offset has ended, with its markers below the high watermark. If the
+        reader is there and has read no marker, compaction has removed it, which it does only when all records
+        of the transaction are gone.
         """
         if self.next_offset >= high_watermark:
             for each in [each for each in self.open.values() if each.last_offset < last_stable_offset]:
                 self._drop(each)
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Drop held batches."""
         for each in list(self.open.values()):
             self._drop(each)
 
     def _hold(self, header: BatchHeader, data: Buffer, at: int, mark: Mark | None) -> None:
         transaction = self.open.get(header.producer_id)
         if transaction is not None and transaction.epoch != header.producer_epoch:
-            # Another transaction, and the end of this one was never read: compaction has removed it since,
-            # with everything before it, so there is nothing of it to show.
+            # A new transaction, and the end of this one was never read: compaction has removed it since, with
+            # everything before it, so nothing of it is left to release.
             self._drop(transaction)
             transaction = None
         first = max(header.base_offset, self.next_offset)

@@ -1,20 +1,20 @@
-"""One partition in commit order: what to show when, and where to begin again.
+"""One partition in commit order: the records to return, and the position from which to resume.
 
-A log has the records of transactions in the order in which they were written, and behind each transaction a
-marker that says how it ended. In commit order the records of a transaction stand where its commit marker
-stands, and records outside transactions where they are:
+In the log, records are in write order, and each transaction is followed by a marker with its outcome. In
+commit order the records of a transaction are at the position of its commit marker, and records outside
+transactions at their own:
 
     offset         0    1    2    3    4         5         6
     written        a1   b1   x    a2   b2        commit B  commit A
     commit order             x                   b1 b2     a1 a2
 
 So the records of a transaction are held until its end is read (`commit_order_batches`). Their batches are
-opened one at a time when they are shown.
+decoded one at a time when they are returned.
 
-A position says where to begin again: the start of the oldest transaction that is held, from where the log is
-read again, and the offset up to which everything is done. What ended before that offset was shown or dropped,
-and so were the plain records before it. In the middle of showing a transaction the offset is that of its
-marker, and a third number tells how far it was shown.
+A position holds the start of the oldest held transaction, from which the log is read again, and the offset up
+to which everything is done. Transactions that ended before that offset were returned or dropped, and plain
+records before it were returned. Within a transaction that is being returned, the offset is that of its
+marker, and a third number says how far it was returned.
 """
 
 from collections.abc import Iterator
@@ -31,15 +31,15 @@ NOTHING_SHOWN = -1
 
 
 class CommitOrderPosition(NamedTuple):
-    """Where to go on without loss and without repetition."""
+    """Where to resume without loss and without repetition."""
 
-    start: int  # where the oldest transaction that has not ended begins; else the same as `offset`
-    offset: int  # what ends or stands before it is done
-    shown: int = NOTHING_SHOWN  # the last record that was shown of the transaction that ends at `offset`
+    start: int  # the start of the oldest transaction that has not ended; else the same as `offset`
+    offset: int  # everything that ends or lies before it is done
+    shown: int = NOTHING_SHOWN  # the last record returned of the transaction that ends at `offset`
 
 
 class CommitOrderLog:
-    """Reads one partition from a position on."""
+    """Reads one partition from a position."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class CommitOrderLog:
         self._batches = CommitOrderBatches(
             position.start, spool, done=position.offset, is_journal=is_journal, check=check
         )
-        self._next = position.start  # behind the last record that was shown outside transactions
+        self._next = position.start  # after the last record returned outside transactions
         self._done = position.offset  # from an earlier reader; everything before it is only read again
         self._shown = position.shown
 
     @property
     def next_offset(self) -> int:
-        """The offset from which more of the log is needed."""
+        """The offset from which the log must be read next."""
         return max(self._batches.next_offset, self._next)
 
     @property
     def position(self) -> CommitOrderPosition:
-        """Where to go on behind the last record that was shown."""
+        """The position after the last returned record."""
         oldest = next(iter(self._batches.open.values()), None)
         offset = max(self.next_offset, self._done)
         shown = self._shown if offset == self._done else NOTHING_SHOWN
@@ -73,11 +73,11 @@ class CommitOrderLog:
 
     @property
     def open_transactions(self) -> dict[int, int]:
-        """The transactions whose end was not read yet: producer id and first offset."""
+        """The transactions whose end has not been read yet: producer id and first offset."""
         return {each.producer_id: each.first_offset for each in self._batches.open.values()}
 
     def read(self, data: Buffer, mark: Mark | None = None) -> Iterator[ConsumedRecord]:
-        """The records to show after these batches of the log; the position moves as they are taken."""
+        """Return the records that this part of the log releases; the position advances as they are taken."""
         for batch in self._batches.read(data, mark):
             if batch.marker_offset is None:
                 yield from self._outside(batch)
@@ -85,11 +85,11 @@ class CommitOrderLog:
                 yield from self._committed(batch, batch.marker_offset)
 
     def forget_ended(self, high_watermark: int, last_stable_offset: int) -> None:
-        """Drop transactions whose markers are gone, by the bounds of one answer of the broker."""
+        """Drop transactions whose markers are gone, by the bounds in one response."""
         self._batches.forget_ended(high_watermark, last_stable_offset)
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Drop held batches."""
         self._batches.close()
 
     def _outside(self, batch: CommittedBatch) -> Iterator[ConsumedRecord]:

@@ -1,4 +1,4 @@
-"""Several transactions with one outcome: what Semel adds to Kafka's protocol, for pipelines.
+"""Several transactions with one outcome: Semel's extension of Kafka's protocol for pipelines.
 
     if serves_commit_transactions(client):
         run = Run("billing/driver", identity)               # what taking the driver's id gave
@@ -6,13 +6,13 @@
         ...
         commit_transactions(client, run, prepared, "billing", {("orders", 0): 1234})
 
-A *run* is named by the pair that a driver got for its transactional id. `AttemptProducer` writes one
-transaction that belongs to it: it is refused if a newer run has begun, and the broker does not abort it as
-long as the pipeline may come back (`semel.attempt.timeout.ms`). `commit_transactions` commits the
-winning attempts and the offsets of a group in one step, all or nothing. It is idempotent.
+A *run* is identified by the producer id and epoch that a driver got for its transactional id.
+`AttemptProducer` writes one transaction of the run: it is refused if a newer run has started, and the broker
+does not abort it as long as the pipeline may come back (`semel.attempt.timeout.ms`). `commit_transactions`
+commits the successful attempts and the offsets of a group atomically. It is idempotent.
 
-Other brokers do not serve this API; check `serves_commit_transactions` first. With them the same takes
-several steps (`prepared`).
+Other brokers do not have this API; check `serves_commit_transactions` first. With them the same takes several
+steps (`prepared`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ from semel.wire.messages.semel import (
 )
 from semel.wire.producer_id import ProducerIdAndEpoch
 
-#: How many transactions a broker takes in one request.
+#: The maximum number of transactions in one request.
 TRANSACTIONS_MAX = 1_000
 
 
 class Run(NamedTuple):
-    """A driver's transactional id, and the pair that it got when it took the id last."""
+    """A driver's transactional id, and the producer id and epoch of its last initialisation."""
 
     transactional_id: str
     identity: ProducerIdAndEpoch
@@ -57,7 +57,7 @@ class CommitTransactionsRefused(TransactionError):
 
 
 def serves_commit_transactions(client: Client) -> bool:
-    """Whether the cluster is of brokers that have it. The key alone does not say so: it is nobody's."""
+    """Whether the brokers have this API. The API key alone is no proof: it is not registered."""
     return client.feature(COMMIT_TRANSACTIONS) >= 1 and client.serves(CommitTransactionsRequest.api_key)
 
 
@@ -68,10 +68,11 @@ def commit_transactions(
     group_id: str = "",
     offsets: Mapping[Partition, int | CommittedOffset] | None = None,
 ) -> None:
-    """Commit these transactions, and these offsets of the group, together. To ask again is no error.
+    """Commit these transactions and these offsets of the group atomically. Idempotent.
 
     CommitTransactionsRefused: some of the transactions have ended otherwise. KafkaError with PRODUCER_FENCED:
-    a newer run has begun. In both cases nothing has changed. ClientError: no answer, so it may be done.
+    a newer run has started. In both cases nothing has changed. ClientError: no answer, so it may be
+    committed.
     """
     request = CommitTransactionsRequest(
         transactional_id=run.transactional_id,
@@ -119,7 +120,7 @@ class AttemptProducer(TransactionalProducer):
         self._has_begun = False
 
     def begin(self) -> None:
-        """Begin the transaction. It is open from then on, also before anything was written."""
+        """Start the transaction. It is open from then on, before anything is written."""
         if self._has_begun:
             raise TransactionMisuse(f"the attempt {self.transactional_id!r} has begun its only transaction.")
         super().begin()
@@ -148,10 +149,10 @@ class AttemptProducer(TransactionalProducer):
         return None
 
     def _look_for_version(self) -> None:
-        """It is of the generation that it began with."""
+        """The version was fixed when the attempt started."""
 
     def _renew(self) -> None:
-        """There is no next transaction that would need another pair."""
+        """There is no next transaction, so no new epoch is needed."""
 
     def _recovered(self) -> bool:
         return False

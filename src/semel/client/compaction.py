@@ -1,9 +1,9 @@
-"""Compaction as readers see it: how often a partition was compacted, and a hold that keeps compaction away.
+"""Compaction as readers see it: how often a partition was compacted, and holds on compaction.
 
-Brokers with the feature `semel.snapshot` at level 2 answer both through ListOffsets. If the number is the
-same before and after a read, no record was removed meanwhile. A hold makes that likely: compaction leaves the
-partition alone until the hold ends. It does not make it certain, because a broker bounds what it holds and
-forgets holds when it restarts; the number is what counts.
+Brokers with the feature `semel.snapshot` at level 2 serve both through ListOffsets. If the number is the same
+before and after a read, no record was removed meanwhile. A hold makes that likely: compaction skips the
+partition until the hold ends. It does not make it certain, because a broker limits its holds and loses them
+when it restarts; the number is what counts.
 """
 
 from collections.abc import Iterable
@@ -14,26 +14,26 @@ from semel.client.offsets import Partition, list_offsets
 
 FEATURE = "semel.snapshot"
 FEATURE_LEVEL = 2
-#: Timestamps of Semel's own.
+#: Timestamps with a special meaning to Semel.
 COMPACTIONS = -1001
 HOLD_COMPACTION = -1002
 
 
 class Compactions(NamedTuple):
-    """How often batches of a partition were replaced, and for how long that stays so."""
+    """How often batches of a partition were replaced, and for how long compaction is held."""
 
     number: int
-    held_ms: int  # -1 if compaction is not held, also where there is none
+    held_ms: int  # -1 if compaction is not held, or the topic is not compacted
 
 
 def tells_compactions(client: Client) -> bool:
-    """Whether the broker answers the questions below."""
+    """Whether the broker supports the queries below."""
     return client.feature(FEATURE) >= FEATURE_LEVEL
 
 
 def compactions(
     client: Client, partitions: Iterable[Partition], *, hold: bool = False
 ) -> dict[Partition, Compactions]:
-    """How often each partition was compacted; with `hold`, compaction is kept away from now on."""
+    """Return how often each partition was compacted; with `hold`, also hold compaction from now on."""
     wanted = dict.fromkeys(partitions, HOLD_COMPACTION if hold else COMPACTIONS)
     return {key: Compactions(*each) for key, each in list_offsets(client, wanted).items()}

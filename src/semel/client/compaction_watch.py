@@ -1,19 +1,19 @@
-"""Finds out whether compaction may have changed what a reader holds, and if so what is left of it.
+"""Detects whether compaction may have changed a held transaction, and if so reads it again.
 
-A transaction that is held is certain if the log was not compacted between the fetch of its first batch and
-the fetch of its marker: then the marker is the first that followed. How that is known depends on the broker:
+A held transaction is certain if the log was not compacted between the fetch of its first batch and the fetch
+of its marker: then the marker is the first that followed. How to tell depends on the broker:
 
-- Topics that are not compacted: always.
-- Semel says how often a partition was compacted (`compaction`). The number is asked for after each fetch that
-  brought records of a compacted topic. It has to be the number that was known before the first batch.
-- Other brokers do not say it. There, an abort marker outlives the records before it by at least
-  `delete.retention.ms`: cleaning removes the records first; a later cleaning, which finds none of them, gives
-  the marker that time to live. A reader that was faster has seen the marker. Half of the time is the limit
-  here, for replicas that are cleaned at different times.
+- Topics that are not compacted: always certain.
+- Semel reports how often a partition was compacted (`compaction`). The number is queried after each fetch
+  that returned records of a compacted topic. It must equal the number known before the first batch.
+- Other brokers do not report it. There, an abort marker outlives the records before it by at least
+  `delete.retention.ms`: one cleaning removes the records; a later one, which finds none of them, starts that
+  period for the marker. A faster reader has seen the marker. The limit here is half of the period, because
+  replicas are cleaned at different times.
 
-What is not certain is read again: below the last stable offset the broker tells which transactions were
-aborted, so the batches of the producer that are still there and not aborted are those of the transaction that
-was committed now. Behind the last stable offset nothing was ever compacted.
+An uncertain transaction is read again. Below the last stable offset the broker lists the aborted
+transactions, so the remaining batches of the producer that are not aborted belong to the transaction that was
+just committed. Above the last stable offset nothing was ever compacted.
 """
 
 import time
@@ -34,21 +34,21 @@ from semel.wire.records import read_header
 
 VISIBILITY = "semel.visibility"
 JOURNAL = "journal"
-#: How long the configs of a topic are believed: somebody may change its cleanup.policy.
+#: How long the configs of a topic are cached: its cleanup.policy may change.
 CONFIGS_AGE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What the configs of a topic mean for readers in commit order."""
+    """The effects of a topic's configs on readers in commit order."""
 
     is_journal: bool = False
-    is_compacted: bool = True  # as long as nobody says otherwise
-    certain_s: float = 0.0  # without word of the broker
+    is_compacted: bool = True  # until known otherwise
+    certain_s: float = 0.0  # if the broker reports no compactions
 
     @classmethod
     def of(cls, client: Client, topic: str) -> "TopicRules":
-        """Ask for the configs of a topic."""
+        """Read the configs of a topic."""
         if not client.serves(DescribeConfigsRequest.api_key):
             return cls()
         configs = {each.name: each.value or "" for each in ConfigAdmin(client).of_topic(topic)}
@@ -60,7 +60,7 @@ class TopicRules:
 
 
 class CompactionWatch:
-    """What is known of compaction in the partitions that one reader reads."""
+    """What one reader knows about compaction in its partitions."""
 
     def __init__(self, client: Client, spool: Spool, limits: FetchLimits) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class CompactionWatch:
         self._compactions: dict[Partition, int] = {}
 
     def rules(self, topic: str) -> TopicRules:
-        """The rules of a topic, as they were a moment ago."""
+        """Return the rules of a topic, cached for a moment."""
         asked_at, rules = self._rules.get(topic, (0.0, None))
         if rules is None or time.monotonic() - asked_at > CONFIGS_AGE_S:
             rules = TopicRules.of(self._client, topic)
@@ -78,18 +78,18 @@ class CompactionWatch:
         return rules
 
     def mark(self, partition: Partition) -> Mark:
-        """What is known before a fetch."""
+        """Return what is known before a fetch."""
         return Mark(self._compactions.get(partition), time.monotonic())
 
     def look(self, partitions: Iterable[Partition]) -> None:
-        """Ask what has to be known after a fetch, before anything that it brought is shown."""
+        """Query what must be known after a fetch, before any of its records are released."""
         wanted = [key for key in partitions if self._may_be_overtaken(key[0])]
         if wanted and tells_compactions(self._client):
             found = compactions(self._client, wanted)
             self._compactions |= {key: each.number for key, each in found.items()}
 
     def check(self, partition: Partition, transaction: OpenTransaction) -> None:
-        """Make sure that what is held of a transaction is what was committed; replace it if need be."""
+        """Make sure that the held batches of a transaction are the committed ones; replace them if needed."""
         if not self._is_certain(partition, transaction.mark):
             transaction.held = self._verified(partition, transaction)
 
@@ -137,8 +137,8 @@ class CompactionWatch:
     def _fetch(self, partition: Partition, position: int) -> PartitionData:
         topic, number = partition
         where = (
-            f"what compaction has left of {topic}/{number} cannot be read at offset {position}, so it is not "
-            "known which of the records that were read before are committed. Read from a later position"
+            f"{topic}/{number} cannot be read again at offset {position} after a compaction, so it is not "
+            "known which of the records read before are committed. Read from a later position"
         )
         for attempt in Attempts(self._client.timeout_s, also=_may_pass):
             try:
@@ -147,15 +147,15 @@ class CompactionWatch:
                     check(data.error_code, where)
                     if data.records:
                         return data
-                raise _Waiting(f"{where}: the broker does not send it")
+                raise _Waiting(f"{where}: the broker returned no records")
             except (KafkaError, ClientError) as error:
                 self._client.forget_topic(topic)
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
 
 class _Waiting(ClientError):
-    """A new leader may take a moment until it serves what the one before it had served."""
+    """A new leader may take a moment until it serves what the previous one served."""
 
 
 def _may_pass(error: Exception) -> bool:

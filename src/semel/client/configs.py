@@ -18,14 +18,14 @@ from semel.wire.messages import (
 
 
 class ResourceType(IntEnum):
-    """What has a configuration."""
+    """The kinds of resource that have a configuration."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class ConfigOperation(IntEnum):
-    """What to do with one value; the last two are for values that are lists."""
+    """The operation on one value; the last two are for lists."""
 
     SET = 0
     DELETE = 1
@@ -33,7 +33,7 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-#: Where a value comes from, by the number in the protocol.
+#: The source of a value, by its number in the protocol.
 SOURCES = {
     1: "topic",
     2: "broker",
@@ -48,7 +48,7 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """One value of a configuration, and whether it was set on this very thing."""
+    """One value of a configuration, and whether it was set on this resource."""
 
     name: str
     value: str | None
@@ -65,21 +65,21 @@ class ConfigAdmin:
         self._client = client
 
     def of_topic(self, name: str) -> list[ConfigValue]:
-        """The configuration of a topic."""
+        """Return the configuration of a topic."""
         return self.describe(ResourceType.TOPIC, name)
 
     def of_broker(self, node_id: int) -> list[ConfigValue]:
-        """The configuration of a broker."""
+        """Return the configuration of a broker."""
         return self.describe(ResourceType.BROKER, str(node_id), node=node_id)
 
     def describe(self, kind: ResourceType, name: str, node: int | None = None) -> list[ConfigValue]:
-        """The configuration of anything that has one, in the order of names."""
+        """Return the configuration of a resource, ordered by name."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         response: DescribeConfigsResponse = self._client.ask(
             DescribeConfigsRequest(resources=[resource]), node=node
         )
         (result,) = response.results
-        check(result.error_code, f"the configuration of {name!r} is not known", result.error_message)
+        check(result.error_code, f"the configuration of {name!r} could not be read", result.error_message)
         values = [
             ConfigValue(
                 name=each.name,
@@ -96,7 +96,7 @@ class ConfigAdmin:
     def alter_topic(
         self, name: str, *, values: Mapping[str, str] | None = None, remove: Iterable[str] = ()
     ) -> None:
-        """Set these values of a topic, and let others have their default again. All or none of it happens."""
+        """Set these values of a topic, and reset others to their default. All or nothing."""
         changes: list[tuple[str, ConfigOperation, str | None]] = []
         changes += [(key, ConfigOperation.SET, value) for key, value in (values or {}).items()]
         changes += [(key, ConfigOperation.DELETE, None) for key in remove]

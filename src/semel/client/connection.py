@@ -1,12 +1,12 @@
-"""One connection to one broker: requests go out with a number, responses come back in the same order.
+"""One connection to one broker: numbered requests, and responses in the same order.
 
-A `Connection` is blocking and belongs to one thread. `send` is one question and its answer; `post` sends now
-and lets the caller wait later, so that several brokers can work at the same time. Which versions the broker
-speaks is asked once, when the connection is made, and kept in `versions`. A broker that wants to know who
-asks is told right after that.
+A `Connection` is blocking and belongs to one thread. `send` sends a request and waits for its response;
+`post` sends now and lets the caller wait later, so that several brokers can work in parallel. The versions
+that the broker supports are queried once, when connecting, and kept in `versions`. Authentication follows
+right after.
 
-A connection that missed an answer is out of step and closes itself: nothing is ever read as the answer to
-another question. What a request means, and whether it may be sent again, is known further up, in `cluster`.
+A connection that missed a response is out of step and closes itself: a response is never matched with another
+request. What a request means, and whether it may be sent again, is known to the layers above, in `cluster`.
 """
 
 import socket
@@ -32,31 +32,32 @@ from semel.wire.frames import decode_response_header, encode_request
 from semel.wire.messages import APIS, ApiVersionsRequest, ApiVersionsResponse
 from semel.wire.schema import Request
 
-RESPONSE_BYTES_MAX = 1 << 28  # no honest answer is larger: brokers cut fetches long before
-#: The part of an authenticated session after which another connection is made, before the broker ends it.
+RESPONSE_BYTES_MAX = 1 << 28  # no valid response is larger: brokers limit fetches to much less
+#: The fraction of an authenticated session after which a new connection is made, before the broker ends it.
 SESSION_PART = 0.85
 SOFTWARE_NAME = "semel"
-# The package's root is loaded by now. It is not imported, because it offers what the client must not need.
+# The root package is loaded by now. It is not imported, because it exports more than the client may depend
+# on.
 SOFTWARE_VERSION: str = getattr(sys.modules["semel"], "__version__", "0")
 
 
 def _is_to_itself(connected: socket.socket) -> bool:
-    """Whether nothing listens there, and the connection was given the very port that it was made to."""
+    """Whether the port has no listener, and the socket was connected to its own ephemeral port."""
     try:
         return bool(connected.getsockname() == connected.getpeername())
-    except OSError:  # It has ended already, which whoever uses it finds out.
+    except OSError:  # Already closed; the next use will report it.
         return False
 
 
 class Range(NamedTuple):
-    """The versions of one API that a broker serves, both ends included."""
+    """The versions of one API that a broker supports, inclusive."""
 
     first: int
     last: int
 
 
 class Pending:
-    """A request that was sent and whose answer is awaited."""
+    """A request whose response is outstanding."""
 
     def __init__(self, connection: "Connection", request: Request, version: int, correlation_id: int) -> None:
         self.request = request
@@ -66,7 +67,7 @@ class Pending:
         self._response: Any = None
 
     def wait(self, timeout_s: float | None = None) -> Any:
-        """The response. Answers to earlier requests are taken in on the way."""
+        """Return the response. Responses to earlier requests are read on the way."""
         if self._response is None:
             self._connection._receive_until(self, timeout_s)
         return self._response
@@ -75,7 +76,7 @@ class Pending:
         api = APIS[self.request.api_key]
         correlation_id, offset = decode_response_header(frame, api.key, self.version)
         if correlation_id != self.correlation_id:
-            raise ProtocolError(f"answer {correlation_id} where {self.correlation_id} was due")
+            raise ProtocolError(f"got correlation id {correlation_id} instead of {self.correlation_id}")
         if api.key == ApiVersionsRequest.api_key and frame[offset : offset + 2] == _UNSUPPORTED:
             self._response = _unsupported(frame, offset)
         else:
@@ -86,9 +87,9 @@ _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 
 
 def _unsupported(frame: memoryview, offset: int) -> ApiVersionsResponse:
-    """A broker that does not know our version of ApiVersions answers in version 0, or at least should.
+    """Read the answer to an unknown version of ApiVersions, which should be in version 0.
 
-    librdkafka's mock cluster does not quite. Whatever it is, version 0 of the request is always understood.
+    librdkafka's mock cluster deviates from that. Version 0 of the request is understood in any case.
     """
     try:
         return ApiVersionsResponse.decode(frame, 0, offset)
@@ -97,7 +98,7 @@ def _unsupported(frame: memoryview, offset: int) -> ApiVersionsResponse:
 
 
 class Connection:
-    """A connection that is open from the start until `close`."""
+    """A connection, open from construction until `close`."""
 
     def __init__(
         self,
@@ -109,13 +110,13 @@ class Connection:
         security: Security | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect. `ssl_context` is that of `security`, made once for many connections."""
+        """Connect. `ssl_context` is that of `security`, created once for many connections."""
         self.host = host
         self.port = port
         self.client_id = client_id
         self.timeout_s = timeout_s
         self.features: dict[str, int] = {}
-        self.features_epoch = -1  # the higher it is, the newer is what the broker says
+        self.features_epoch = -1  # the higher, the newer the reported features
         self._receiver = FrameReceiver(RESPONSE_BYTES_MAX)
         self._pending: deque[Pending] = deque()
         self._next_id = 0
@@ -139,7 +140,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent. False also when the broker has hung up meanwhile."""
+        """Whether requests can be sent. False also if the broker has closed the connection."""
         if self._socket is None:
             return False
         if self._pending:
@@ -147,7 +148,7 @@ class Connection:
         if self._expires_at is not None and time.monotonic() >= self._expires_at:
             self.close()
             return False
-        # Nothing is due, so whatever can be read is the end of the stream, or as bad as that.
+        # No response is outstanding, so readable data is the end of the stream, or as bad as that.
         try:
             self._socket.settimeout(0)
             self._socket.recv(1)
@@ -159,21 +160,21 @@ class Connection:
         return False
 
     def close(self) -> None:
-        """Hang up. May be called again."""
+        """Close the connection. May be called again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         self._pending.clear()
 
     def version_of(self, api_key: int, at_most: int | None = None) -> int:
-        """The highest version of an API that both sides speak."""
+        """Return the highest version of an API that both sides support."""
         api = APIS[api_key]
         served = self.versions.get(api_key)
         last = api.advertised_max if at_most is None else min(at_most, api.max_version)
         if served is None or min(served.last, last) < max(served.first, api.min_version):
-            theirs = f"serves {served.first} to {served.last}" if served else "does not serve it"
+            theirs = f"supports {served.first} to {served.last}" if served else "does not support it"
             raise UnsupportedRequest(
-                f"{api.name} cannot be asked of {self.host}:{self.port}: this client speaks versions "
+                f"{api.name} cannot be sent to {self.host}:{self.port}: this client supports versions "
                 f"{api.min_version} to {last}, and the broker {theirs}."
             )
         return min(served.last, last)
@@ -190,7 +191,7 @@ class Connection:
         return pending
 
     def post_unanswered(self, request: Request, version: int) -> None:
-        """Send a request that the broker does not answer: a Produce with acks=0."""
+        """Send a request without a response: a Produce with acks=0."""
         self._send(request, version)
 
     def _send(self, request: Request, version: int) -> int:
@@ -203,7 +204,9 @@ class Connection:
             self._socket.sendall(b"".join(parts))
         except OSError as error:
             self.close()
-            raise ConnectionLost(f"{self.host}:{self.port} hung up while it was asked: {error}") from error
+            raise ConnectionLost(
+                f"{self.host}:{self.port} closed the connection during the request: {error}"
+            ) from error
         except BaseException:
             self.close()  # An interrupt may have cut the request in two.
             raise
@@ -222,19 +225,21 @@ class Connection:
                 self._socket.settimeout(left_s)
                 frames = self._receiver.receive(self._socket)
                 if frames is None:
-                    raise ConnectionLost(f"{self.host}:{self.port} hung up before it answered.")
+                    raise ConnectionLost(f"{self.host}:{self.port} closed the connection before it answered.")
                 for frame in frames:
                     if not self._pending:
-                        raise ProtocolError("an answer that nothing was asked for")
+                        raise ProtocolError("a response without a request")
                     self._pending.popleft()._answer(frame)
         except TimeoutError:
             self.close()
             raise RequestTimedOut(f"{self.host}:{self.port} did not answer within {limit_s:g} s.") from None
         except OSError as error:
             self.close()
-            raise ConnectionLost(f"{self.host}:{self.port} hung up before it answered: {error}") from error
+            raise ConnectionLost(
+                f"{self.host}:{self.port} closed the connection before it answered: {error}"
+            ) from error
         except BaseException:
-            # Also an interrupt: it may have taken bytes with it, so that the next answer would be misread.
+            # Also an interrupt: it may have consumed bytes, so that the next response would be misread.
             self.close()
             raise
 
@@ -259,7 +264,7 @@ class Connection:
             ) from error
         except OSError as error:
             raw.close()
-            raise BrokerUnreachable(f"no TLS with {self.host}:{self.port}: {error}") from error
+            raise BrokerUnreachable(f"TLS with {self.host}:{self.port} failed: {error}") from error
 
     def _authenticate(self, security: Security) -> None:
         lifetime_ms = authenticate(self.send, security, f"{self.host}:{self.port}")
@@ -279,7 +284,7 @@ class Connection:
             served = {each.api_key: Range(each.min_version, each.max_version) for each in response.api_keys}
         if response.error_code:
             raise BrokerUnreachable(
-                f"{self.host}:{self.port} does not say what it serves (error {response.error_code})."
+                f"{self.host}:{self.port} did not report its API versions (error {response.error_code})."
             )
         self.features = {each.name: each.max_version_level for each in response.finalized_features}
         self.features_epoch = response.finalized_features_epoch

@@ -4,19 +4,18 @@
         for record in consumer:
             handle(record.key, record.value)
 
-Without a group it reads all partitions of its topics, or those it is assigned, from `start` on. In a group
-it reads what the group gives it, from the committed offsets on, and from `start` where there is none.
+Without a group it reads all partitions of its topics, or the assigned ones, from `start`. In a group it reads
+the partitions that the group assigns, from the committed offsets, or from `start` where there is none.
 
-There is no thread: everything happens inside `poll` and the iteration, also the heartbeats of the group and
-the automatic commits. Positions count what was handed to the caller, not what was fetched ahead, and an
-automatic commit happens before the next records are handed out, so a record is committed only after the
-caller came back for more: at least once. Set `auto_commit=False` and call `commit` to choose the moment
-yourself.
+There is no thread: everything happens inside `poll` and the iteration, including the heartbeats of the group
+and automatic commits. Positions count the records returned to the caller, not those fetched ahead. An
+automatic commit happens before the next records are returned, so a record is committed only after the caller
+came back for more: at least once. Set `auto_commit=False` and call `commit` to choose the moment yourself.
 
-It reads committed records only, unless it is told `isolation="read_uncommitted"`. A group whose offsets an
-open transaction is about to change is waited for, so that what the transaction read is not read again.
-To commit offsets as a part of a transaction, give `group_metadata()` to `TransactionalProducer.send_offsets`
-and set `auto_commit=False`.
+It reads committed records only, unless `isolation="read_uncommitted"`. If an open transaction may change
+offsets of the group, the consumer waits for it, so that what the transaction read is not read again. To
+commit offsets as part of a transaction, pass `group_metadata()` to `TransactionalProducer.send_offsets` and
+set `auto_commit=False`.
 
 Fetching and isolation are in `fetching`, membership in `membership`.
 """
@@ -49,7 +48,7 @@ IDLE_PAUSE_S = 0.02
 
 
 class Start(Enum):
-    """Where to begin where there is no committed offset, or it is no longer in the log."""
+    """Where to start if there is no committed offset, or if it is no longer in the log."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -80,8 +79,8 @@ class Consumer:
         self._limits = limits or FetchLimits()
         self._member: Member | None = None
         self._assigned: frozenset[Partition] = frozenset()
-        self._positions: dict[Partition, int] = {}  # behind the last record that was handed out
-        self._fetch_from: dict[Partition, int] = {}  # behind the last record that was fetched
+        self._positions: dict[Partition, int] = {}  # after the last record returned
+        self._fetch_from: dict[Partition, int] = {}  # after the last record fetched
         self._committed: dict[Partition, int] = {}
         self._ready: deque[Fetched] = deque()
         self._commit_at = time.monotonic() + commit_interval_s
@@ -99,13 +98,13 @@ class Consumer:
         if error is None:
             self.close()
             return
-        # What failed was perhaps the last record, so it is not committed; the group is left all the same.
+        # Perhaps the last record failed, so it is not committed; the consumer leaves the group all the same.
         self._auto_commit = False
         with suppress(KafkaError, ClientError):
             self.close()
 
     def close(self) -> None:
-        """Commit if that is automatic, and leave the group. May be called again."""
+        """Commit if `auto_commit` is set, and leave the group. May be called again."""
         if self._auto_commit:
             self._commit_automatically()
         if self._member is not None:
@@ -128,18 +127,20 @@ class Consumer:
             )
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions, as (topic, number). No group gives or takes them."""
+        """Read exactly these partitions, as (topic, number), without group assignment."""
         if self._member is not None:
-            raise ClientError("the group assigns the partitions of this consumer, so it cannot be told to.")
+            raise ClientError(
+                "the group assigns the partitions of this consumer; assign() needs one without group_id."
+            )
         self._take_assignment(partitions)
 
     @property
     def assignment(self) -> frozenset[Partition]:
-        """The partitions that are read."""
+        """The partitions being read."""
         return self._assigned
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Go on at this offset of an assigned partition; `EARLIEST` and `LATEST` may stand for one."""
+        """Continue at this offset of an assigned partition, or at `EARLIEST` or `LATEST`."""
         if partition not in self._assigned:
             raise ValueError(f"{partition[0]}/{partition[1]} is not assigned to this consumer")
         if offset < 0:
@@ -149,12 +150,12 @@ class Consumer:
         self._ready = deque(fetched for fetched in self._ready if fetched.partition != partition)
 
     def position(self, partition: Partition) -> int:
-        """The offset of the next record of a partition that will be handed out."""
+        """Return the offset of the next record to be returned from a partition."""
         self._find_positions(stable_within_s=self._client.timeout_s)
         return self._positions[partition]
 
     def positions(self) -> dict[Partition, int]:
-        """The offset behind the last record that was handed out, for every partition that was begun."""
+        """Return the offset after the last returned record, for every partition that was started."""
         return dict(self._positions)
 
     # ---- reading
@@ -164,7 +165,7 @@ class Consumer:
             yield from self.poll(1.0, max_records=1)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
-        """The next records, at most this many; an empty list if there are none within the time."""
+        """Return the next records, at most this many; an empty list if there are none within the timeout."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._look_after_group()
@@ -178,7 +179,7 @@ class Consumer:
                 return self._hand_out(max_records)
 
     def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
-        """The records up to where the partitions end now; stops there, or when none comes in time."""
+        """Iterate over the records up to the current ends; stops there, or when none comes in time."""
         deadline = time.monotonic() + timeout_s
         while not self._assigned and time.monotonic() < deadline:
             self._look_after_group()
@@ -190,7 +191,7 @@ class Consumer:
         while self._is_before(ends):
             self._look_after_group()
             records = self._hand_out(1)
-            # What was left of the partitions may have been nothing to hand out, such as a marker.
+            # The rest of the partitions may contain nothing to return, such as a marker.
             if not records and self._is_before(ends):
                 self._fetch(0.5)
             for record in records:
@@ -209,9 +210,9 @@ class Consumer:
     # ---- offsets of the group
 
     def commit(self, offsets: Mapping[Partition, int | CommittedOffset] | None = None) -> None:
-        """Commit these offsets, or everything that was handed out. KafkaError if the membership was lost."""
+        """Commit these offsets, or everything that was returned. KafkaError if the membership was lost."""
         if self._group_id is None:
-            raise ClientError("a consumer without group_id has nowhere to commit to.")
+            raise ClientError("a consumer without group_id cannot commit.")
         if offsets is None:
             offsets = {
                 key: position
@@ -223,8 +224,8 @@ class Consumer:
         except KafkaError as error:
             if error.code is not ErrorCode.STALE_MEMBER_EPOCH or self._member is None:
                 raise
-            # The epoch moved since the last heartbeat. The next one tells, and what is still ours can be
-            # committed.
+            # The epoch changed since the last heartbeat. The next one updates it, and offsets of partitions
+            # that are still assigned can be committed.
             self._follow_group()
             kept = {key: offset for key, offset in offsets.items() if key in self._assigned}
             commit_offsets(self._client, self._group_id, kept, self._commit_as)
@@ -232,15 +233,15 @@ class Consumer:
             self._committed[key] = value.offset if isinstance(value, CommittedOffset) else value
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """What the group has committed for these partitions, or for the assigned ones."""
+        """Return the group's committed offsets of these partitions, or of the assigned ones."""
         if self._group_id is None:
-            raise ClientError("a consumer without group_id has committed nothing.")
+            raise ClientError("a consumer without group_id has no committed offsets.")
         return fetch_offsets(
             self._client, self._group_id, self._assigned if partitions is None else partitions
         )
 
     def group_metadata(self) -> GroupMetadata:
-        """As whom a transaction commits offsets of this group; ask for it anew in every transaction."""
+        """Return the membership for offsets in a transaction; call it again for every transaction."""
         if self._group_id is None:
             raise ClientError("a consumer without group_id has no offsets to commit.")
         return GroupMetadata(self._group_id, self._commit_as)
@@ -274,8 +275,7 @@ class Consumer:
         try:
             self.commit()
         except KafkaError as error:
-            # Another member has the partitions by now and will read these records again. That is at least
-            # once.
+            # Another member has the partitions now and will read these records again: at least once.
             if error.code not in LOST_MEMBERSHIP:
                 raise
 
@@ -345,7 +345,7 @@ class Consumer:
         return problem
 
     def _note_failure(self, error: Exception) -> None:
-        """Go on despite a lost broker or a moving leader, but not for longer than the client's timeout."""
+        """Tolerate a lost broker or a moving leader, but not for longer than the client's timeout."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since > self._client.timeout_s:
@@ -353,7 +353,7 @@ class Consumer:
         time.sleep(IDLE_PAUSE_S)
 
     def _begin_if_stable(self) -> None:
-        """Begin in new partitions, but go on without them while a transaction may move their offsets."""
+        """Start new partitions, but continue without them while a transaction may change their offsets."""
         try:
             self._find_positions()
         except KafkaError as error:
@@ -361,7 +361,7 @@ class Consumer:
                 raise
 
     def _find_positions(self, stable_within_s: float = 0.0) -> None:
-        """Decide where to begin in partitions that are newly assigned."""
+        """Determine where to start in newly assigned partitions."""
         fresh = self._assigned - self._positions.keys()
         if not fresh:
             return

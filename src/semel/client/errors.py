@@ -1,17 +1,17 @@
-"""What can go wrong for a client, and what to do about it.
+"""The errors of the client, and how to handle them.
 
-Two families. `KafkaError` is an answer: a broker understood the request and refused it with an `ErrorCode`.
-`ClientError` is the lack of one: no broker could be reached, the connection broke, the answer did not come
-in time, or broker and client have no version in common. Both say in their text what happened and, where
-there is something to do, what to do; the command line prints exactly that text.
+There are two families. `KafkaError` is an answer: a broker understood the request and refused it with an
+`ErrorCode`. `ClientError` is the lack of one: no broker could be reached, the connection broke, the answer
+did not come in time, or broker and client have no version in common. The text of both says what happened and,
+if possible, what to do; the command line prints exactly that text.
 
-In a transaction the question is what to do next, so the class of a `TransactionError` answers it:
+In a transaction, the class of a `TransactionError` says what to do next:
 
-    MustAbort            abort, and go on with the next transaction
-    TransactionAborted   it is aborted already; go on with the next
-    OutcomeUnknown       ask for the commit again, until there is an answer
-    ProducerFenced       stop: somebody else has the transactional id now
-    ProducerFailed       close this producer, mend the cause, and make another
+    MustAbort            abort, and continue with the next transaction
+    TransactionAborted   already aborted; continue with the next transaction
+    OutcomeUnknown       repeat the commit until there is an answer
+    ProducerFenced       stop: another producer has the transactional id now
+    ProducerFailed       close this producer, fix the cause, and create another
 """
 
 from typing import Self
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """There is no answer from a broker."""
+    """No answer from a broker."""
 
 
 class BrokerUnreachable(ClientError):
@@ -49,15 +49,15 @@ class BrokerUnreachable(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """Broker and client do not trust each other. It is no use to ask again."""
+    """Authentication failed, on either side. A retry does not help."""
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the answer came. The request may or may not have been carried out."""
+    """The connection ended before the answer came. The request may or may not have been executed."""
 
 
 class RequestTimedOut(ClientError):
-    """The answer did not come in time. The request may or may not have been carried out."""
+    """The answer did not come in time. The request may or may not have been executed."""
 
 
 class UnsupportedRequest(ClientError):
@@ -65,15 +65,15 @@ class UnsupportedRequest(ClientError):
 
 
 class TransactionMisuse(ClientError):
-    """The call does not fit what the transaction is at. Nothing was sent and nothing has changed."""
+    """The call is invalid in the current state of the transaction. Nothing was sent or changed."""
 
 
 class TransactionError(KafkaError):
-    """A transaction did not go as it was asked to. What to do about it is the meaning of its class."""
+    """A transaction failed. Its class says what to do."""
 
     @classmethod
     def of(cls, error: Exception, what: str, reason: str = "") -> Self:
-        """The error of this class with the code of another, which is its cause."""
+        """Return an error of this class with the code of another, which is its cause."""
         code = error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
         made = cls(code, f"{what} ({reason.rstrip('.')})." if reason else f"{what}.")
         made.__cause__ = error
@@ -81,28 +81,28 @@ class TransactionError(KafkaError):
 
     @property
     def retriable(self) -> bool:
-        """Never by itself: what may be done again is said by the class."""
+        """Always False: the class says what may be repeated."""
         return False
 
 
 class MustAbort(TransactionError):
-    """This transaction cannot be committed any more. Abort it; the producer can then begin the next."""
+    """This transaction can no longer be committed. Abort it; the producer can then begin the next."""
 
 
 class TransactionAborted(TransactionError):
-    """The transaction is aborted and nothing of it counts. The producer can begin the next."""
+    """The transaction is aborted. The producer can begin the next."""
 
 
 class OutcomeUnknown(TransactionError):
-    """The commit was asked for and may or may not have been carried out. Ask for it again."""
+    """The commit was sent and may or may not have been executed. Call it again."""
 
 
 class ProducerFenced(TransactionError):
-    """Somebody else has the transactional id now. This producer has to stop."""
+    """Another producer has the transactional id now. This one has to stop."""
 
 
 class ProducerFailed(TransactionError):
-    """This producer cannot go on, whatever it tries."""
+    """This producer cannot continue."""
 
 
 _ADVICE = {
@@ -119,11 +119,11 @@ _ADVICE = {
     ErrorCode.INVALID_PARTITIONS: "The number of partitions can only grow.",
     ErrorCode.INVALID_PRODUCER_EPOCH: "A newer producer took over; this one has to stop.",
     ErrorCode.PRODUCER_FENCED: "A newer producer took over; this one has to stop.",
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "The id was forgotten, or belongs to another producer by now.",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "The id has expired, or belongs to another producer by now.",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "It may be up to the broker's transaction.max.timeout.ms.",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for access to the id; two-phase commit may be off.",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "See 'semel transactions list' for those there are.",
-    ErrorCode.CONCURRENT_TRANSACTIONS: "The transaction before is still being ended.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "The previous transaction is still ending.",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "An open transaction is about to change it.",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Use another codec, such as gzip.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for access to the topic.",
@@ -133,7 +133,7 @@ _ADVICE = {
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise the `KafkaError` of a code that is not zero; `what` says what was tried."""
+    """Raise a `KafkaError` unless the code is 0; `what` says what was tried."""
     if code == ErrorCode.NONE:
         return
     known = code in ErrorCode._value2member_map_
@@ -147,7 +147,7 @@ def check(code: int, what: str, message: str | None = None) -> None:
 
 
 def is_retriable(error: Exception) -> bool:
-    """Whether asking again may help. For a lost answer that is true only of requests that may be repeated."""
+    """Whether a retry may help. After a lost answer, only if the request is idempotent."""
     if isinstance(error, KafkaError):
         return error.retriable
     return isinstance(error, BrokerUnreachable | ConnectionLost | RequestTimedOut)

@@ -1,15 +1,15 @@
-"""Fetching: asks leaders for records, and opens what comes back.
+"""Fetching: requests records from leaders, and decodes the responses.
 
-A response is whole batches, from the one that holds the wanted offset on. `visible` turns them into the
-records that a reader may see:
+A response consists of whole batches, starting with the one that contains the fetch offset. `visible` turns
+them into the records that a reader may see:
 
-- records before the wanted offset are left out, because a batch is never cut;
-- control batches (markers) are never shown, but they are passed by;
-- with read_committed, so are the batches of transactions that were aborted. The broker sends the list of
-  them; a transaction is skipped from its first offset to its abort marker.
+- records before the fetch offset are left out, because a batch is never split;
+- control batches (markers) are skipped;
+- with read_committed, so are the batches of aborted transactions. The broker sends the list of them; a
+  transaction is skipped from its first offset to its abort marker.
 
-In every case the reader goes on behind the last whole batch, whatever of it was visible. Fetches carry no
-session (KIP-227): a client with few partitions gains nothing from one.
+In every case the reader continues after the last whole batch, whatever was visible of it. Fetches have no
+session (KIP-227), which would not help a client with few partitions.
 """
 
 import heapq
@@ -51,10 +51,10 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Fetched:
-    """What a fetch found in one partition: records to show, and where to go on."""
+    """The result of a fetch for one partition: visible records, and the next offset."""
 
     partition: Partition
-    offset: int  # from which it was fetched
+    offset: int  # the fetch offset
     records: deque[ConsumedRecord]
     next_offset: int
     high_watermark: int
@@ -74,7 +74,7 @@ class FetchLimits:
 def fetch(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> list[Fetched]:
-    """The records that a reader at these offsets may see; see `fetch_batches`."""
+    """Return the records that a reader at these offsets may see; see `fetch_batches`."""
     found = fetch_batches(client, positions, isolation, limits)
     return [_open(key, positions[key], data, isolation) for key, data in found]
 
@@ -82,10 +82,10 @@ def fetch(
 def fetch_batches(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> list[tuple[Partition, PartitionData]]:
-    """Ask all leaders at once for batches from these offsets on.
+    """Fetch batches at these offsets from all leaders in parallel.
 
-    Answers of brokers that could not be reached are missing; the caller asks again. If no broker could be
-    reached, the error of the first is raised.
+    Responses of brokers that could not be reached are missing; the caller tries again. If no broker could be
+    reached, the first error is raised.
     """
     return begin_fetch(client, positions, isolation, limits).wait()
 
@@ -93,7 +93,7 @@ def fetch_batches(
 def begin_fetch(
     client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
 ) -> "FetchUnderWay":
-    """Ask as `fetch_batches` does, and let the caller wait later: leaders work meanwhile."""
+    """Start a `fetch_batches` and let the caller wait later: the leaders work meanwhile."""
     problems: list[Exception] = []
     posted = []
     for node, keys in by_node(client, positions).items():
@@ -110,7 +110,7 @@ def begin_fetch(
 
 
 class FetchUnderWay:
-    """A question to all leaders whose answers are awaited."""
+    """A fetch from all leaders whose responses are outstanding."""
 
     def __init__(
         self,
@@ -127,10 +127,10 @@ class FetchUnderWay:
         self._problems = problems
 
     def wait(self) -> list[tuple[Partition, PartitionData]]:
-        """The answers, as `fetch_batches` promises them."""
+        """Return the responses, as `fetch_batches` does."""
         found: list[tuple[Partition, PartitionData]] = []
         for pending in self._posted:
-            # What was posted here is a FetchRequest; a pending answer only knows that it is a request.
+            # A FetchRequest was posted here; `Pending` only knows the base class.
             names = {bytes(topic.topic_id): topic.topic for topic in pending.request.topics}  # type: ignore[attr-defined]
             try:
                 response: FetchResponse = pending.wait(
@@ -156,7 +156,7 @@ def visible(
     aborted: Iterable[AbortedTransaction] | None,
     isolation: Isolation,
 ) -> tuple[deque[ConsumedRecord], int]:
-    """The records that a reader at `offset` may see, and the offset where it goes on."""
+    """Return the records that a reader at `offset` may see, and the offset where it continues."""
     topic, number = partition
     records: deque[ConsumedRecord] = deque()
     next_offset = offset
@@ -174,7 +174,7 @@ def visible(
 def shown(
     data: Buffer, aborted: Iterable[AbortedTransaction] | None, isolation: Isolation
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
-    """Every whole batch: where it is, its header, and whether a reader may see its records."""
+    """Return every whole batch: its position, its header, and whether a reader may see its records."""
     skip = _AbortedRanges(aborted or ()) if isolation is Isolation.READ_COMMITTED else None
     for at, header in iter_batches(data):
         hidden = skip is not None and skip.hides(header, data, at)
@@ -182,17 +182,16 @@ def shown(
 
 
 class _AbortedRanges:
-    """Which producers' batches are part of an aborted transaction, while a reader moves through a log."""
+    """Tells which batches are part of an aborted transaction while a reader moves through a log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        # Brokers list them in the order in which they ended; they are needed in the order in which they
-        # began.
+        # Brokers list them in the order of their ends; they are needed in the order of their starts.
         self._to_come = [(each.first_offset, each.producer_id) for each in aborted]
         heapq.heapify(self._to_come)
         self._producers: set[int] = set()
 
     def hides(self, header: BatchHeader, data: Buffer, at: int) -> bool:
-        """Whether the next batch of the log must not be seen."""
+        """Whether the next batch of the log must be hidden."""
         while self._to_come and self._to_come[0][0] <= header.last_offset:
             self._producers.add(heapq.heappop(self._to_come)[1])
         if header.is_control:
@@ -232,7 +231,7 @@ def _take(
         for data in topic.partitions:
             key = (name, data.partition_index)
             if key not in positions:
-                raise ProtocolError(f"records of {name}/{data.partition_index}, which were not asked for")
+                raise ProtocolError(f"records of {name}/{data.partition_index}, which were not requested")
             found.append((key, data))
     return found
 

@@ -1,7 +1,7 @@
-"""Administration of groups: which there are, who is in them, where they stand, how to move and delete them.
+"""Administration of groups: list, describe, move and delete them.
 
-Both kinds of groups look the same from here. Which one a group is decides only how it is asked: `consumer`
-groups (KIP-848) by ConsumerGroupDescribe, `classic` ones by DescribeGroups.
+Both kinds of groups look the same here; only the requests differ: ConsumerGroupDescribe for `consumer` groups
+(KIP-848), DescribeGroups for `classic` ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A row of the list of groups. State and kind are empty where an old broker does not say."""
+    """An entry in the list of groups. State and kind are empty if an old broker does not report them."""
 
     group_id: str
     kind: str
@@ -44,7 +44,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A member and what it reads."""
+    """A member and its partitions."""
 
     member_id: str
     instance_id: str | None
@@ -71,7 +71,7 @@ class GroupAdmin:
         self._client = client
 
     def all(self) -> list[GroupListing]:
-        """Every group, in the order of ids. All brokers are asked, since each knows its own."""
+        """List all groups, ordered by id. All brokers are asked, since each knows its own."""
         found: dict[str, GroupListing] = {}
         for node in self._client.describe(topics=()).nodes:
             response: ListGroupsResponse = self._client.send(ListGroupsRequest(), node=node.node_id)
@@ -83,7 +83,7 @@ class GroupAdmin:
         return [found[group_id] for group_id in sorted(found)]
 
     def describe(self, group_id: str) -> GroupInfo:
-        """A group and its members. KafkaError if there is none."""
+        """Return a group and its members. KafkaError if it does not exist."""
         if self._client.serves(ConsumerGroupDescribeRequest.api_key):
             request = ConsumerGroupDescribeRequest(group_ids=[group_id])
             response: ConsumerGroupDescribeResponse = self._client.ask_coordinator(
@@ -133,15 +133,15 @@ class GroupAdmin:
     def offsets(
         self, group_id: str, partitions: Iterable[Partition] | None = None
     ) -> dict[Partition, CommittedOffset]:
-        """What a group has committed, for these partitions or for all."""
+        """Return the committed offsets of a group, for these partitions or for all."""
         return fetch_offsets(self._client, group_id, partitions, require_stable=False)
 
     def set_offsets(self, group_id: str, offsets: Mapping[Partition, int]) -> None:
-        """Let a group go on elsewhere. It must have no members."""
+        """Move the committed offsets of a group. It must have no members."""
         commit_offsets(self._client, group_id, offsets)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> None:
-        """Let a group forget where it was on these partitions."""
+        """Delete the committed offsets of a group on these partitions."""
         topics: dict[str, OffsetDeleteRequestTopic] = {}
         for name, partition in partitions:
             topic = topics.setdefault(name, OffsetDeleteRequestTopic(name=name))
@@ -166,7 +166,7 @@ def _partitions(assignment: ConsumerGroupDescribeAssignment) -> tuple[Partition,
 
 
 def _classic_members(group: DescribedGroup) -> tuple[MemberInfo, ...]:
-    # Only consumers speak this protocol among themselves; what others (Connect, for one) say is theirs.
+    # Only consumers use this format; other protocol types (Connect, for one) have their own.
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
     return tuple(
         MemberInfo(

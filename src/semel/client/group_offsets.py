@@ -1,7 +1,7 @@
-"""A group's committed offsets: read them and write them, as a member or from outside.
+"""A group's committed offsets: read and write them, as a member or from outside.
 
-Names are used rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one answer can
-be about any topic that the group ever read, also one that is gone.
+Requests use names rather than topic ids (OffsetFetch and OffsetCommit up to version 9), so that one response
+can cover any topic that the group ever read, also a deleted one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ NO_OFFSET = -1
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on reading, and the note it left there."""
+    """The position of a group, and its metadata."""
 
     offset: int
     metadata: str = ""
@@ -36,7 +36,7 @@ class CommittedOffset(NamedTuple):
 
 
 class CommitAs(NamedTuple):
-    """As whom offsets are written: a member of a group, or nobody in particular."""
+    """The sender of a commit: a member of a group, or no member."""
 
     member_id: str = ""
     epoch: int = -1
@@ -47,7 +47,7 @@ NOBODY = CommitAs()
 
 
 class GroupMetadata(NamedTuple):
-    """A group and, where a member speaks for it, which: what a transaction needs to commit its offsets."""
+    """A group and optionally one of its members: what a transaction needs to commit its offsets."""
 
     group_id: str
     member: CommitAs = NOBODY
@@ -61,10 +61,10 @@ def fetch_offsets(
     require_stable: bool = True,
     stable_within_s: float | None = None,
 ) -> dict[Partition, CommittedOffset]:
-    """The committed offsets of these partitions, or of all the group has. Those without one are left out.
+    """Return the committed offsets of these partitions, or of all. Partitions without one are left out.
 
-    With `require_stable` an open transaction that is about to change one of them is waited for, up to
-    `stable_within_s` or else the client's timeout.
+    With `require_stable`, wait for open transactions that may change one of them, up to `stable_within_s` or
+    else the client's timeout.
     """
     numbers: dict[str, list[int]] | None = None
     if partitions is not None:
@@ -86,17 +86,17 @@ def fetch_offsets(
             return _fetched(response, group_id)
         except KafkaError as error:
             attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, CommittedOffset]:
     answer = response.groups[0] if response.groups else response
-    check(answer.error_code, f"the offsets of group {group_id!r} are not known")
+    check(answer.error_code, f"the offsets of group {group_id!r} could not be read")
     found: dict[Partition, CommittedOffset] = {}
     for answered in answer.topics:
         for each in answered.partitions:
             where = f"{answered.name}/{each.partition_index}"
-            check(each.error_code, f"the offset of group {group_id!r} on {where} is not known")
+            check(each.error_code, f"the offset of group {group_id!r} on {where} could not be read")
             if each.committed_offset != NO_OFFSET:
                 committed = CommittedOffset(
                     each.committed_offset, each.metadata or "", each.committed_leader_epoch
@@ -111,7 +111,7 @@ def commit_offsets(
     offsets: Mapping[Partition, int | CommittedOffset],
     member: CommitAs = NOBODY,
 ) -> None:
-    """Write offsets. From outside (`NOBODY`) that works only while the group has no members."""
+    """Commit offsets. From outside (`NOBODY`) that works only while the group has no members."""
     if not offsets:
         return
     topics: dict[str, OffsetCommitRequestTopic] = {}
@@ -143,7 +143,7 @@ def commit_offsets(
 
 
 def is_unstable(error: Exception) -> bool:
-    """Whether an open transaction has offsets of the group that it may still commit."""
+    """Whether an open transaction holds offsets of the group that it may still commit."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 

@@ -1,9 +1,9 @@
-"""Membership in a group: who reads which partitions, and staying alive in it.
+"""Membership in a group: getting partitions, and staying alive.
 
-Two protocols, one shape. `ConsumerMember` is the protocol of KIP-848: the broker assigns, and everything
-happens in heartbeats. `ClassicMember` is the older one, in which a member is elected to assign; it is used
-where a broker has no KIP-848. Both are driven by `poll`, in the caller's thread: a consumer that does not
-poll for longer than the session timeout is taken for dead, and its partitions go to others.
+There are two protocols with one interface. `ConsumerMember` is KIP-848: the broker assigns, and everything
+happens in heartbeats. `ClassicMember` is the older protocol, in which an elected member assigns; it is used
+with brokers without KIP-848. Both are driven by `poll`, in the caller's thread: a consumer that does not poll
+for longer than the session timeout loses its partitions to other members.
 """
 
 import time
@@ -47,7 +47,7 @@ CLASSIC_SESSION_TIMEOUT_MS = 45_000
 CLASSIC_HEARTBEAT_S = 3.0
 RANGE = "range"
 
-#: The group does not know this member as it is, so it starts over.
+#: The group does not know this member or its epoch, so it has to join again.
 LOST_MEMBERSHIP = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -63,28 +63,28 @@ class Member(Protocol):
     """One member of a group."""
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
-        """Do what is due. The partitions to read from now on if they changed, else None.
+        """Do what is due. Return the partitions to read if they changed, else None.
 
         `revoke` is called with partitions that are about to be given up, while they may still be committed.
         """
 
     @property
     def commit_as(self) -> CommitAs:
-        """As whom offsets are committed."""
+        """The membership under which offsets are committed."""
 
     @property
     def due_in_s(self) -> float:
         """How long the next poll may wait."""
 
     def leave(self) -> None:
-        """Leave the group, so that others need not wait for the session to end."""
+        """Leave the group, so that others need not wait for the session to expire."""
 
 
 def join(client: Client, group_id: str, topics: Collection[str]) -> Member:
-    """A member of the group that reads these topics, in the best protocol that the broker has."""
+    """Return a member of the group for these topics, with the best protocol that the broker supports."""
     features = client.connection().features
-    # A broker may know the request and still have the feature switched off. One that names no features has
-    # no switch.
+    # A broker may know the request and have the feature disabled. A broker that reports no features has no
+    # switch.
     is_on = not features or features.get("group.version", 0) >= 1
     if is_on and client.serves(ConsumerGroupHeartbeatRequest.api_key):
         return ConsumerMember(client, group_id, topics)
@@ -101,16 +101,17 @@ class ConsumerMember:
         self._member_id = str(uuid.uuid4())
         self._epoch = JOIN_EPOCH
         self._owned: frozenset[Partition] = frozenset()
-        # The broker says it once. What could not be followed because it went away must not be forgotten.
+        # The broker sends an assignment once. One that could not be followed during an outage must not be
+        # lost.
         self._given: Assignment | None = None
-        # Of the topics that were given. Asking for them would need a broker when there is none.
+        # Of the assigned topics. Looking them up would need a broker when there is none.
         self._ids: dict[str, bytes] = {}
         self._must_report = False
         self._due_at = time.monotonic()
 
     @property
     def commit_as(self) -> CommitAs:
-        """As whom offsets are committed."""
+        """The membership under which offsets are committed."""
         return CommitAs(self._member_id, self._epoch) if self._epoch > 0 else NOBODY
 
     @property
@@ -119,7 +120,7 @@ class ConsumerMember:
         return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
-        """Send a heartbeat if one is due, and follow what it says."""
+        """Send a heartbeat if one is due, and follow the answer."""
         if self._given is None:
             if time.monotonic() < self._due_at:
                 return None
@@ -140,12 +141,12 @@ class ConsumerMember:
         if given_up := self._owned - assigned:
             revoke(given_up)
         self._owned = assigned
-        # The broker gives partitions to others as soon as it hears that we let go of them.
+        # The broker gives partitions to others as soon as it hears that they are revoked.
         self._must_report, self._due_at = True, time.monotonic()
         return assigned
 
     def _named(self, given: Assignment) -> frozenset[Partition]:
-        """The partitions that were given, by name. A broker that is away is waited for, as everywhere."""
+        """Return the assigned partitions by name. Waits for the broker during an outage, as everywhere."""
         for attempt in Attempts(self._client.timeout_s):
             try:
                 named = [
@@ -158,7 +159,7 @@ class ConsumerMember:
                 continue
             self._ids = {name: bytes(topic.topic_id) for name, topic in named}
             return frozenset((name, partition) for name, topic in named for partition in topic.partitions)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def leave(self) -> None:
         """Leave the group."""
@@ -214,7 +215,7 @@ class ClassicMember:
 
     @property
     def commit_as(self) -> CommitAs:
-        """As whom offsets are committed."""
+        """The membership under which offsets are committed."""
         return CommitAs(self._member_id, self._generation) if self._generation >= 0 else NOBODY
 
     @property
@@ -223,7 +224,7 @@ class ClassicMember:
         return max(0.0, self._due_at - time.monotonic())
 
     def poll(self, revoke: Callable[[Collection[Partition]], None]) -> Collection[Partition] | None:
-        """Join if need be, else send a heartbeat if one is due."""
+        """Join if needed, else send a heartbeat if one is due."""
         if time.monotonic() < self._due_at:
             return None
         if self._generation < 0:
@@ -269,7 +270,7 @@ class ClassicMember:
                 if error.code in LOST_MEMBERSHIP and error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
                     self._member_id = ""
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def _join_request(self) -> JoinGroupRequest:
         protocol = JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics))
@@ -293,7 +294,7 @@ class ClassicMember:
             assignments=assignments,
         )
         response: SyncGroupResponse = self._ask(request)
-        check(response.error_code, f"group {self._group_id!r} gave out no partitions")
+        check(response.error_code, f"group {self._group_id!r} assigned no partitions")
         self._generation = joined.generation_id
         given = decode_assignment(bytes(response.assignment))
         return {(topic, partition) for topic, partitions in given.items() for partition in partitions}

@@ -1,7 +1,7 @@
-"""Offsets by name or by time: the question that consumers, tools and resets ask of partition leaders.
+"""ListOffsets: offsets by name or by time, for consumers, tools and resets.
 
-`EARLIEST`, `LATEST` and `MAX_TIMESTAMP` stand where a timestamp would, as they do in the protocol. An answer
-of offset -1 means that there is no such record: no record that late, or none at all.
+`EARLIEST`, `LATEST` and `MAX_TIMESTAMP` are special timestamps, as in the protocol. Offset -1 in an answer
+means that there is no such record: no record that late, or none at all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,14 +33,14 @@ Partition: TypeAlias = tuple[str, int]
 
 
 class Isolation(IntEnum):
-    """What a reader may see: everything, or only what was committed."""
+    """What a reader may see: everything, or only committed records."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
     @classmethod
     def of(cls, name: "Isolation | str") -> "Isolation":
-        """The isolation of this name, as it is written in the settings of Kafka's clients."""
+        """Return the isolation of this name, as in the settings of Kafka's clients."""
         if isinstance(name, Isolation):
             return name
         try:
@@ -50,7 +50,7 @@ class Isolation(IntEnum):
 
 
 class OffsetAt(NamedTuple):
-    """The offset that was asked for, and the time of the record there where the broker says it."""
+    """An offset, and the timestamp of its record if the broker reports it."""
 
     offset: int
     timestamp: int
@@ -62,10 +62,9 @@ def list_offsets(
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> dict[Partition, OffsetAt]:
-    """The offset of each partition at a timestamp in milliseconds, or at `EARLIEST`, `LATEST`,
-    `MAX_TIMESTAMP`.
+    """Return the offset of each partition at a timestamp (ms), or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`.
 
-    Partitions whose leader moved are asked for again while the client's patience lasts.
+    Partitions whose leader moved are queried again within the client's `patience_s`.
     """
     found: dict[Partition, OffsetAt] = {}
     for attempt in Attempts(client.patience_s, also=_leader_may_move):
@@ -80,19 +79,19 @@ def list_offsets(
             for topic, _ in missing:
                 client.forget_topic(topic)
             attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Where these partitions end, in one answer of one broker: where the log goes on, whatever is open.
+    """Return the high watermarks of these partitions, from one response of one broker.
 
-    From a broker with the feature `semel.snapshot` it is the same commit for all of them.
+    With the feature `semel.snapshot` they are those after the same commit.
     """
     wanted = dict.fromkeys(partitions, LATEST)
     for attempt in Attempts(client.patience_s, also=_leader_may_move):
         try:
             nodes = list(by_node(client, wanted))
-            # An answer that is not whole is asked for again as a whole.
+            # An incomplete answer is discarded, and all partitions are queried again.
             found: dict[Partition, OffsetAt] = {}
             if len(nodes) == 1:
                 request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
@@ -103,9 +102,11 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
             attempt.failed(error)
             continue
         if len(nodes) > 1:
-            raise UnsupportedRequest(f"the partitions are led by {len(nodes)} brokers, which answer apart.")
+            raise UnsupportedRequest(
+                f"the partitions are led by {len(nodes)} brokers, which have no common commit."
+            )
         return {key: each.offset for key, each in found.items()}
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def _leader_may_move(error: Exception) -> bool:
@@ -130,5 +131,5 @@ def _request(wanted: Mapping[Partition, int], isolation: Isolation, timeout_s: f
 def _take(response: ListOffsetsResponse, found: dict[Partition, OffsetAt]) -> None:
     for topic in response.topics:
         for each in topic.partitions:
-            check(each.error_code, f"the offsets of {topic.name}/{each.partition_index} are not known")
+            check(each.error_code, f"the offsets of {topic.name}/{each.partition_index} could not be read")
             found[topic.name, each.partition_index] = OffsetAt(each.offset, each.timestamp)

@@ -6,10 +6,10 @@
     prepared = PreparedTransaction.parse(note)      # in the process that decides
     end_transaction(client, prepared.transactional_id, prepared.producer_id, prepared.epoch, commit=True)
 
-Two ways. `end_transaction` needs the pair under which the transaction was written, and is one request that
-disturbs nobody else. It works with every Kafka broker, but the broker aborts by itself after the transaction
-timeout, unless the writer used two-phase commit. `complete_transaction` needs only the transactional id,
-takes it over by two-phase commit (KIP-939), and ends whatever is open. Both may be repeated.
+There are two ways. `end_transaction` needs the producer id and epoch that wrote the transaction, and is one
+request that affects nothing else. It works with every Kafka broker, but the broker aborts after the
+transaction timeout, unless the writer used two-phase commit. `complete_transaction` needs only the
+transactional id, takes it over by two-phase commit (KIP-939), and ends what is open. Both may be repeated.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from semel.client.transaction_coordinator import Coordinator, transaction_versio
 from semel.wire.producer_id import ProducerIdAndEpoch
 
 TIMEOUT_S = 60.0
-ANY_TIMEOUT_MS = 60_000  # two-phase commit has none, and the request still carries one
+ANY_TIMEOUT_MS = 60_000  # two-phase commit has none, but the request needs one
 
 _SUPERSEDED = frozenset(
     {
@@ -43,7 +43,7 @@ _SUPERSEDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction of which only the outcome is missing. `str` of it can be read back by `parse`."""
+    """A transaction that lacks only its outcome. `parse` reads its `str`."""
 
     transactional_id: str
     producer_id: int
@@ -54,11 +54,11 @@ class PreparedTransaction:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str` wrote. ValueError if it is something else."""
+        """Parse the `str` of a prepared transaction. ValueError if it is something else."""
         numbers, _, transactional_id = text.partition(":")
         epoch, _, transactional_id = transactional_id.partition(":")
         if not (numbers.isdecimal() and epoch.isdecimal() and transactional_id):
-            raise ValueError(f"{text!r} is no prepared transaction; it is written PRODUCER_ID:EPOCH:ID")
+            raise ValueError(f"{text!r} is not a prepared transaction; the format is PRODUCER_ID:EPOCH:ID")
         return cls(transactional_id, int(numbers), int(epoch))
 
 
@@ -72,11 +72,11 @@ def end_transaction(
     version: int | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
-    """End the transaction that was written under this pair. To ask again for the same outcome is no error.
+    """End the transaction that was written with this producer id and epoch. Idempotent.
 
-    `version` is the generation of the protocol, by default the one that the cluster has.
-    TransactionAborted: it was aborted before. ProducerFenced: the id has moved on, and what became of the
-    transaction can no longer be asked. OutcomeUnknown: there was no answer; ask again.
+    `version` is the transaction version, by default that of the cluster. TransactionAborted: it was aborted
+    before. ProducerFenced: the id has moved on, and the outcome can no longer be determined. OutcomeUnknown:
+    there was no answer; call it again.
     """
     coordinator = Coordinator(client, transactional_id, timeout_s)
     chosen = transaction_version(client) if version is None else version
@@ -89,10 +89,10 @@ def end_transaction(
 def complete_transaction(
     client: Client, transaction: PreparedTransaction | str, *, commit: bool, timeout_s: float = TIMEOUT_S
 ) -> bool:
-    """End what a transactional id has open, by two-phase commit. False if nothing is open any more.
+    """End the open transaction of a transactional id, by two-phase commit. False if nothing is open any more.
 
-    If the transaction is given and not only its id, and another one is open, that one is left open and a
-    TransactionError says so. Whoever had the id is fenced in any case.
+    If a transaction is given and not only its id, and another one is open, that one is left open and a
+    TransactionError is raised. The previous owner of the id is fenced in any case.
     """
     wanted = transaction if isinstance(transaction, PreparedTransaction) else None
     transactional_id = wanted.transactional_id if wanted is not None else str(transaction)
@@ -104,7 +104,7 @@ def complete_transaction(
     if wanted is not None and found != wanted:
         raise TransactionError(
             ErrorCode.INVALID_TXN_STATE,
-            f"the transaction {wanted} has ended before, and another one, {found}, is open. It was left so.",
+            f"the transaction {wanted} has ended, and another one, {found}, is open. It was left so.",
         )
     try:
         coordinator.end(taken.identity, transaction_version(client), commit=commit)
@@ -114,11 +114,11 @@ def complete_transaction(
 
 
 def _explained(error: KafkaError | ClientError, transaction: PreparedTransaction, commit: bool) -> Exception:
-    """What an error means for the transaction."""
+    """Translate an error into its meaning for the transaction."""
     if is_retriable(error):
         if not commit:
             return error
-        unknown = f"whether {transaction} was committed is not known; ask again"
+        unknown = f"whether {transaction} was committed is unknown; call again"
         return OutcomeUnknown.of(error, unknown, str(error))
     if not isinstance(error, KafkaError):
         return error
@@ -127,5 +127,5 @@ def _explained(error: KafkaError | ClientError, transaction: PreparedTransaction
             return TransactionAborted.of(error, f"{transaction} was not committed: nothing of it is open")
         return TransactionError.of(error, f"{transaction} was not aborted: nothing of it is open")
     if error.code in _SUPERSEDED:
-        return ProducerFenced.of(error, f"the id of {transaction} has moved on; its outcome is not known")
+        return ProducerFenced.of(error, f"the id of {transaction} has moved on; its outcome is unknown")
     return error

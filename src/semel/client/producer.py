@@ -7,14 +7,14 @@
 
 There is no thread. Records are collected in batches; a batch is sent, in the caller's thread, when it is
 full, when a later `send` finds that it is older than `linger_s`, and at `flush`, `close` and
-`Delivery.result`. So call `flush` when you are about to wait for something else.
+`Delivery.result`. So call `flush` before waiting for something else.
 
-An idempotent producer (the default) numbers its batches, and sends a batch whose answer was lost again with
-the same numbers, until the broker has it once. If a batch is refused for good, its deliveries fail, `flush`
-raises the error, and the producer goes on under a new identity, because the numbers of the old one have a
+An idempotent producer (the default) numbers its batches. It repeats a batch whose answer was lost with the
+same sequence, until the broker has it once. If a batch is refused for good, its deliveries fail, `flush`
+raises the error, and the producer continues with a new producer id, because the sequence of the old one has a
 gap.
 
-How records wait and how batches are made is in `batches`.
+How records wait and batches are built is in `batches`.
 """
 
 import random
@@ -46,7 +46,7 @@ from semel.wire.partitioner import partition_for
 from semel.wire.producer_id import ProducerIdAndEpoch
 
 ALL = -1
-PACKED_BYTES = 1 << 20  # that wait, before an answer is waited for
+PACKED_BYTES = 1 << 20  # waiting, before `send_packed` waits for an answer
 NO_TOPIC_ID = bytes(16)
 LAST_VERSION_WITH_NAMES = 12
 
@@ -69,7 +69,7 @@ class Producer:
         if acks not in (-1, 0, 1):
             raise ValueError(f"acks is -1 (all), 0 or 1, not {acks}")
         if idempotent and acks != ALL:
-            raise ValueError("an idempotent producer needs acks=-1; say idempotent=False for acks 0 or 1")
+            raise ValueError("an idempotent producer needs acks=-1; set idempotent=False for acks 0 or 1")
         self._client = client
         self._idempotent = idempotent
         self._codec = codec
@@ -109,9 +109,9 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Hand over a record. Without a partition the key decides, as in every Kafka client.
+        """Add a record to a batch. Without a partition the key decides, as in every Kafka client.
 
-        Raises at once if there is no such topic or partition. What happens later is in the `Delivery`.
+        Raises at once if there is no such topic or partition. Later errors are in the `Delivery`.
         """
         if self._is_closed:
             raise ClientError("the producer is closed.")
@@ -132,9 +132,10 @@ class Producer:
         return delivery
 
     def send_packed(self, topic: str, partition: int, packed: Packed) -> Delivery:
-        """Hand over records that are packed already, as one batch; see `wire.columns`.
+        """Send packed records as one batch; see `wire.columns`.
 
-        They are sent at once, while the caller goes on. The `Delivery` says where the first of them went.
+        They are sent at once, while the caller continues. The `Delivery` says where the first of them was
+        written.
         """
         if self._is_closed:
             raise ClientError("the producer is closed.")
@@ -153,14 +154,14 @@ class Producer:
             raise failure
 
     def close(self) -> None:
-        """Flush, and take no more records. May be called again."""
+        """Flush, and accept no more records. May be called again."""
         if not self._is_closed:
             self._is_closed = True
             self.flush()
 
     def _settle(self, delivery: Delivery) -> None:
         self._drain(everything=True)
-        # The caller of `result` is told; `flush` need not say it again.
+        # `result` raises it for the caller; `flush` need not raise it again.
         if delivery.error is self._failure:
             self._failure = None
 
@@ -174,7 +175,7 @@ class Producer:
         by_key = partition_for(key, count)
         if by_key is not None:
             return by_key
-        # Records without a key stay together until their batch is full, and then go somewhere else.
+        # Records without a key stick to a partition until its batch is full, and then move on.
         sticky = self._sticky.get(topic)
         if sticky is None or sticky >= count:
             sticky = self._sticky[topic] = random.randrange(count)
@@ -209,11 +210,11 @@ class Producer:
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _round(self, ready: Sequence[Outgoing]) -> bool:
-        """Send the head of each queue, all brokers at once; whether all of them were answered for."""
+        """Send the head of each queue, to all brokers in parallel; return whether all were answered."""
         return self._finish(self._begin(ready))
 
     def _begin(self, ready: Sequence[Outgoing]) -> Round:
-        """Send the head of each queue, and do not wait for the answers."""
+        """Send the head of each queue without waiting for the answers."""
         identity = self._identify(ready)
         if identity is None:
             return Round()
@@ -236,7 +237,7 @@ class Producer:
         return sent
 
     def _finish(self, sent: Round) -> bool:
-        """Wait for the answers; whether there is one for every batch."""
+        """Wait for the answers; return whether there is one for every batch."""
         settled = sent.is_sent
         for part, pending in sent.posted:
             try:
@@ -246,12 +247,12 @@ class Producer:
         return settled and sent.is_answered
 
     def _finish_last(self) -> bool:
-        """Wait for what `send_packed` has sent; whether nothing of it has to be sent again."""
+        """Wait for what `send_packed` has sent; return whether nothing has to be sent again."""
         last, self._in_flight = self._in_flight, None
         return last is None or self._finish(last)
 
     def _go_on(self) -> None:
-        """Take the answers that are due, and send what waits without waiting for its answers."""
+        """Handle the answers that are due, and send waiting batches without waiting for their answers."""
         if not self._finish_last():
             self._drain(everything=False)
         if ready := [queue for queue in self._outgoing.values() if queue.is_ready]:
@@ -262,7 +263,7 @@ class Producer:
             try:
                 self._identity = self._init_producer_id()
             except (KafkaError, ClientError) as error:
-                # Without an identity nothing can be sent, and it was asked for long enough.
+                # Without a producer id nothing can be sent, and it was requested for long enough.
                 for queue in ready:
                     self._buffered_bytes -= queue.drop(error)
                 self._failure = self._failure or error
@@ -273,11 +274,11 @@ class Producer:
         for attempt in Attempts(self._client.patience_s):
             try:
                 response: InitProducerIdResponse = self._client.send(request)
-                check(response.error_code, "no producer id was given out")
+                check(response.error_code, "no producer id was allocated")
                 return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
             except (KafkaError, ClientError) as error:
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def _by_leader(self, heads: Heads) -> dict[int, list[Partition]]:
         grouped: dict[int, list[Partition]] = {}
@@ -310,7 +311,7 @@ class Producer:
         return connection.post(request, version)
 
     def _version(self, connection: Connection, at_most: int | None) -> int:
-        """The version of Produce that this broker is sent."""
+        """Return the version of Produce for this broker."""
         return connection.version_of(ProduceRequest.api_key, at_most)
 
     def _take(
@@ -324,7 +325,7 @@ class Producer:
                 self._succeed(key, heads, PartitionProduceResponse(base_offset=-1))
             return
         response: ProduceResponse = pending.wait()
-        # Topics are named or, from version 13 on, numbered: the request, which is ours, says which is which.
+        # Topics are identified by name or, from version 13 on, by id: the request maps ids to names.
         asked: ProduceRequest = pending.request  # type: ignore[assignment]
         names = {bytes(topic.topic_id): topic.name for topic in asked.topic_data}
         answered: set[Partition] = set()
@@ -333,7 +334,7 @@ class Producer:
             for answer in topic.partition_responses:
                 key = (name, answer.index)
                 if key not in heads or key in answered:
-                    raise ProtocolError(f"an answer for {name}/{answer.index}, of which nothing was sent")
+                    raise ProtocolError(f"an answer for {name}/{answer.index}, to which nothing was sent")
                 answered.add(key)
                 self._settle_answer(key, heads, answer)
         if missing := set(keys) - answered:

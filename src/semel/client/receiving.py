@@ -1,8 +1,8 @@
-"""Frames from a socket, the large ones received where they stay.
+"""Receives frames from a socket, the large ones in place.
 
-Most of what a broker sends is fetched records, in frames of megabytes. Collecting them from pieces is a copy,
-and the memory for them costs as much again. So the rest of a large frame is received into the room that the
-frame before it had, if nobody reads that any more.
+Most of what a broker sends is fetched records, in frames of megabytes. Assembling them from pieces is a copy,
+and allocating the memory costs as much again. So the rest of a large frame is received into the buffer of the
+previous one, if that is no longer in use.
 """
 
 import socket
@@ -11,28 +11,28 @@ from typing import Final
 from semel.wire.frames import FrameParser
 
 PIECE_BYTES: Final = 1 << 18
-"""What is received at once while it is not known what comes."""
+"""How much is received at once while the frame size is unknown."""
 LARGE_BYTES: Final = 1 << 18
-"""If so much of a frame is missing, it is received in place."""
+"""If this much of a frame is missing, it is received in place."""
 ROOM_BYTES_MAX: Final = 1 << 24
-"""Room is made on the broker's word for a frame of up to this size; a larger one grows as it arrives."""
+"""A buffer is allocated on the broker's word up to this size; a larger frame grows as it arrives."""
 
 
 class FrameReceiver:
-    """Takes the frames of one connection from its socket."""
+    """Receives the frames of one connection from its socket."""
 
     __slots__ = ("_filled", "_kept", "_parser", "_room")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._parser = FrameParser(max_frame_bytes)
-        #: The place of a large frame that has begun, and how much of it has arrived.
+        #: The buffer of a large frame in progress, and how much of it has arrived.
         self._room: memoryview | None = None
         self._filled = 0
-        #: The room of the large frame before.
+        #: The buffer of the previous large frame.
         self._kept = bytearray()
 
     def receive(self, source: socket.socket) -> list[memoryview] | None:
-        """Read once; the payloads that are complete now, or None if the other side has hung up."""
+        """Read once; return the payloads that are now complete, or None if the other side has closed."""
         if self._room is None:
             piece = source.recv(PIECE_BYTES)
             frames = self._parser.feed(piece)
@@ -50,7 +50,7 @@ class FrameReceiver:
         begun = self._parser.take_over()
         size = len(begun) + missing
         try:
-            # Refused while somebody looks into it.
+            # Fails while the buffer is exported.
             self._kept.append(0)
             self._kept.pop()
         except BufferError:

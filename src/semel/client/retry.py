@@ -1,4 +1,4 @@
-"""Bounded repetition: how often, how long, and with which pauses.
+"""Bounded retries: how often, how long, and with which pauses.
 
     for attempt in Attempts(timeout_s=10):
         try:
@@ -6,9 +6,8 @@
         except (KafkaError, ClientError) as error:
             attempt.failed(error)
 
-`failed` raises the error again if it is not retriable or if there is no time left; otherwise it waits a
-little, longer each time, and the loop goes on. The pauses are spread at random so that clients do not come
-back in step.
+`failed` raises the error again if it is not retriable or if there is no time left; otherwise it waits, longer
+each time, and the loop continues. The pauses are random, so that clients do not come back in step.
 """
 
 import random
@@ -22,7 +21,7 @@ LONGEST_PAUSE_S = 1.0
 
 
 class Attempts:
-    """The attempts at one thing, within one time limit."""
+    """The attempts at one operation, within one time limit."""
 
     def __init__(
         self,
@@ -41,11 +40,11 @@ class Attempts:
 
     @property
     def left_s(self) -> float:
-        """The time that is left, never negative."""
+        """The remaining time, never negative."""
         return max(0.0, self.deadline - time.monotonic())
 
     def failed(self, error: Exception) -> None:
-        """Note a failure: wait before the next attempt, or raise the error if there is none."""
+        """Record a failure: wait before the next attempt, or raise the error if there is none."""
         pause_s = self._pause_s * random.uniform(0.8, 1.2)
         if not self._retriable(error) or self.left_s <= pause_s:
             raise error

@@ -1,4 +1,4 @@
-"""A round of a producer: the first batch of every partition on its way, all brokers at once."""
+"""A round of a producer: the first batch of every partition in flight, to all brokers in parallel."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Heads: TypeAlias = Mapping[Partition, tuple[Outgoing, Batch]]
 
 @dataclass(slots=True)
 class Round:
-    """Batches that were sent, and the answers that are awaited."""
+    """Batches that were sent, and their outstanding answers."""
 
     heads: Heads = field(default_factory=dict)
     posted: list[tuple[list[Partition], Pending | None]] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Round:
 
     @property
     def size_bytes(self) -> int:
-        """How much of what the producer holds is in it."""
+        """How many of the producer's buffered bytes are in it."""
         return sum(batch.size_bytes for _, batch in self.heads.values())
 
     @property
@@ -33,7 +33,7 @@ class Round:
 
 
 def portions(keys: Sequence[Partition], heads: Heads) -> list[list[Partition]]:
-    """Partitions in groups whose batches fit one request."""
+    """Group partitions so that the batches of a group fit into one request."""
     found: list[list[Partition]] = []
     size_bytes = REQUEST_BYTES_MAX
     for key in keys:

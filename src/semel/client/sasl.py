@@ -1,8 +1,8 @@
-"""SASL: a client tells a broker who it is, in the rounds that the mechanism wants.
+"""SASL: authentication of a client, in the rounds that the mechanism requires.
 
-A mechanism is a generator: it yields what the client says, and is sent what the broker answers. PLAIN says
-user and password at once. SCRAM (RFC 5802) sends no password: both sides prove that they know it, and a
-broker that does not is found out here.
+A mechanism is a generator: it yields the client's messages, and is sent the broker's. PLAIN sends user and
+password at once. SCRAM (RFC 5802) sends no password: both sides prove that they know it, and a broker that
+does not know it is detected here.
 """
 
 import base64
@@ -25,24 +25,25 @@ from semel.wire.schema import Request
 
 Rounds: TypeAlias = Generator[bytes, bytes, None]
 
-HANDSHAKE_VERSION = 1  # what follows it is SaslAuthenticate
+HANDSHAKE_VERSION = 1  # it is followed by SaslAuthenticate
 NONCE_BYTES = 24
-#: As in Kafka. Fewer are too easy to guess; and no broker may keep a client busy with more.
+#: As in Kafka. Fewer are too easy to guess; more would let a broker keep a client busy.
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000
 
 
 def authenticate(send: Callable[[Request, int | None], Any], security: Security, broker: str) -> int:
-    """Tell the broker who we are; for how many milliseconds it believes that, 0 if for as long as it takes.
+    """Authenticate; return the lifetime of the session in milliseconds, 0 if it is unlimited.
 
-    `send` asks the broker in a version, or in the highest that both know. AuthenticationFailed says why not.
+    `send` sends a request in a version, or in the highest common one. AuthenticationFailed says why it
+    failed.
     """
     mechanism = security.mechanism or ""
     answer: SaslHandshakeResponse = send(SaslHandshakeRequest(mechanism=mechanism), HANDSHAKE_VERSION)
     if answer.error_code:
         if answer.error_code != ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            raise AuthenticationFailed(f"{broker} refuses to authenticate (error {answer.error_code}).")
+            raise AuthenticationFailed(f"{broker} refused authentication (error {answer.error_code}).")
         raise AuthenticationFailed(
-            f"{broker} does not know the sasl.mechanism {mechanism}; it has {', '.join(answer.mechanisms)}."
+            f"{broker} does not support sasl.mechanism {mechanism}; it has {', '.join(answer.mechanisms)}."
         )
     rounds = rounds_of(security)
     said = next(rounds)
@@ -51,7 +52,7 @@ def authenticate(send: Callable[[Request, int | None], Any], security: Security,
         if heard.error_code:
             reason = f" ({heard.error_message.rstrip('.')})" if heard.error_message else ""
             raise AuthenticationFailed(
-                f"{broker} does not take user {security.username!r}{reason}. "
+                f"{broker} rejected user {security.username!r}{reason}. "
                 "Check sasl.username, sasl.password and sasl.mechanism."
             )
         try:
@@ -63,7 +64,7 @@ def authenticate(send: Callable[[Request, int | None], Any], security: Security,
 
 
 def rounds_of(security: Security, nonce: str | None = None) -> Rounds:
-    """What a client says in each round; ValueError if the broker's part is wrong."""
+    """Yield the client's message of each round; ValueError if the broker's is wrong."""
     if security.mechanism == "PLAIN":
         return _plain(security.username, security.password)
     digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[security.mechanism or ""]
@@ -82,9 +83,9 @@ def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
     asked = _attributes(challenge)
     both, salt, iterations = asked.get("r", ""), _decoded(asked.get("s", "")), asked.get("i", "")
     if not both.startswith(nonce) or both == nonce:
-        raise ValueError("its answer is not to what was asked")
+        raise ValueError("its answer does not match the request")
     if not (iterations.isascii() and iterations.isdigit()) or not salt:
-        raise ValueError("it names no salt and no iterations")
+        raise ValueError("it sent no salt or no iterations")
     if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
         raise ValueError(f"it wants {iterations} iterations, not {ITERATIONS_MIN} to {ITERATIONS_MAX}")
     salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, int(iterations))
@@ -95,10 +96,10 @@ def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:
     proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
     outcome = _attributes((yield f"{bare},p={base64.b64encode(proof).decode()}".encode()).decode())
     if "e" in outcome:
-        raise ValueError(f"it says {outcome['e']}")
+        raise ValueError(f"it reported {outcome['e']}")
     expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
     if not hmac.compare_digest(_decoded(outcome.get("v", "")), expected):
-        raise ValueError("it does not know the password either")
+        raise ValueError("it does not know the password")
 
 
 def _attributes(message: str) -> dict[str, str]:

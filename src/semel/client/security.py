@@ -1,4 +1,4 @@
-"""How a client knows its broker, and how a broker knows its client: TLS and SASL.
+"""TLS and SASL settings of a client.
 
     security = Security.of({
         "security.protocol": "SASL_SSL",
@@ -9,9 +9,9 @@
     })
     client = Client("broker:9093", security=security)
 
-Names are those of Kafka's clients: certificates and keys are PEM files, under the names of librdkafka or, as
-PEM, under those of the Java client; a `sasl.jaas.config` is read for its user and password. Nothing here is
-shown with its passwords. How the two sides then speak is in `sasl`.
+Names are those of Kafka's clients. Certificates and keys are PEM files, under the names of librdkafka or, as
+PEM, of the Java client; user and password are taken from a `sasl.jaas.config`. Passwords are never shown. The
+authentication itself is in `sasl`.
 """
 
 import difflib
@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Self
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-#: SASL's mechanisms, and the class that a `sasl.jaas.config` names for each.
+#: SASL mechanisms, and the class in a `sasl.jaas.config` for each.
 MECHANISMS = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
 }
-#: Every name that `Security.of` takes.
+#: Every name that `Security.of` accepts.
 NAMES = (
     "security.protocol",
     "ssl.ca.location",
@@ -45,13 +45,13 @@ NAMES = (
     "sasl.password",
     "sasl.jaas.config",
 )
-#: Names that other clients have and this one refuses, with what to do instead.
+#: Names of other clients that this one refuses, with what to do instead.
 REFUSED = {
     "ssl.truststore.password": "a PEM file of certificates has no password; give it as ssl.ca.location",
-    "ssl.keystore.password": "Java key stores are not read here; give PEM files as ssl.certificate.location "
+    "ssl.keystore.password": "Java key stores are not supported; give PEM files as ssl.certificate.location "
     "and ssl.key.location, and ssl.key.password if the key has one",
-    "sasl.kerberos.service.name": f"the mechanisms here are {', '.join(MECHANISMS)}",
-    "sasl.login.callback.handler.class": f"the mechanisms here are {', '.join(MECHANISMS)}",
+    "sasl.kerberos.service.name": f"the supported mechanisms are {', '.join(MECHANISMS)}",
+    "sasl.login.callback.handler.class": f"the supported mechanisms are {', '.join(MECHANISMS)}",
 }
 
 _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
@@ -60,7 +60,7 @@ _JAAS_OPTION = re.compile(r"""([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What a client needs to reach brokers that do not talk to everybody. Passwords are never shown."""
+    """The settings for brokers with encryption or authentication. Passwords are never shown."""
 
     has_tls: bool = False
     ca_location: str | None = None
@@ -74,7 +74,7 @@ class Security:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Self:
-        """Read settings under the names of Kafka's clients; ValueError says which one is wrong."""
+        """Read settings under the names of Kafka's clients; ValueError names an invalid one."""
         given = {
             name: value if name.endswith("password") else value.strip()
             for name, value in settings.items()
@@ -106,7 +106,7 @@ class Security:
         )
 
     def context(self) -> ssl.SSLContext | None:
-        """What TLS needs, from the files; None without TLS. ValueError if a file is not what it should be."""
+        """Build the TLS context from the files; None without TLS. ValueError if a file is invalid."""
         if not self.has_tls:
             return None
         try:
@@ -127,11 +127,11 @@ class Security:
 
 
 def check_name(name: str) -> None:
-    """ValueError for a name that is no setting of security here, with what to do about it."""
+    """ValueError for a name that is not a security setting here, with what to do about it."""
     if name in NAMES:
         return
     if name in REFUSED:
-        raise ValueError(f"{name} is not taken: {REFUSED[name]}")
+        raise ValueError(f"{name} is not supported: {REFUSED[name]}")
     near = difflib.get_close_matches(name, NAMES, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f". There are {', '.join(NAMES)}"
     raise ValueError(f"there is no setting {name!r} here{hint}")
@@ -146,14 +146,14 @@ def _checks_host(settings: Mapping[str, str]) -> bool:
 
 
 def _pem(given: Mapping[str, str], store: str) -> str | None:
-    """The file of a Java client's store, if it is PEM."""
+    """Return the file of a Java client's store, if it is PEM."""
     location, kind = given.get(f"ssl.{store}.location"), given.get(f"ssl.{store}.type", "JKS")
     if location is None or kind.upper() == "PEM":
         return location
     instead = "ssl.ca.location" if store == "truststore" else "ssl.certificate.location and ssl.key.location"
     raise ValueError(
-        f"ssl.{store}.location is a Java key store ({kind}), which is not read here: give PEM files as "
-        f"{instead}, or a PEM file with ssl.{store}.type=PEM. 'openssl pkcs12' makes PEM of a PKCS12 store"
+        f"ssl.{store}.location is a Java key store ({kind}), which is not supported: give PEM files as "
+        f"{instead}, or a PEM file with ssl.{store}.type=PEM. 'openssl pkcs12' converts a PKCS12 store to PEM"
     )
 
 
@@ -174,7 +174,7 @@ def _sasl(given: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _read_jaas(text: str, mechanism: str) -> tuple[str, str]:
-    """User and password of a `sasl.jaas.config`. No message repeats the text: it has the password in it."""
+    """Return user and password of a `sasl.jaas.config`. No message quotes it, for the password in it."""
     module = _JAAS.fullmatch(text)
     if module is None:
         _wrong_jaas()
@@ -189,7 +189,7 @@ def _read_jaas(text: str, mechanism: str) -> tuple[str, str]:
 
 def _wrong_jaas() -> NoReturn:
     example = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";'
-    raise ValueError(f"sasl.jaas.config is not understood; write {example}")
+    raise ValueError(f"sasl.jaas.config cannot be parsed; write {example}")
 
 
 def _unquoted(text: str) -> str:
@@ -197,5 +197,5 @@ def _unquoted(text: str) -> str:
 
 
 def _no_password() -> NoReturn:
-    """Without this, OpenSSL would ask the terminal."""
+    """Without this, OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted; give its password as ssl.key.password")

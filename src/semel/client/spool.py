@@ -1,9 +1,10 @@
-"""A spool: batches that wait, in memory up to a limit and beyond it on disk.
+"""A spool: held batches, in memory up to a limit and beyond it on disk.
 
-The limit is for all that is held together. When it is passed, the largest that is still in memory goes to a
-file of its own, and what is added to it later follows. So the memory is bounded whatever is held, and small
-things that come and go do not touch the disk. The files have no names: they go with what they hold, and all
-of them with the process, however it ends. Beyond a number of files they are shared, since each is a handle.
+The limit applies to all held batches together. When it is exceeded, the largest holding in memory moves to a
+file of its own, and later additions to it follow. So memory is bounded whatever is held, and small
+short-lived holdings do not touch the disk. The files are anonymous: each is deleted with its holding, and all
+of them with the process, however it ends. Beyond a number of files they are shared, since each is an open
+descriptor.
 """
 
 import os
@@ -21,21 +22,21 @@ _LENGTH_AT = PREFIX_BYTES - _LENGTH.size
 
 
 class _File:
-    """A temporary file, and how many of those that are held have something in it."""
+    """A temporary file, and how many holdings have data in it."""
 
     def __init__(self, directory: Path | str | None) -> None:
         self.file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - open for as long as it is used
         self.users = 0
 
     def append(self, batches: list[bytes]) -> tuple[int, int]:
-        """Where they begin and end."""
+        """Append batches; return their start and end."""
         start = self.file.seek(0, os.SEEK_END)
         self.file.writelines(batches)
         self.file.flush()
         return start, self.file.tell()
 
     def read(self, start: int, end: int) -> Iterator[bytes]:
-        """The batches between two places, one by one. Others may be added meanwhile."""
+        """Read the batches between two positions, one by one. Others may be appended meanwhile."""
         number = self.file.fileno()
         while start < end:
             prefix = os.pread(number, PREFIX_BYTES, start)
@@ -57,24 +58,24 @@ class Held:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether it was too large for memory."""
+        """Whether it has moved to disk."""
         return self._file is not None
 
     def add(self, batch: bytes) -> None:
-        """Hold one more batch."""
+        """Add a batch."""
         self._memory.append(batch)
         self.memory_bytes += len(batch)
         self._spool._grew(self, len(batch))
 
     def batches(self) -> Iterator[bytes]:
-        """The batches. Those on disk are read one by one."""
+        """Iterate over the batches. Those on disk are read one by one."""
         if self._file is not None:
             for start, end in self._pieces:
                 yield from self._file.read(start, end)
         yield from self._memory
 
     def drop(self) -> None:
-        """Hold nothing any more."""
+        """Drop all batches."""
         self._spool._dropped(self)
         self._memory.clear()
         self.memory_bytes = 0
@@ -93,7 +94,7 @@ class Held:
 
 
 class Spool:
-    """Everything that is held, within one limit."""
+    """All holdings, within one limit."""
 
     def __init__(self, memory_bytes_max: int, directory: Path | str | None = None) -> None:
         self.memory_bytes = 0
@@ -104,7 +105,7 @@ class Spool:
         self._next = 0
 
     def hold(self) -> Held:
-        """Something new to hold."""
+        """Start a new holding."""
         self._next += 1
         held = self._held[self._next] = Held(self, self._next)
         return held

@@ -1,7 +1,7 @@
-"""Administration of topics: what there is, make, change, delete; and how much of a log is kept.
+"""Administration of topics: list, create, change and delete them; delete records.
 
-Every method that changes something takes several topics and changes each on its own: the first one that was
-refused is raised as a `KafkaError` that names it, and the others were carried out nevertheless, as in Kafka.
+Every method that changes something takes several topics and changes each on its own. The first refusal is
+raised as a `KafkaError` that names its topic; the others are executed nevertheless, as in Kafka.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ DEFAULT = -1  # let the broker choose
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made. The number of partitions and copies is the broker's choice unless given."""
+    """A topic to create. The broker chooses the number of partitions and replicas unless given."""
 
     name: str
     partitions: int = DEFAULT
@@ -46,7 +46,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was made; -1 where an old broker does not say how."""
+    """A topic that was created; -1 where an old broker does not report a number."""
 
     name: str
     topic_id: bytes
@@ -61,16 +61,16 @@ class TopicAdmin:
         self._client = client
 
     def all(self) -> list[TopicInfo]:
-        """Every topic, in the order of names."""
+        """List all topics, ordered by name."""
         return sorted(self._client.describe().topics, key=lambda topic: topic.name)
 
     def describe(self, name: str) -> TopicInfo:
-        """One topic, asked for anew. KafkaError if there is none."""
+        """Return one topic, not from the cache. KafkaError if it does not exist."""
         self._client.forget_topic(name)
         return self._client.topic(name)
 
     def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
-        """Make topics, or only check whether they could be made."""
+        """Create topics, or only check whether they could be created."""
         wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
         request = CreateTopicsRequest(
             topics=[_creatable(each) for each in wanted],
@@ -104,7 +104,7 @@ class TopicAdmin:
             check(each.error_code, f"topic {each.name!r} was not deleted", each.error_message)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Let a topic have `total` partitions. Keys may go to another partition from then on."""
+        """Increase a topic to `total` partitions. Keys may move to another partition."""
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=total, assignments=None)],
             timeout_ms=int(self._client.timeout_s * 1000),
@@ -114,22 +114,24 @@ class TopicAdmin:
         )
         self._client.forget_topic(name)
         for each in response.results:
-            check(each.error_code, f"topic {each.name!r} keeps its partitions", each.error_message)
+            check(
+                each.error_code, f"the partitions of topic {each.name!r} were not changed", each.error_message
+            )
 
     def offsets(
         self,
         wanted: Mapping[Partition, int],
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> dict[Partition, OffsetAt]:
-        """The offsets of partitions at a time, or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
+        """Return the offsets of partitions at a time, or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
         return list_offsets(self._client, wanted, isolation=isolation)
 
     def partitions(self, names: Iterable[str]) -> list[Partition]:
-        """Every partition of these topics."""
+        """List every partition of these topics."""
         return [(name, each.partition) for name in names for each in self._client.topic(name).partitions]
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Delete the records before these offsets (-1: all); where each log starts now."""
+        """Delete the records before these offsets (-1: all); return the new log starts."""
         starts: dict[Partition, int] = {}
         for node, keys in by_node(self._client, before).items():
             topics: dict[str, DeleteRecordsTopic] = {}
@@ -168,4 +170,4 @@ def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iter
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             return response
         attempt.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")

@@ -1,13 +1,12 @@
-"""The requests of which a transaction consists, to whoever coordinates it.
+"""The requests of a transaction to its coordinator.
 
-Two generations of the protocol. In version 1 a partition or group is added to the transaction before it is
-written to, and an end leaves the producer's pair (id and epoch) as it is. In version 2 (KIP-890) writing
-adds, and every end gives a new pair, so that nothing that is still under way for one transaction can get into
-the next. Version 2 is used where the cluster has it.
+The protocol has two versions. In version 1 a partition or group is added to the transaction before it is
+written to, and an end keeps the producer id and epoch. In version 2 (KIP-890) writing adds, and every end
+bumps the epoch, so that a delayed request of one transaction cannot get into the next. Version 2 is used if
+the cluster has it.
 
-Every request here may be repeated: a lost answer is asked for again, and what the coordinator has done it
-does not do twice. So each method tries until its time is over, and what it raises then is the last that went
-wrong. What an error means for the transaction is decided in `transactional_producer`.
+Every request here is idempotent and repeated after a lost answer. Each method tries until its time is over,
+and then raises the last error. `transactional_producer` decides what an error means for the transaction.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,24 +38,24 @@ NOBODY_YET = ProducerIdAndEpoch()
 
 FEATURE = "transaction.version"
 TWO_PHASE_VERSION = 6  # of InitProducerId
-RECOVERY_VERSION = 3  # of InitProducerId: the producer says who it is
-LAST_ADD_VERSION = 3  # of AddPartitionsToTxn: later ones are for brokers
+RECOVERY_VERSION = 3  # of InitProducerId: presents the current producer id and epoch
+LAST_ADD_VERSION = 3  # of AddPartitionsToTxn: later versions are for brokers
 
-#: The first versions of these requests that belong to version 2 of transactions; version 1 uses those below.
+#: The first versions of these requests that belong to transaction version 2; version 1 uses those below.
 FIRST_PRODUCE = 12
 FIRST_END = 5
 FIRST_OFFSETS = 5
 
 
 class Taken(NamedTuple):
-    """The pair to go on with, and that of a prepared transaction that was taken over with the id."""
+    """The producer id and epoch to continue with, and those of a prepared transaction that was taken over."""
 
     identity: ProducerIdAndEpoch
     prepared: ProducerIdAndEpoch | None
 
 
 def transaction_version(client: Client) -> int:
-    """The generation of the protocol that the cluster has: 1 or 2."""
+    """Return the transaction version of the cluster: 1 or 2."""
     has_requests = (
         client.serves(ProduceRequest.api_key, FIRST_PRODUCE)
         and client.serves(EndTxnRequest.api_key, FIRST_END)
@@ -66,14 +65,14 @@ def transaction_version(client: Client) -> int:
 
 
 class Coordinator:
-    """Speaks for one transactional id."""
+    """Sends requests for one transactional id."""
 
     def __init__(self, client: Client, transactional_id: str, timeout_s: float) -> None:
         self.transactional_id = transactional_id
         self._client = client
         self._timeout_s = timeout_s
         self.commit_in_doubt = False
-        """Whether an answer to a commit was lost: it may have happened, though a later answer refuses it."""
+        """Whether the answer to a commit was lost: it may have happened, even if a later one refuses it."""
 
     def init(
         self,
@@ -83,13 +82,14 @@ class Coordinator:
         two_phase: bool = False,
         keep_prepared: bool = False,
     ) -> Taken:
-        """Take the id. Whoever had it is fenced, and what was open is aborted unless it is to be kept.
+        """Initialise the id: fence its previous owner, and abort its open transaction unless it is to be
+        kept.
 
-        With an identity it is only taken if nobody else has taken it meanwhile.
+        With an `identity`, only if no other producer has taken the id meanwhile.
         """
         if two_phase and not self._client.serves(InitProducerIdRequest.api_key, TWO_PHASE_VERSION):
             raise UnsupportedRequest(
-                "this broker has no two-phase commit. On Semel, set transaction.two.phase.commit.enable."
+                "two-phase commit is not available. On Semel, set transaction.two.phase.commit.enable."
             )
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -107,7 +107,7 @@ class Coordinator:
             max_version=TWO_PHASE_VERSION if two_phase else None,
             within_s=self._timeout_s,
         )
-        check(response.error_code, f"the transactional id {self.transactional_id!r} was not given")
+        check(response.error_code, f"the transactional id {self.transactional_id!r} was not initialised")
         ongoing = ProducerIdAndEpoch(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
         return Taken(
             ProducerIdAndEpoch(response.producer_id, response.producer_epoch),
@@ -115,11 +115,11 @@ class Coordinator:
         )
 
     def can_recover(self) -> bool:
-        """Whether the id can be taken on the condition that nobody else has."""
+        """Whether the id can be initialised on the condition that no other producer has taken it."""
         return self._client.serves(InitProducerIdRequest.api_key, RECOVERY_VERSION)
 
     def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Collection[Partition]) -> None:
-        """Version 1: the transaction will write to these partitions."""
+        """Version 1: add partitions before writing to them."""
         topics: dict[str, AddPartitionsToTxnTopic] = {}
         for name, partition in partitions:
             topic = topics.setdefault(name, AddPartitionsToTxnTopic(name=name))
@@ -144,7 +144,7 @@ class Coordinator:
                 check(each.partition_error_code, f"{where} was not added to the transaction")
 
     def add_group(self, identity: ProducerIdAndEpoch, group_id: str) -> None:
-        """Version 1: the transaction will commit offsets of this group."""
+        """Version 1: add a group before committing its offsets."""
         request = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,
@@ -167,7 +167,7 @@ class Coordinator:
         group: GroupMetadata,
         offsets: Mapping[Partition, int | CommittedOffset],
     ) -> None:
-        """Offsets that count when the transaction commits. They go to the coordinator of the group."""
+        """Commit offsets as part of the transaction. They go to the coordinator of the group."""
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group.group_id,
@@ -189,10 +189,10 @@ class Coordinator:
         for answer in response.topics:
             for each in answer.partitions:
                 where = f"{answer.name}/{each.partition_index}"
-                check(each.error_code, f"the offset of group {group.group_id!r} on {where} was not taken")
+                check(each.error_code, f"the offset of group {group.group_id!r} on {where} was not accepted")
 
     def end(self, identity: ProducerIdAndEpoch, version: int, *, commit: bool) -> ProducerIdAndEpoch:
-        """Commit or abort. The pair to go on with, which in version 1 is the same."""
+        """Commit or abort. Returns the producer id and epoch to continue with, unchanged in version 1."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,

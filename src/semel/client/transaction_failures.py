@@ -1,4 +1,4 @@
-"""What a transactional producer says when it cannot go on: the class of the error tells what to do."""
+"""The errors of a transactional producer that cannot continue: the class says what to do."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER
 
 
 def must_abort(transactional_id: str, error: Exception) -> TransactionError:
-    """The transaction cannot be committed; the producer can go on with another one."""
+    """The transaction cannot be committed; the producer can continue with another one."""
     reason = error.message if isinstance(error, KafkaError) else str(error)
     return MustAbort.of(
         error, f"the transaction of {transactional_id!r} cannot be committed; abort it", reason
@@ -23,10 +23,10 @@ def must_abort(transactional_id: str, error: Exception) -> TransactionError:
 
 
 def has_to_stop(transactional_id: str, error: KafkaError, *, commit_in_doubt: bool) -> TransactionError:
-    """The producer cannot go on at all."""
+    """The producer cannot continue at all."""
     name = f"the producer of {transactional_id!r}"
     doubt = "; its commit may have happened, since an answer was lost" if commit_in_doubt else ""
     if error.code in FENCED:
-        return ProducerFenced.of(error, f"{name} has to stop: another one has the id now{doubt}")
-    advice = f"cannot go on; close it and make another one{doubt}"
+        return ProducerFenced.of(error, f"{name} must stop: another producer has the id now{doubt}")
+    advice = f"cannot continue; close it and create another one{doubt}"
     return ProducerFailed.of(error, f"{name} {advice}", error.message)

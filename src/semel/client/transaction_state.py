@@ -1,10 +1,9 @@
-"""What a transactional producer is at, between two calls.
+"""The state of a transactional producer between two calls.
 
     NEW --init--> READY --begin--> OPEN --commit--> READY        OPEN --prepare--> PREPARED --commit--> READY
                                    OPEN --abort---> READY                          PREPARED --abort---> READY
 
-COMMITTING and ABORTING are the states of an end that was not answered: it can only be asked for again. DEAD
-is for good.
+COMMITTING and ABORTING are ends that were not answered: they can only be repeated. DEAD is final.
 """
 
 from enum import Enum
@@ -13,11 +12,11 @@ from enum import Enum
 class State(Enum):
     """The states. Their values complete "the producer …"."""
 
-    NEW = "has not taken its transactional id"
-    READY = "has no transaction open"
-    OPEN = "has a transaction open"
+    NEW = "is not initialised"
+    READY = "has no open transaction"
+    OPEN = "has an open transaction"
     PREPARED = "has prepared its transaction"
-    COMMITTING = "has asked for a commit and does not know its outcome"
-    ABORTING = "has asked for an abort and got no answer"
-    DEAD = "cannot go on"
+    COMMITTING = "has sent a commit whose outcome is unknown"
+    ABORTING = "has sent an abort without an answer"
+    DEAD = "cannot continue"
     CLOSED = "is closed"

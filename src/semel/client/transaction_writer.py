@@ -1,8 +1,8 @@
-"""The records of a transaction on their way: a `Producer` whose identity is given to it.
+"""The records of a transaction in flight: a `Producer` with a given producer id and epoch.
 
-What differs from a plain producer: in version 1 a partition is added to the transaction before its first
-batch; which version of Produce is sent decides which generation of the protocol it is; and a batch that is
-refused takes the whole transaction with it, so nothing more is sent.
+The differences from a plain producer: in version 1 a partition is added to the transaction before its first
+batch; the version of Produce selects the transaction version; and a refused batch fails the whole
+transaction, so nothing more is sent.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from semel.wire.producer_id import ProducerIdAndEpoch
 
 
 class TransactionWriter(Producer):
-    """Writes the records of one transaction after another."""
+    """Writes the records of successive transactions."""
 
     def __init__(
         self,
@@ -50,24 +50,24 @@ class TransactionWriter(Producer):
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong first in this transaction."""
+        """The first error in this transaction."""
         return self._failure
 
     def start(self, identity: ProducerIdAndEpoch, version: int) -> None:
-        """Another transaction begins, by this generation of the protocol."""
+        """Start another transaction, in this version."""
         self._given, self._transaction_version = identity, version
         self._added.clear()
         self._failure = None
         self.has_written = False
 
     def drop(self, error: Exception) -> None:
-        """Give up what was not sent. What is under way is answered first: it may be written already."""
+        """Drop what was not sent. Requests in flight are answered first: they may be written already."""
         self._finish_last()
         for queue in self._outgoing.values():
             self._buffered_bytes -= queue.drop(error)
 
     def send_all(self) -> None:
-        """Send everything and wait for the answers. What failed is in `failure` and stays there."""
+        """Send everything and wait for the answers. An error is kept in `failure`."""
         if self._failure is None:
             self._drain(everything=True)
 
@@ -104,7 +104,7 @@ class TransactionWriter(Producer):
         version = super()._version(connection, at_most)
         if version < FIRST_PRODUCE:
             raise UnsupportedRequest(
-                f"{connection.host}:{connection.port} has no transactions of version 2, but this is one. "
-                "All brokers of a cluster should be of one release."
+                f"{connection.host}:{connection.port} does not support transaction version 2, which is used. "
+                "All brokers of a cluster should run the same release."
             )
         return version

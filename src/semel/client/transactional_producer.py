@@ -1,21 +1,20 @@
-"""`TransactionalProducer`: records and offsets that count together or not at all.
+"""`TransactionalProducer`: writes records and offsets in transactions.
 
     with Client("127.0.0.1:9092") as client, TransactionalProducer(client, "billing-1") as producer:
         with producer.transaction():
             producer.send("invoices", b"42", key=b"customer-7")
             producer.send_offsets({("orders", 0): 1234}, consumer.group_metadata())
 
-A transactional id belongs to one producer at a time: the newest. `with`, or `init`, takes it, aborts what its
-predecessor left open and fences it. The block commits at its end and aborts if an exception leaves it. Which
-call fits when is in `transaction_state`.
+A transactional id belongs to one producer at a time: the newest. `with`, or `init`, takes it over, aborts the
+open transaction of the previous owner and fences it. The block commits at its end and aborts on an exception.
+`transaction_state` shows which calls are valid when.
 
-What went wrong is said by the class of the error, which tells what to do: see `errors`. Every call tries for
-`timeout_s`. After `OutcomeUnknown` only `commit` can be called, and again; after `ProducerFenced` and
-`ProducerFailed` nothing.
+The class of an error says what to do: see `errors`. Every call tries for `timeout_s`. After `OutcomeUnknown`
+only `commit` can be called, and repeated; after `ProducerFenced` and `ProducerFailed` nothing.
 
-Two-phase commit: `prepare` returns who and what the transaction is, to be written down beside the decision of
-another system. From then on any process can end it, see `prepared`. With `two_phase=True` the broker does not
-abort it, however long that takes.
+Two-phase commit: `prepare` returns the identity of the transaction, to be stored with the decision of another
+system. From then on any process can end it, see `prepared`. With `two_phase=True` the broker never aborts it
+by itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -105,31 +104,31 @@ class TransactionalProducer:
 
     @property
     def identity(self) -> ProducerIdAndEpoch:
-        """The pair under which the producer writes now: producer id and epoch."""
+        """The current producer id and epoch."""
         return self._identity
 
     @property
     def version(self) -> int:
-        """The generation of the protocol, 1 or 2. It changes only between two transactions."""
+        """The transaction version, 1 or 2. It changes only between transactions."""
         return self._version
 
     @property
     def state(self) -> State:
-        """What the producer is at."""
+        """The state of the producer."""
         return self._state
 
     # ---- the life of a producer
 
     def init(self) -> None:
-        """Take the transactional id: fence its last owner, and abort what that left open."""
+        """Take over the transactional id: fence its last owner, and abort its open transaction."""
         self._expect("init", State.NEW)
         self._take(keep_prepared=False)
         self._state = State.READY
 
     def resume(self) -> PreparedTransaction | None:
-        """Take the transactional id with its open transaction, to `commit` or `abort` it; two-phase only.
+        """Take over the id with its open transaction, to `commit` or `abort` it; two-phase only.
 
-        None if none was open; then the producer is ready for the next.
+        None if no transaction was open; then the producer is ready for the next.
         """
         self._expect("resume", State.NEW)
         if not self._two_phase:
@@ -146,7 +145,7 @@ class TransactionalProducer:
         return None if found is None else PreparedTransaction(self.transactional_id, *found)
 
     def close(self) -> None:
-        """Abort what is open, unless it is prepared, and take no more. May be called again."""
+        """Abort the open transaction, unless it is prepared, and accept no more. May be called again."""
         state = self._state
         try:
             if state in (State.OPEN, State.ABORTING):
@@ -164,9 +163,9 @@ class TransactionalProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """A transaction from here to the end of the block; aborted if an exception leaves the block.
+        """Run a block in a transaction; aborted if an exception leaves the block.
 
-        One that the block has prepared or ended itself is left as it is.
+        A transaction that the block has prepared or ended itself is left as it is.
         """
         self.begin()
         try:
@@ -174,7 +173,7 @@ class TransactionalProducer:
             if self._state is State.OPEN:
                 self.commit()
         except BaseException:
-            # The exception says more than a failed abort, and the broker aborts by itself in the end.
+            # The exception says more than a failed abort, and the broker aborts after the timeout.
             with suppress(KafkaError, ClientError):
                 if self._state is State.OPEN:
                     self.abort()
@@ -183,7 +182,7 @@ class TransactionalProducer:
     def begin(self) -> None:
         """Begin a transaction. The broker learns of it with the first record or offset.
 
-        If the cluster has version 2 since the last one, the producer takes its id again; that may fail.
+        If the cluster has moved to version 2 since, the producer initialises its id again; that may fail.
         """
         if self._state is State.NEW:
             self.init()
@@ -205,9 +204,9 @@ class TransactionalProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Hand over a record of this transaction. Without a partition the key decides.
+        """Send a record of this transaction. Without a partition the key decides.
 
-        Raises at once if there is no such topic or partition; then the transaction is as it was.
+        Raises at once if there is no such topic or partition; the transaction is not affected.
         """
         self._expect_usable("send")
         return self._writer.send(
@@ -215,16 +214,16 @@ class TransactionalProducer:
         )
 
     def send_packed(self, topic: str, partition: int, packed: Packed) -> Delivery:
-        """Hand over records of this transaction that are packed already; see `Producer.send_packed`."""
+        """Send packed records of this transaction; see `Producer.send_packed`."""
         self._expect_usable("send_packed")
         return self._writer.send_packed(topic, partition, packed)
 
     def send_offsets(
         self, offsets: Mapping[Partition, int | CommittedOffset], group: GroupMetadata | str
     ) -> None:
-        """Let a group go on at these offsets if the transaction commits.
+        """Commit these offsets of a group if the transaction commits.
 
-        With the `group_metadata` of a consumer the broker refuses them if that one lost its partitions.
+        With the `group_metadata` of a consumer, the broker refuses them if that consumer lost its partitions.
         """
         self._expect_usable("send_offsets")
         metadata = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
@@ -246,10 +245,10 @@ class TransactionalProducer:
         self._expect_usable("flush")
 
     def prepare(self) -> PreparedTransaction | None:
-        """Get everything to the broker, so that only the outcome is missing, and say whose it is.
+        """Send everything to the broker, so that only the outcome is missing, and return the transaction.
 
-        From then on the transaction can only be ended, by this producer or by whoever has the answer. None if
-        nothing was written: then there is nothing to end, and the producer is ready for the next.
+        From then on the transaction can only be ended, by this producer or by any holder of the result. None
+        if nothing was written: then there is nothing to end, and the producer is ready for the next.
         """
         self.flush()
         if not self._is_known:
@@ -259,7 +258,7 @@ class TransactionalProducer:
         return PreparedTransaction(self.transactional_id, *self._identity)
 
     def commit(self) -> None:
-        """Make everything count. May be called again after `OutcomeUnknown`, until it is known."""
+        """Commit. May be called again after `OutcomeUnknown`, until the outcome is known."""
         self._expect("commit", State.OPEN, State.PREPARED, State.COMMITTING)
         if self._state is State.OPEN:
             self.flush()
@@ -274,7 +273,7 @@ class TransactionalProducer:
         self._state = State.READY
 
     def abort(self) -> None:
-        """Let nothing count. May be called again if the broker did not answer."""
+        """Abort. May be called again if the broker did not answer."""
         self._expect("abort", State.OPEN, State.PREPARED, State.ABORTING)
         was_prepared = self._state is State.PREPARED
         text = f"the transaction of {self.transactional_id!r} was aborted before the record was sent"
@@ -288,7 +287,7 @@ class TransactionalProducer:
         except (KafkaError, ClientError) as error:
             self._not_aborted(error, was_prepared)
         if self._version < 2 and self._writer.failure is not None:
-            # The numbers of a batch that was refused are missing in the log, so they have to start again.
+            # The sequence numbers of a refused batch are missing in the log, so they have to start again.
             self._renew()
         self._state = State.READY
 
@@ -306,14 +305,14 @@ class TransactionalProducer:
         try:
             version = self._found_version()
         except ClientError:
-            return  # Nobody can be asked now. What is sent next finds out for itself, and tries for longer.
+            return  # No broker can be reached now. The next request will find out, and retries for longer.
         if version > self._version:
-            # What is still under way in version 1 would fit the same pair, so it gets another one.
+            # Delayed version 1 requests would still match the same epoch, so it is bumped.
             self._renew()
         self._version = version
 
     def _renew(self) -> None:
-        """Ask for a new pair, on the condition that nobody else has the id."""
+        """Request a new epoch, on the condition that no other producer has taken the id."""
         known = self._identity if self._coordinator.can_recover() else NOBODY_YET
         try:
             taken = self._coordinator.init(self._timeout_ms, known, two_phase=self._two_phase)
@@ -326,14 +325,15 @@ class TransactionalProducer:
     def _not_committed(self, error: Exception) -> NoReturn:
         name = f"the transaction of {self.transactional_id!r}"
         if is_retriable(error):
-            unknown = f"whether {name} was committed is not known; call commit again"
+            unknown = f"whether {name} was committed is unknown; call commit again"
             raise OutcomeUnknown.of(error, unknown, str(error))
         assert isinstance(error, KafkaError), "only refusals are not retriable here"
         was_ended = error.code is ErrorCode.INVALID_TXN_STATE
         # After a lost answer a fence says nothing: the commit may have come before it.
         in_doubt = self._coordinator.commit_in_doubt
         if was_ended and self._version >= 2:
-            # The answer to an abort is the pair to go on with, also when the broker has aborted already.
+            # The answer to an abort holds the epoch to continue with, also when the broker has aborted
+            # already.
             self._identity = self._coordinator.end(self._identity, self._version, commit=False)
         elif not was_ended and not (error.code in FENCED and not in_doubt and self._recovered()):
             self._die(error)
@@ -346,14 +346,14 @@ class TransactionalProducer:
             raise error
         assert isinstance(error, KafkaError), "only refusals are not retriable here"
         if error.code is ErrorCode.INVALID_TXN_STATE and self._version < 2 and not was_prepared:
-            return  # Nothing was open: what should have opened it did not get that far.
+            return  # Nothing was open: the request that would have opened it did not get that far.
         if not (error.code in FENCED and self._recovered()):
             self._die(error)
 
     def _recovered(self) -> bool:
-        """Whether only the broker has aborted, after the timeout, and nobody else has taken the id.
+        """Whether only the broker has aborted, after the timeout, and no other producer has taken the id.
 
-        Version 2 tells the two apart by itself. In version 1 both look like a fence.
+        Version 2 reports the two differently. In version 1 both look like a fence.
         """
         if self._version >= 2 or not self._coordinator.can_recover():
             return False
@@ -367,7 +367,7 @@ class TransactionalProducer:
         return True
 
     def _fail(self, error: Exception) -> NoReturn:
-        """Note that this transaction cannot be committed."""
+        """Record that this transaction cannot be committed."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.PRODUCER_FENCED:
             self._die(error)
         self._failure = must_abort(self.transactional_id, error)
@@ -392,5 +392,5 @@ class TransactionalProducer:
         if self._state is State.DEAD and self._failure is not None:
             raise self._failure
         raise TransactionMisuse(
-            f"{call}() does not fit: the producer of {self.transactional_id!r} {self._state.value}."
+            f"{call}() is not possible now: the producer of {self.transactional_id!r} {self._state.value}."
         )

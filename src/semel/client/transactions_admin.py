@@ -1,13 +1,13 @@
-"""Administration of transactions: which there are, who writes where, and how to end what hangs.
+"""Administration of transactions: list and describe them, show producers, end hanging transactions.
 
     for each in list_transactions(client, states=["Ongoing"], older_than_ms=60_000):
         print(describe_transactions(client, [each.transactional_id]))
 
-Two views of one thing. The coordinator knows transactional ids (`list_transactions`,
-`describe_transactions`); the leader of a partition knows who wrote to it (`describe_producers`). A
-transaction that a leader has open and no coordinator knows of hangs: nobody will end it, and readers of
-committed records wait for it. `abort_transaction` ends it in one partition, and `fence_producer` ends what an
-id has open wherever it is.
+There are two views. The coordinator knows transactional ids (`list_transactions`, `describe_transactions`);
+the leader of a partition knows its producers (`describe_producers`). A transaction that is open at a leader
+and unknown to every coordinator hangs: it will not end by itself, and readers of committed records wait for
+it. `abort_transaction` ends it in one partition; `fence_producer` ends the open transaction of an id
+everywhere.
 """
 
 import time
@@ -34,7 +34,7 @@ from semel.wire.messages import (
 )
 from semel.wire.messages.transactions import TopicRequest
 
-#: What stands in the answers for "never times out": the id is under two-phase commit.
+#: The timeout in responses that means "never times out": the id uses two-phase commit.
 NEVER_TIMES_OUT_MS = (1 << 31) - 1
 FENCE_TIMEOUT_MS = 1
 NO_TIME = -1
@@ -42,7 +42,7 @@ NO_TIME = -1
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A row of the list of transactional ids."""
+    """An entry in the list of transactional ids."""
 
     transactional_id: str
     producer_id: int
@@ -51,7 +51,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A transactional id, its owner, and what its transaction has written to so far."""
+    """A transactional id, its producer, and the partitions of its transaction."""
 
     transactional_id: str
     state: str
@@ -63,11 +63,11 @@ class TransactionDescription:
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether only its owner may end it, because it never times out."""
+        """Whether it never times out, so that only its owner may end it."""
         return self.timeout_ms == NEVER_TIMES_OUT_MS
 
     def open_for_ms(self) -> int | None:
-        """How long the transaction has been open by this machine's clock; None if none is open."""
+        """How long the transaction has been open by the local clock; None if none is open."""
         if self.state != "Ongoing" or self.started_ms == NO_TIME:
             return None
         return max(0, int(time.time() * 1000) - self.started_ms)
@@ -75,19 +75,19 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """A producer as the leader of a partition knows it."""
+    """A producer as the leader of a partition sees it."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int
-    transaction_start_offset: int  # -1 if it has no transaction open here
+    transaction_start_offset: int  # -1 if it has no open transaction here
 
 
 @dataclass(frozen=True, slots=True)
 class FencedProducer:
-    """The pair that an id has now; whoever still uses an older one is refused."""
+    """The new producer id and epoch of an id; older ones are refused."""
 
     producer_id: int
     epoch: int
@@ -100,9 +100,9 @@ def list_transactions(
     older_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """The transactional ids of all brokers, in their order. A filter that is not given lets all through.
+    """List the transactional ids of all brokers, ordered by id. Filters that are not given match all.
 
-    `pattern` is a regular expression for the whole id. ValueError if there is no such state.
+    `pattern` is a regular expression for the whole id. ValueError if a state does not exist.
     """
     request = ListTransactionsRequest(
         state_filters=list(states),
@@ -111,15 +111,15 @@ def list_transactions(
         transactional_id_pattern=pattern,
     )
     if pattern and not client.serves(request.api_key, 2):
-        raise ClientError("this broker cannot choose transactions by a pattern; leave it out.")
+        raise ClientError("this broker cannot filter transactions by pattern; omit it.")
     if older_than_ms >= 0 and not client.serves(request.api_key, 1):
-        raise ClientError("this broker cannot choose transactions by their age; leave it out.")
+        raise ClientError("this broker cannot filter transactions by age; omit it.")
     found: dict[str, TransactionListing] = {}
     for node in client.describe(topics=()).nodes:
         response = _list_at(client, node.node_id, request)
         if response.unknown_state_filters:
             names = ", ".join(response.unknown_state_filters)
-            raise ValueError(f"{names}: no such state of a transaction; one is Ongoing, another Empty")
+            raise ValueError(f"{names}: unknown transaction state; examples are Ongoing and Empty")
         for each in response.transaction_states:
             found[each.transactional_id] = TransactionListing(
                 each.transactional_id, each.producer_id, each.transaction_state
@@ -130,7 +130,7 @@ def list_transactions(
 def describe_transactions(
     client: Client, transactional_ids: Iterable[str]
 ) -> dict[str, TransactionDescription]:
-    """Transactional ids in detail. Ids that nobody has used are left out."""
+    """Describe transactional ids. Unknown ids are left out."""
     found: dict[str, TransactionDescription] = {}
     for transactional_id in transactional_ids:
         response: DescribeTransactionsResponse = client.ask_coordinator(
@@ -159,7 +159,7 @@ def describe_transactions(
 def describe_producers(
     client: Client, topic: str, partitions: Iterable[int] | None = None
 ) -> dict[int, list[ProducerDescription]]:
-    """Who writes to these partitions of a topic, or to all of them, as their leaders know it."""
+    """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
     if partitions is None:
         partitions = [each.partition for each in client.topic(topic).partitions]
     wanted = {(topic, number): None for number in partitions}
@@ -174,13 +174,13 @@ def describe_producers(
         except (KafkaError, ClientError) as error:
             client.forget_topic(topic)
             attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def abort_transaction(
     client: Client, topic: str, partition: int, producer_id: int, epoch: int, coordinator_epoch: int
 ) -> None:
-    """Abort what a producer has open in one partition, without its coordinator.
+    """Abort a producer's transaction in one partition, bypassing its coordinator.
 
     The three numbers are those of `describe_producers`. KafkaError if the producer has moved on meanwhile.
     """
@@ -204,11 +204,11 @@ def abort_transaction(
             # A marker may be written twice: the second finds nothing open and changes nothing.
             client.forget_topic(topic)
             attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def fence_producer(client: Client, transactional_id: str) -> FencedProducer:
-    """Abort what a transactional id has open, and refuse whoever used it so far."""
+    """Abort the open transaction of a transactional id, and fence its producer."""
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS
     )
@@ -236,7 +236,7 @@ class TransactionAdmin:
         return list_transactions(self._client, states, producer_ids, older_than_ms, pattern)
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """One transactional id. KafkaError if nobody has used it."""
+        """Describe one transactional id. KafkaError if it is unknown."""
         found = describe_transactions(self._client, [transactional_id])
         if transactional_id not in found:
             check(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id!r}")
@@ -265,7 +265,7 @@ def _list_at(client: Client, node: int, request: ListTransactionsRequest) -> Lis
             return response
         except (KafkaError, ClientError) as error:
             attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def _describe_at(
@@ -276,7 +276,7 @@ def _describe_at(
     for answer in response.topics:
         for each in answer.partitions:
             where = f"{answer.name}/{each.partition_index}"
-            check(each.error_code, f"the producers of {where} are not known", each.error_message)
+            check(each.error_code, f"the producers of {where} could not be read", each.error_message)
             found[each.partition_index] = [
                 ProducerDescription(
                     producer_id=producer.producer_id,

@@ -1,29 +1,29 @@
-"""What compaction leaves of a log: the newest record of each key. Pure: batches in, batches out.
+"""Log compaction: keep the newest record of each key. Pure: batches in, batches out.
 
-How a pass goes. First the part of the log that compaction has not seen yet (the *dirty* part) is read, and
-the newest offset of each key in it is noted (``Newest``). Then the log is gone through once from its start
-to the end of that part (``Pass``), batch by batch. A record stays if no newer one with its key was noted.
-All that is looked at lies below the last stable offset, so the outcome of every transaction in it is known.
+A pass has two phases. First it reads the part of the log that has not been compacted yet (the *dirty* part)
+and notes the newest offset of each key in it (``Newest``). Then it walks the log once, batch by batch, from
+its start to the end of the dirty part (``Pass``). A record stays unless a newer offset was noted for its key.
+The pass only reads below the last stable offset, so the outcome of every transaction in it is known.
 
-What goes besides:
+Also removed:
 
 - records of aborted transactions, at once;
-- records without a key, which nothing can ever replace;
-- tombstones, when their batch's *delete horizon* has come. It is set by the pass that first meets them, to
-  ``delete.retention.ms`` later. By then no older record of the key is left, and readers had that time to
-  see it;
-- markers, in the same way, but only once a pass meets no batch of their transaction before them: a marker
-  that goes before its data would make aborted records committed ones.
+- records without a key, because no later record can replace them;
+- tombstones, after the *delete horizon* of their batch. The first pass that meets them sets it to
+  ``delete.retention.ms`` later. By then no older record of the key is left, and readers have had that long to
+  see the tombstone;
+- markers, likewise, but only once a pass meets no batch of their transaction before them: removing a marker
+  before its data would turn aborted records into committed ones.
 
-What must stay true:
+Invariants:
 
-- No offset changes. A batch keeps its range when records in it go; one that is empty goes as a whole.
-- The last batch of a pass stays, whole if nothing of it would be left: a reader that wants to reach the end
-  of what it was told is there must find something to step over the gap with.
-- A pass that is broken off does no harm. What it took away has a newer record in the log, and the next pass
-  begins where this one did. A horizon above the part that was compacted before may come from a client, so
-  it does not count.
-- A batch that cannot be opened stays as it is.
+- No offset changes. A batch keeps its offset range when records in it are removed; an empty batch is removed.
+- The last batch of a pass stays, unchanged if it would become empty: a reader that was promised the end of
+  the range needs a batch that carries it over the gap.
+- An interrupted pass does no harm. Every record it removed has a newer one in the log, and the next pass
+  starts from the same offset. Delete horizons above the compacted part are ignored, because a client may have
+  set them.
+- A batch that cannot be decoded is left as it is.
 """
 
 from collections import deque
@@ -38,11 +38,11 @@ from semel.wire.records import BatchHeader, read_header
 from semel.wire.reducing import NO_HORIZON, Opened, open_batch, reduced
 
 _DIGEST_BYTES: Final = 32
-"""Longer keys are known by their digest, so that the memory for a key is bounded. Shorter ones are exact."""
+"""Longer keys are represented by their digest, to bound the memory per key. Shorter keys are exact."""
 
 
 class Batch(Data):
-    """A batch of the log and its bytes, in which the base offset is not stamped."""
+    """A batch of the log and its bytes. The base offset in the bytes is not stamped."""
 
     base_offset: int
     last_offset: int
@@ -51,29 +51,29 @@ class Batch(Data):
 
 
 class Replaced(Data):
-    """What becomes of some batches. Those that are not named stay as they are."""
+    """The changes to a series of batches. Batches that are not listed stay as they are."""
 
     rewritten: tuple[Rewritten, ...] = ()
     records: tuple[Buffer, ...] = ()
-    """The bytes of those that are rewritten, in the same order."""
+    """The bytes of the rewritten batches, in the same order."""
     removed: tuple[int, ...] = ()
-    """By their base offsets."""
+    """The base offsets of the removed batches."""
     freed_bytes: int = 0
-    """What all of these took before."""
+    """The size of the rewritten and removed batches before the change."""
     unreadable: tuple[int, ...] = ()
-    """Those that could not be opened, by their base offsets."""
+    """The base offsets of the batches that could not be decoded."""
 
 
 def known_by(key: bytes) -> bytes:
-    """What stands for a key where keys are compared."""
+    """Return the form of a key that is used for comparison."""
     return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class Outcomes:
-    """Which batches belong to aborted transactions, told in the order of the log.
+    """Tells which batches belong to aborted transactions. Batches must be passed in log order.
 
-    ``aborted`` are pairs of producer id and first offset, in the order of the offsets, of all transactions
-    with a marker at or after the first batch that is asked about.
+    ``aborted`` holds (producer id, first offset) in offset order, for all transactions with a marker at or
+    after the first batch.
     """
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
@@ -81,7 +81,7 @@ class Outcomes:
         self._aborted: set[int] = set()
 
     def is_aborted(self, base_offset: int, header: BatchHeader) -> bool:
-        """Whether this is data that nobody may read. A marker ends what is known of its producer."""
+        """Whether the batch is aborted data. A marker ends the aborted transaction of its producer."""
         while self._coming and self._coming[0][1] <= base_offset:
             self._aborted.add(self._coming.popleft()[0])
         if header.is_control:
@@ -99,11 +99,11 @@ class Newest:
 
     @property
     def is_full(self) -> bool:
-        """Whether the pass should end here. One batch may go beyond: a pass has at least one."""
+        """Whether the pass should end here. The last batch may exceed the limit: a pass has at least one."""
         return len(self.offsets) >= self._keys_max
 
     def note(self, batches: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> int:
-        """Note the keys of the next batches, until there are too many; the offset behind the last noted."""
+        """Note the keys of the next batches until ``is_full``; return the offset after the last one noted."""
         outcomes = Outcomes(aborted)
         end_offset = -1
         for batch in batches:
@@ -117,7 +117,8 @@ class Newest:
 
     def _note(self, batch: Batch) -> None:
         try:
-            # All of them before the first is noted: nobody can read a batch that is damaged at its end.
+            # Decode the whole batch before noting any key: readers cannot use a batch that is damaged at its
+            # end.
             mine = {
                 known_by(entry.key): batch.base_offset + entry.offset_delta
                 for entry in open_batch(batch.data).entries()
@@ -129,7 +130,7 @@ class Newest:
 
 
 class Pass:
-    """One pass over the log, from its start to ``end_offset``, in the order of the log."""
+    """One pass over the log from its start to ``end_offset``, in log order."""
 
     def __init__(
         self,
@@ -146,17 +147,17 @@ class Pass:
         self._now = now
         self._horizon = now + delete_retention_ms
         self._with_data: set[int] = set()
-        """Producers of whose transaction there was data, and not the marker yet."""
+        """Producers whose transaction had data in this pass, and no marker yet."""
         self._with_data_before: frozenset[int] = frozenset()
         self._has_unreadable = False
-        """Then a tombstone behind it may be all that hides a value in it, from readers that can open it."""
+        """A tombstone after an undecodable batch may hide a value in it from readers that can decode it."""
 
     def undo(self) -> None:
-        """The last batches did not become what was said: they are looked at again."""
+        """Forget the last ``compact``: its result was not applied, and its batches will come again."""
         self._with_data = set(self._with_data_before)
 
     def compact(self, batches: Iterable[Batch], aborted: Sequence[tuple[int, int]]) -> Replaced:
-        """What becomes of the next batches."""
+        """Return the changes to the next batches."""
         self._with_data_before = frozenset(self._with_data)
         outcomes = Outcomes(aborted)
         rewritten: list[Rewritten] = []
@@ -180,16 +181,16 @@ class Pass:
                 removed.append(batch.base_offset)
                 continue
             latest = read_header(left).max_timestamp
-            # What has no time is as old as its arrival.
+            # Records without a timestamp count as old as their arrival.
             latest = batch.max_timestamp if latest < 0 else min(latest, batch.max_timestamp)
             rewritten.append(Rewritten(batch.base_offset, batch.last_offset, latest, len(left)))
             records.append(left)
         return Replaced(tuple(rewritten), tuple(records), tuple(removed), freed, tuple(unreadable))
 
     def _left_of(self, batch: Batch, header: BatchHeader, *, is_aborted: bool) -> Buffer | None:
-        """The batch itself if nothing changes, another one, or None if it goes."""
+        """Return the batch itself if it is unchanged, a smaller batch, or None if the batch is removed."""
         is_last = batch.last_offset + 1 >= self._end_offset
-        # The horizon of a batch that compaction has not seen yet is somebody else's.
+        # In a batch that was never compacted, the horizon was set by a client.
         horizon = header.delete_horizon if batch.base_offset < self._cleaned_offset else None
         if header.is_control:
             has_data = header.producer_id in self._with_data
@@ -212,7 +213,7 @@ class Pass:
         return batch.data if all(stays) else reduced(opened, stays, None)
 
     def _stays(self, base_offset: int, opened: Opened, horizon: int | None) -> tuple[bytearray, bool]:
-        """A byte for each record that says if it stays, and whether a tombstone does."""
+        """Return one byte per record (1: it stays), and whether a tombstone stays."""
         newest = self._newest
         is_due = horizon is not None and horizon <= self._now and not self._has_unreadable
         stays = bytearray()
@@ -227,12 +228,12 @@ class Pass:
         return stays, has_tombstone
 
     def _with_horizon(self, batch: Batch, opened: Opened, stays: bytearray | None = None) -> Buffer:
-        """The same with the time from which its tombstones, or the marker in it, may go."""
+        """Set the time from which the tombstones or the marker of the batch may be removed."""
         kept = stays if stays is not None else bytearray(b"\x01" * opened.header.record_count)
         try:
             return reduced(opened, kept, self._horizon)
         except ValueError:
-            # A client may call any time its own. Then the tombstones stay for good, and a horizon that the
-            # client made up must go: the next pass would take it for ours.
+            # The client's timestamps leave no room for a horizon. The tombstones stay for good, and a horizon
+            # set by the client is erased: the next pass would trust it.
             has_claimed = opened.header.delete_horizon is not None
             return batch.data if all(kept) and not has_claimed else reduced(opened, kept, NO_HORIZON)

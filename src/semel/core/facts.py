@@ -1,10 +1,10 @@
-"""Everything that can become true. Facts are the ledger's only input.
+"""All facts. Facts are the only input of the ledger.
 
-A fact is immutable and in the past tense. ``durable`` facts are written to the ledger; the others only move
-what a broker keeps in memory and may lose (who is waiting, when a member was last heard of). Each fact says
-which entity it changes and carries what that entity becomes, so that applying it needs no rule.
+A fact is immutable and named in the past tense. ``DURABLE`` facts are written to the ledger; the others
+change only state that a broker may lose (parked requests, when a member was last heard from). Each fact names
+the entity it changes and carries the entity's new value, so applying it needs no rule.
 
-The order of facts in a tick is the order in which they became true.
+The facts of a tick are in the order in which they became true.
 """
 
 from enum import StrEnum
@@ -25,32 +25,32 @@ from semel.core.types import (
 
 
 class _Fact(Data, tag=True):
-    """Where facts are packed, the name of the class stands before the fields."""
+    """A packed fact starts with the name of its class, followed by the fields."""
 
 
 class TopicCreated(_Fact):
-    """A topic and its empty partitions exist."""
+    """A topic was created, with empty partitions."""
 
     topic: Topic
 
 
 class TopicChanged(_Fact):
-    """A topic has other configs, or more partitions (the new ones are empty)."""
+    """A topic has new configs, or more partitions (the new ones are empty)."""
 
     topic: Topic
 
 
 class TopicDeleted(_Fact):
-    """A topic is gone: its partitions, their producers, every group's offsets on it, also pending ones."""
+    """A topic was deleted with its partitions, their producers, and all group offsets on it, also pending."""
 
     topic: Topic
 
 
 class Closing(Data):
-    """What a marker does: the transaction of its producer is not open any more.
+    """The effect of a marker: the transaction of its producer is no longer open.
 
-    ``last_stable_offset`` is that of the partition from now on. An aborted transaction is told to readers
-    whose range touches ``first_offset`` to the marker.
+    ``last_stable_offset`` is the partition's new one. Readers whose range overlaps ``first_offset`` to the
+    marker are told of an aborted transaction.
     """
 
     first_offset: int
@@ -59,7 +59,7 @@ class Closing(Data):
 
 
 class BatchAppended(_Fact):
-    """A batch is in the log. Its bytes travel beside the facts; where they lie is the store's matter."""
+    """A batch was appended. Its bytes travel beside the facts; the store chooses their location."""
 
     partition: PartitionKey
     base_offset: int
@@ -71,24 +71,24 @@ class BatchAppended(_Fact):
     is_transactional: bool
     opens_transaction: bool
     closes: Closing | None = None
-    """Given for the marker that ends the producer's transaction, and only for that."""
+    """Set only for the marker that ends the producer's transaction."""
 
 
 class ProducerAdvanced(_Fact):
-    """A producer's state on a partition is now this."""
+    """The state of a producer on a partition has changed."""
 
     key: ProducerKey
     state: ProducerState
 
 
 class ProducerExpired(_Fact):
-    """A partition has forgotten a producer."""
+    """A partition no longer remembers a producer."""
 
     key: ProducerKey
 
 
 class LogStartAdvanced(_Fact):
-    """Everything below this offset is deleted. ``size_bytes`` is what remains in the partition."""
+    """Everything below this offset was deleted. ``size_bytes`` is what remains in the partition."""
 
     partition: PartitionKey
     log_start_offset: int
@@ -96,55 +96,55 @@ class LogStartAdvanced(_Fact):
 
 
 class BatchesReplaced(_Fact):
-    """Compaction took records out of a log: some batches have fewer, some are gone. No offset has changed.
+    """Compaction rewrote or removed batches. No offset has changed.
 
-    The bytes of those that were rewritten travel beside the facts, in the same order.
+    The bytes of the rewritten batches travel beside the facts, in the same order.
     """
 
     partition: PartitionKey
     rewritten: tuple[Rewritten, ...]
     removed: tuple[int, ...]
-    """The base offsets of the batches that are gone. With the marker of an aborted transaction goes what
-    readers are told of it: nothing else is left of it by then."""
+    """Base offsets of the removed batches. Removing the marker of an aborted transaction also removes its
+    entry among the aborted transactions: no data of it is left by then."""
     size_bytes: int
-    """What is in the partition now."""
+    """The new size of the partition."""
     cleaned_offset: int
     compactions: int
 
 
 class BatchStaged(_Fact):
-    """A batch is kept until the outcome of its transaction is known. Its bytes travel beside the facts."""
+    """A batch was staged until the outcome of its transaction is known. Its bytes travel beside the facts."""
 
     partition: PartitionKey
     producer_id: int
     offsets: int
-    """How many it takes when it is committed."""
+    """How many offsets the batch takes when it is committed."""
     max_timestamp: int
     size_bytes: int
 
 
 class StagedCommitted(_Fact):
-    """What a producer staged in a partition is in the log, in the order of staging, with these offsets."""
+    """The staged batches of a producer are in the log of a partition, in staging order, at these offsets."""
 
     partition: PartitionKey
     producer_id: int
     base_offset: int
     last_offset: int
     peak_timestamp: int
-    """Of the partition, from now on."""
+    """The partition's new one."""
     size_bytes: int
     """Of all the batches together."""
 
 
 class StagedDropped(_Fact):
-    """What a producer staged in a partition will never be read."""
+    """The staged batches of a producer in a partition were discarded."""
 
     partition: PartitionKey
     producer_id: int
 
 
 class TransactionChanged(_Fact):
-    """A transactional id is now this."""
+    """A transactional id has a new state."""
 
     transaction: Transaction
 
@@ -169,79 +169,79 @@ class TransactionEnded(_Fact):
 
 
 class TransactionForgotten(_Fact):
-    """A transactional id was not used for long and is unknown from now on."""
+    """A transactional id was unused for long and has been forgotten."""
 
     transactional_id: str
 
 
 class PendingChanged(_Fact):
-    """The offsets of a group that open transactions hold are now these."""
+    """The offsets of a group that open transactions hold have changed; ``pending`` is the complete list."""
 
     group_id: str
     pending: tuple[PendingOffset, ...]
 
 
 class ProducerIdAllocated(_Fact):
-    """This producer id is given away and never again."""
+    """A producer id was allocated. It is never allocated again."""
 
     producer_id: int
 
 
 class FeatureChanged(_Fact):
-    """New clients are told to use this generation of transactions."""
+    """The transaction version that is announced to clients has changed."""
 
     transaction_version: int
     features_epoch: int
 
 
 class OffsetCommitted(_Fact):
-    """A group's position in a partition is now this."""
+    """The position of a group in a partition has changed."""
 
     key: OffsetKey
     value: CommittedOffset
 
 
 class OffsetDeleted(_Fact):
-    """A group has no committed position in this partition any more. What is pending is another fact."""
+    """The committed offset of a group in a partition was deleted. Pending offsets have their own fact."""
 
     key: OffsetKey
 
 
 class GroupChanged(_Fact):
-    """A group's durable state is now this (``semel.core.groups.Group``)."""
+    """The durable state of a group has changed (``semel.core.groups.Group``)."""
 
     group: Any
 
 
 class GroupGathered(_Fact):
-    """Members came or left while a classic group prepares its next generation, of which nobody was told yet.
+    """Members joined or left while a classic group prepares a generation that no member has been told of.
 
-    The generation is written when it begins. Lost at a restart, harmlessly: the members join again.
+    The generation is written when it starts. Until then a restart may lose it: the members join again.
     """
 
     group: Any
 
 
 class GroupDeleted(_Fact):
-    """A group is gone, with all its offsets, committed and pending."""
+    """A group was deleted with all its offsets, committed and pending."""
 
     group_id: str
 
 
 class SessionChanged(_Fact):
-    """What a broker keeps in memory beside a group: deadlines, who waits. Lost at a restart, harmlessly."""
+    """The volatile state of a group has changed: deadlines, parked requests. A restart may lose it."""
 
     group_id: str
     session: Any
 
 
 class LatestConnectionChanged(_Fact):
-    """The newest connection that spoke for a transactional id. A restart ends all connections."""
+    """A transactional id has a new latest connection. Not durable: a restart ends all connections."""
 
     transactional_id: str
     connection: int
     for_offsets: bool = False
-    """Offsets go to the coordinator of their group, so clients send them on a connection of their own."""
+    """Clients send offsets on a separate connection, because they go to the coordinator of the group."""
 
 
 DURABLE: tuple[type, ...] = (
@@ -266,4 +266,4 @@ DURABLE: tuple[type, ...] = (
     GroupChanged,
     GroupDeleted,
 )
-"""What a ledger must be able to write."""
+"""The facts that a ledger must be able to write."""

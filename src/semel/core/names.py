@@ -1,15 +1,15 @@
-"""How long the names may be that clients make up. Names of topics have rules of their own (``topics``)."""
+"""Length limits of names chosen by clients. Topic names have rules of their own (``topics``)."""
 
 from typing import Final
 
 ID_CHARS_MAX: Final = 1_024
-"""Characters of a group id, a transactional id, a member id or an instance id. Each is kept in memory, in the
-journal and in the ledger, and there may be a hundred thousand of them; the protocol allows 32 KB."""
+"""Characters of a group id, transactional id, member id or instance id. Each is kept in memory, in the WAL
+and in the ledger, and there may be a hundred thousand of them; the protocol allows 32 KB."""
 
 CLIENT_ID_CHARS_MAX: Final = 255
-"""Characters of a client id that are kept. It only names a client to people, so a longer one is cut."""
+"""Characters of a client id that are kept. The id only labels a client, so a longer one is truncated."""
 
 
 def is_usable(name: str) -> bool:
-    """Whether something may have this id: it is there, and it is not too long."""
+    """Whether an id is neither empty nor too long."""
     return 0 < len(name) <= ID_CHARS_MAX

@@ -1,15 +1,14 @@
-"""Committed offsets: what a group may commit, fetch and delete, and when they are forgotten.
+"""Committed offsets: committing, fetching, deleting and expiring them.
 
-How it works. A commit is checked against the group: from a member of the current generation (or member
-epoch), or from nobody in particular while the group is empty, which is how administrators and consumers
-without a group protocol commit. Each partition is an entity of its own, so a commit writes one fact per
-partition.
+A commit is checked against the group. It must come from a member of the current generation (or member epoch),
+or carry no member while the group is empty, which is how administrators and consumers without a group
+protocol commit. Each partition is an entity of its own, so a commit writes one fact per partition.
 
-A group that has offsets exists: the first commit to an unknown group makes an empty classic one. While
-nobody is a member, ``idle_since_ms`` is kept fresh by commits, so that a group in use is not forgotten
-between the moment when housekeeping looked and the moment when its command is decided.
+A group that has offsets exists: the first commit to an unknown group creates an empty classic one. While the
+group has no members, commits keep ``idle_since_ms`` fresh, so that a group in use does not expire between the
+scan by housekeeping and the decision on its command.
 
-``check_commit`` also holds for commits inside a transaction (``is_transactional``), which are checked less.
+``check_commit`` also applies to commits inside a transaction (``is_transactional``), with fewer checks.
 """
 
 from collections.abc import Collection, Iterable
@@ -44,7 +43,7 @@ IDLE_REFRESH_MS: Final = 10_000
 
 
 class Committer(Data):
-    """Who commits or fetches, as far as the request says."""
+    """The sender of a commit or fetch, as far as the request identifies it."""
 
     generation: int = -1
     """Or the member epoch."""
@@ -53,32 +52,32 @@ class Committer(Data):
 
 
 class CommitOffsets(Data):
-    """Move a group's positions. The answer is one ErrorCode per offset, in the same order."""
+    """Commit offsets of a group. The answer is one ErrorCode per offset, in the same order."""
 
     group_id: str
     committer: Committer
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...]
-    """Only partitions that exist; the time of the commit is filled in here."""
+    """Only partitions that exist. The decision fills in the commit time."""
     metadata_chars_max: int = 4_096
     knows_consumer_groups: bool = True
     """Whether the client can be a KIP-848 member and knows their errors (OffsetCommit from version 9)."""
     is_transactional: bool = False
-    """As a part of something larger, which is checked less: see ``check_commit``."""
+    """Part of a transaction, with fewer checks: see ``check_commit``."""
 
     def keys(self) -> Iterable[Key]:
-        """The group, and what is pending in it. What was committed before does not matter."""
+        """The group and its pending offsets. The offsets committed before do not matter."""
         return (GroupKey(self.group_id), PendingKey(self.group_id))
 
 
 class FetchOffsets(Data):
-    """Read a group's positions. The answer is ``Fetched``; without ``offsets`` only the asker is checked."""
+    """Fetch offsets of a group. The answer is ``Fetched``; without ``offsets`` only the sender is checked."""
 
     group_id: str
     member_id: str | None = None
     member_epoch: int = -1
     offsets: tuple[OffsetKey, ...] = ()
     require_stable: bool = False
-    """Whether to say which of them an open transaction may still move."""
+    """Whether to report the offsets that an open transaction may still change."""
 
     def keys(self) -> Iterable[Key]:
         """The group and the offsets."""
@@ -86,27 +85,27 @@ class FetchOffsets(Data):
 
 
 class Fetched(Data):
-    """The answer to ``FetchOffsets``: None where nothing is committed."""
+    """The answer to ``FetchOffsets``; None where nothing is committed."""
 
     error: ErrorCode
     offsets: tuple[CommittedOffset | None, ...] = ()
     unstable: frozenset[OffsetKey] = frozenset()
-    """Those that an open transaction may still move, if that was asked; also such as were not named."""
+    """The offsets that an open transaction may still change, if requested; not only the fetched ones."""
 
 
 class DeleteOffsets(Data):
-    """Forget positions. The answer is ``OffsetsDeleted``."""
+    """Delete committed offsets. The answer is ``OffsetsDeleted``."""
 
     group_id: str
     offsets: tuple[OffsetKey, ...]
 
     def keys(self) -> Iterable[Key]:
-        """The group, the offsets, and what is pending."""
+        """The group, the offsets and the pending offsets."""
         return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)
 
 
 class OffsetsDeleted(Data):
-    """The answer to ``DeleteOffsets``: one error for all, or one for each."""
+    """The answer to ``DeleteOffsets``: one error for the group, or one per offset."""
 
     error: ErrorCode
     partitions: tuple[ErrorCode, ...] = ()
@@ -115,7 +114,7 @@ class OffsetsDeleted(Data):
 def check_commit(
     group: Group | None, committer: Committer, *, is_transactional: bool, knows_consumer_groups: bool
 ) -> ErrorCode:
-    """Whether this committer may move the group's positions."""
+    """Whether this sender may commit offsets of the group."""
     is_nobody = committer.generation < 0 and not committer.member_id and committer.instance_id is None
     if group is None:
         if committer.generation < 0:
@@ -181,7 +180,7 @@ def _commit(state: "BrokerState", command: CommitOffsets, now: int) -> Decision:
 def _supersede(
     group_id: str, pending: tuple[PendingOffset, ...], committed: Collection[OffsetKey]
 ) -> tuple[Fact, ...]:
-    """A commit wins over what came before it, also over what open transactions hold."""
+    """A commit supersedes earlier ones, including the pending offsets of open transactions."""
     if not any(each.key in committed for each in pending):
         return ()
     marked = (each.but(is_superseded=True) if each.key in committed else each for each in pending)
@@ -191,7 +190,7 @@ def _supersede(
 def keep_group(
     state: "BrokerState", group: Group | None, group_id: str, member_id: str, now: int
 ) -> tuple[Fact, ...]:
-    """What a commit means for the group: it exists, is in use, and a classic member that commits lives."""
+    """The effects of a commit on the group: it exists and is in use, and a committing member is alive."""
     if group is None:
         return (GroupChanged(ClassicGroup(group_id, idle_since_ms=now)),)
     if not group.members:
@@ -199,7 +198,7 @@ def keep_group(
             return ()
         return (GroupChanged(group.but(idle_since_ms=now)),)
     if isinstance(group, ConsumerGroup) or not member_id:
-        # In a transaction nobody in particular may commit, also while the group has members.
+        # In a transaction, a commit without a member is allowed even while the group has members.
         return ()
     turn = ClassicTurn(group, state.sessions.get(group_id), now)
     turn.heard(member_id)
@@ -227,7 +226,7 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
     if group is None:
         return Decision(OffsetsDeleted(ErrorCode.GROUP_ID_NOT_FOUND))
     if group.members and group.protocol_type != CONSUMER_PROTOCOL:
-        # Only of consumers is it known which topics they use.
+        # Only members of the consumer protocol have a known list of topics.
         return Decision(OffsetsDeleted(ErrorCode.NON_EMPTY_GROUP))
     subscribed = subscribed_topics(group)
     errors: list[ErrorCode] = []
@@ -249,12 +248,12 @@ def _delete(state: "BrokerState", command: DeleteOffsets, now: int) -> Decision:
 
 
 def _expire(state: "BrokerState", command: ExpireOffsets, now: int) -> Decision:
-    """The answer is how many offsets were forgotten."""
+    """The answer is the number of expired offsets."""
     group = state.groups[GroupKey(command.group_id)]
     if group is not None and group.members:
         return Decision(0)
-    # A group that once had members is idle since the last one left. One that never had is as old as its
-    # offsets.
+    # A group that once had members has been idle since the last one left. A group that never had any is as
+    # old as its offsets.
     idle_before_ms = command.before_ms - state.clock_lag_ms
     had_members = isinstance(group, ConsumerGroup) or (group is not None and group.generation > 0)
     if group is not None and had_members and group.idle_since_ms > idle_before_ms:

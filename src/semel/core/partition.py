@@ -1,19 +1,18 @@
-"""One log: appending batches, moving its start, and the producers it remembers.
+"""One log: appending batches, moving its start, and remembering producers.
 
-How it works. ``Append`` is decided in Kafka's order: a duplicate is answered again before anything else is
-checked, then the epoch, then the sequence, then whether a batch fits the transaction that is open. What
-passes gets the next offset, which is the high watermark: on one ledger there is no replication between
-being written and being readable.
+``Append`` is checked in Kafka's order. A duplicate gets its original answer before anything else is checked;
+then come the epoch, the sequence, and whether the batch fits the open transaction. An accepted batch gets the
+next offset, which is the high watermark: with a single ledger there is no replication between written and
+readable.
 
-A transactional batch is first held against its transaction: whether its producer may write, and whether the
-partition is in it or joins by this (``transactions.joining``). In a partition with journal visibility it is
-staged and gets its offset when the transaction commits.
+A transactional batch is first checked against its transaction: whether its producer may write, and whether
+the partition is part of it or joins with this batch (``transactions.joining``). In a partition with journal
+visibility the batch is staged and gets its offset when the transaction commits.
 
-The bytes of a batch are never opened. They travel beside the facts, and the base offset is stamped into
+The bytes of a batch are never decoded here. They travel beside the facts, and the base offset is stamped into
 them when they are read.
 
-Where records end is never taken back: ``high_watermark`` only grows, also when everything below it is
-deleted.
+``high_watermark`` only grows, even when everything below it is deleted.
 """
 
 from collections.abc import Iterable
@@ -63,34 +62,34 @@ if TYPE_CHECKING:
 
 
 class TransactionContext(Data):
-    """The transaction that a batch belongs to, and how it came to."""
+    """The transaction that a batch claims to belong to, and how its partition joins."""
 
     transactional_id: str
     version: int
     """1: the partition must have been added before. 2: writing adds it (KIP-890)."""
     must_be_added: bool = True
-    """Version 1: whether that is checked (``transaction.partition.verification.enable``)."""
+    """Version 1: whether the partition is checked (``transaction.partition.verification.enable``)."""
     block_max_ms: int = -1
     """The topic's ``semel.transaction.block.max.ms``: how long a transaction that touches it may be open."""
     also: tuple[PartitionKey, ...] = ()
-    """Version 2: other partitions that are written in the same tick, and join with this one."""
+    """Version 2: other partitions that are written in the same tick and join together with this one."""
 
 
 class Append(Data):
-    """Append one batch, whose header was checked and whose bytes are ``records``."""
+    """Append one batch. Its header has been checked; its bytes are ``records``."""
 
     partition: PartitionKey
     header: BatchHeader
     records: Buffer
     log_append_time: int = -1
-    """The broker's stamp on topics that want it, else -1."""
+    """The broker's timestamp on topics with log append time, else -1."""
     transaction_context: TransactionContext | None = None
-    """Given for a transactional batch, and only for one."""
+    """Set only for a transactional batch."""
     is_journal: bool = False
     """Whether the topic has journal visibility: a transaction's batches are staged until it commits."""
 
     def keys(self) -> Iterable[Key]:
-        """The partition, its memory of the producer, and the transaction."""
+        """The partition, its state of the producer, and the transaction."""
         partition = self.partition
         producer_id = self.header.producer_id
         if producer_id < 0:
@@ -113,9 +112,9 @@ class Appended(Data):
 class DeleteRecords(Data):
     """Delete everything below an offset; -1 is the high watermark.
 
-    ``size_below`` is how many bytes lie between ``log_start_seen`` and the offset. The asker has it from the
-    ledger; if the log start moved since, or batches were replaced, the answer is KAFKA_STORAGE_ERROR, which
-    means: look again.
+    ``size_below`` is the number of bytes between ``log_start_seen`` and the offset, as read from the ledger.
+    If the log start has moved since, or batches were replaced, the answer is KAFKA_STORAGE_ERROR: the caller
+    must read it again.
     """
 
     partition: PartitionKey
@@ -137,7 +136,7 @@ class RecordsDeleted(Data):
 
 
 class AllocateProducerId(Data):
-    """Give away a producer id that nobody had before. The answer is the id."""
+    """Allocate a producer id that was never used. The answer is the id."""
 
     def keys(self) -> Iterable[Key]:
         """The counter."""
@@ -145,7 +144,7 @@ class AllocateProducerId(Data):
 
 
 class ExpireProducer(Data):
-    """Forget a producer that was not heard of since a moment, unless it has a transaction open."""
+    """Forget a producer that was not seen since ``unseen_since_ms``, unless it has an open transaction."""
 
     key: ProducerKey
     unseen_since_ms: int
@@ -185,12 +184,12 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
 def _recognise(
     producer: ProducerState, partition: Partition, header: BatchHeader, *, must_start_at_zero: bool
 ) -> Appended | None:
-    """The answer to a batch that was sent before or may not follow; None for the one that comes next."""
+    """Return the answer to a duplicate or out-of-order batch, or None if the batch may be appended."""
     if is_next(producer, header):
         return None
     duplicate = find_duplicate(producer, header)
     if duplicate is not None:
-        # What was staged has no offset yet.
+        # A staged batch has no offset yet.
         first = duplicate.last_offset - duplicate.offset_delta if duplicate.last_offset >= 0 else -1
         return Appended(ErrorCode.NONE, first, duplicate.timestamp, partition.log_start_offset)
     error = ErrorCode.INVALID_PRODUCER_EPOCH
@@ -225,7 +224,7 @@ def _append_in_transaction(state: "BrokerState", partition: Partition, command: 
     known = _recognise(producer, partition, header, must_start_at_zero=must_start_at_zero)
     if known is not None:
         if known.error is ErrorCode.NONE and not is_of_open_transaction(producer, header):
-            # Sent in an earlier transaction, perhaps an aborted one: it is not in this one.
+            # Sent in an earlier transaction, perhaps an aborted one, so it is not part of this one.
             return Decision(Appended(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
         return Decision(known)
     also: tuple[Fact, ...] = () if joined is transaction else (TransactionChanged(joined),)
@@ -278,16 +277,16 @@ def _staged(
 
 
 def _stamped(command: Append) -> BatchHeader:
-    """A duplicate is answered with the time that the first answer had."""
+    """The header to remember: a duplicate must get the timestamp of the first answer."""
     if command.log_append_time < 0:
         return command.header
     return command.header._replace(max_timestamp=command.log_append_time)
 
 
 def _latest(command: Append, arrived: int) -> int:
-    """The largest timestamp of the batch.
+    """Return the largest timestamp of the batch.
 
-    Records without one are as old as their arrival, or retention would take them at once.
+    Records without a timestamp count as old as their arrival; otherwise retention would delete them at once.
     """
     latest = command.header.max_timestamp if command.log_append_time < 0 else command.log_append_time
     return latest if latest >= 0 else arrived

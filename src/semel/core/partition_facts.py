@@ -1,4 +1,4 @@
-"""What facts do to a partition and to what it remembers of producers. No rule: each says what becomes."""
+"""How facts change a partition and its producer states. No rules: each fact carries the new value."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ def _batch_appended(state: "BrokerState", fact: BatchAppended) -> None:
 
 
 def _batch_staged(state: "BrokerState", fact: BatchStaged) -> None:
-    """Nothing that the partition shows: the producer's state says what it has staged."""
+    """The partition is unchanged: staged batches are part of the producer's state."""
 
 
 def _staged_committed(state: "BrokerState", fact: StagedCommitted) -> None:
@@ -62,7 +62,7 @@ def _staged_committed(state: "BrokerState", fact: StagedCommitted) -> None:
 
 
 def _staged_dropped(state: "BrokerState", fact: StagedDropped) -> None:
-    """Nothing that the partition shows."""
+    """The partition is unchanged."""
 
 
 def _log_start_advanced(state: "BrokerState", fact: LogStartAdvanced) -> None:

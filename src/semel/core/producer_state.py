@@ -1,17 +1,17 @@
 """One producer on one partition: epoch, sequence, the last five batches.
 
-These are the rules of idempotence. A producer numbers its records per partition; the partition remembers
-the last five batches of the producer's current epoch. Five, because a client may have five requests under
-way, so the retry of any of them must be recognised and answered with the offset it got the first time.
+These are the rules of idempotence. A producer numbers its records per partition; the partition remembers the
+last five batches of the producer's current epoch. A client may have five requests in flight, so the retry of
+any of them must be recognised and answered with its original offset.
 
 - A batch that was sent before is a *duplicate*: nothing is appended, the answer is the original one.
 - A batch with an older epoch is *fenced*.
-- A batch with a newer epoch must start at sequence 0 and makes the older epoch history.
+- A batch with a newer epoch must start at sequence 0 and replaces the older epoch.
 - Otherwise the first sequence must follow the last one. Sequences wrap from 2**31 - 1 to 0.
-- A producer of which nothing is known may start anywhere: its state may have expired, and refusing it would
-  turn our forgetting into its failure (Kafka does the same and never sends UNKNOWN_PRODUCER_ID).
+- An unknown producer may start at any sequence: its state may have expired, and the producer is not to blame
+  for that (Kafka does the same and never sends UNKNOWN_PRODUCER_ID).
 
-Nothing here knows offsets of anyone else, transactions of other partitions, or the clock.
+This module knows no offsets of other producers, no transactions of other partitions, and no clock.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ BLANK: Final = ProducerState()
 
 
 def is_next(producer: ProducerState, header: BatchHeader) -> bool:
-    """Whether the batch is the very next of the epoch. Nearly all are, and need no further look."""
+    """Whether the batch is the next one of the epoch. Nearly all are, and need no further check."""
     batches = producer.batches
     return (
         bool(batches)
@@ -35,7 +35,7 @@ def is_next(producer: ProducerState, header: BatchHeader) -> bool:
 
 
 def find_duplicate(producer: ProducerState, header: BatchHeader) -> SentBatch | None:
-    """The remembered batch that this one repeats, if it repeats one."""
+    """Return the remembered batch that this one duplicates, if any."""
     if producer.epoch != header.producer_epoch or not producer.batches:
         return None
     last_sequence = header.last_sequence
@@ -48,7 +48,7 @@ def find_duplicate(producer: ProducerState, header: BatchHeader) -> SentBatch | 
 
 
 def is_of_open_transaction(producer: ProducerState, header: BatchHeader) -> bool:
-    """Whether a batch that is remembered was sent in the transaction that is open now."""
+    """Whether a remembered batch was sent in the transaction that is open now."""
     if producer.staged is not None:
         recent = producer.batches[-producer.staged.batches :]
     elif producer.transaction_first_offset >= 0:
@@ -60,10 +60,10 @@ def is_of_open_transaction(producer: ProducerState, header: BatchHeader) -> bool
 
 
 def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_at_zero: bool) -> ErrorCode:
-    """Whether the batch may follow what is known; the first rule that fits decides.
+    """Check the sequence of a batch; the first rule that matches decides.
 
-    ``must_start_at_zero`` is the stricter rule for transactions of version 2 (KIP-890): their first batch
-    on a partition has sequence 0, so a producer of which nothing is known may not start anywhere else.
+    ``must_start_at_zero`` is the stricter rule of transaction version 2 (KIP-890): the first batch of a
+    transaction on a partition has sequence 0, so an unknown producer may not start at any other.
     """
     sequence = header.base_sequence
     if must_start_at_zero and not producer.batches and sequence != 0:
@@ -71,7 +71,7 @@ def check_sequence(producer: ProducerState, header: BatchHeader, *, must_start_a
     if header.producer_epoch != producer.epoch:
         starts_anew = sequence == 0 or producer.epoch == -1
         return ErrorCode.NONE if starts_anew else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    # Without batches: a marker raised the epoch and nothing was written under it since.
+    # No batches: a marker raised the epoch, and nothing has been written in it since.
     expected = (producer.batches[-1].last_sequence + 1) % SEQUENCES if producer.batches else 0
     return ErrorCode.NONE if sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -85,7 +85,7 @@ def advance(
     transaction_first_offset: int,
     staged: Staged | None = None,
 ) -> ProducerState:
-    """What is remembered once the batch is appended, or staged: then its base offset is -1."""
+    """Return the state after the batch was appended, or staged (then ``base_offset`` is -1)."""
     sent = SentBatch(
         header.last_sequence,
         base_offset + header.last_offset_delta if base_offset >= 0 else -1,

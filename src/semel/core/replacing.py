@@ -1,9 +1,8 @@
-"""Swapping batches for what compaction leaves of them: one decision, so one commit.
+"""Replace batches with their compacted form: one decision, so one commit.
 
-``compaction`` says what stays. It works on what it read, and the log lives on meanwhile. Appends do not
-matter to it, because it only touches what lies below the last stable offset. What does matter is that the
-batches it read are still those of the log: so the start of the log, and the number of swaps so far, must be
-those it saw.
+``compaction`` works on the batches it read while the log changes. Appends do not matter, because it only
+touches batches below the last stable offset. But the batches it read must still be those of the log. So the
+log start and the number of replacements must be the ones it saw.
 """
 
 from collections.abc import Iterable
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
 
 
 class ReplaceBatches(Data):
-    """Put rewritten batches in the place of others, and take some away. The answer says if it was done.
+    """Replace some batches with rewritten ones and remove others. The answer is whether it was done.
 
-    It is not if the log start moved, or if batches were replaced, since the asker looked; or if the partition
-    is gone, or its topic is not compacted any more. With nothing to replace it only notes how far compaction
-    has come.
+    It is refused if the log start moved or batches were replaced since the log was read, if the partition is
+    gone, or if its topic is no longer compacted. With nothing to replace it only records ``cleaned_offset``.
     """
 
     partition: PartitionKey
@@ -40,13 +38,13 @@ class ReplaceBatches(Data):
     compactions_seen: int
     rewritten: tuple[Rewritten, ...]
     records: tuple[Buffer, ...]
-    """The bytes of those that are rewritten, in the same order."""
+    """The bytes of the rewritten batches, in the same order."""
     removed: tuple[int, ...]
-    """The base offsets of the batches that go."""
+    """The base offsets of the batches to remove."""
     freed_bytes: int
-    """What all of these took before."""
+    """The size of the rewritten and removed batches before the change."""
     cleaned_offset: int
-    """How far compaction has come."""
+    """The offset up to which the log is compacted."""
     topic: str
     """The name of the partition's topic."""
 
@@ -63,7 +61,9 @@ def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) ->
     seen = (command.log_start_seen, command.compactions_seen)
     if seen != (partition.log_start_offset, partition.compactions):
         return Decision(False)
-    assert command.cleaned_offset <= partition.last_stable_offset, "what is not stable is not compacted"
+    assert command.cleaned_offset <= partition.last_stable_offset, (
+        "compaction stays below the last stable offset"
+    )
     added = sum(batch.size_bytes for batch in command.rewritten)
     fact = BatchesReplaced(
         command.partition,
@@ -77,7 +77,7 @@ def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) ->
 
 
 def _is_compacted(topic: Topic, partition: PartitionKey) -> bool:
-    # A topic of the same name may be another one by now.
+    # The topic may have been deleted and created again under the same name.
     policy = value_of("cleanup.policy", topic.configs, {})
     return topic.topic_id == partition.topic_id and "compact" in words(policy)
 

@@ -1,15 +1,15 @@
-"""BrokerState: the entities that are loaded, ``decide`` and ``apply``.
+"""BrokerState: the loaded entities, ``decide`` and ``apply``.
 
-How it works. A command names the entities it reads (``command.keys()``). The broker loads those that are
-``missing`` and calls ``decide``, which reads the state and changes nothing. The facts of the decision are
-given to ``apply``, the only way in which state changes. So the same three calls run under the commit loop,
-in a replay, and in a simulator, and none of them waits for anything.
+A command names the entities it reads (``command.keys()``). The broker loads the ``missing`` ones and calls
+``decide``, which reads the state and changes nothing. The facts of the decision go to ``apply``, the only way
+in which state changes. The commit loop, a replay and a simulator use the same three calls, and none of them
+blocks.
 
 An entity that does not exist is loaded as ``None``: "known to be absent" and "not loaded" are different.
 
-Memory is bounded: ``evict`` forgets the entities that were loaded longest ago, which is safe at any time
-between two ticks because the ledger holds the same values. Groups with a live session are kept, and so are
-open transactions: their age is looked at in memory, and there are as many as clients keep open.
+Memory is bounded: ``evict`` drops the entities that were loaded longest ago. This is safe between two ticks,
+because the ledger holds the same values. Groups with a live session are kept. So are open transactions: their
+deadlines are checked in memory, and their number is bounded by what clients keep open.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,11 +52,12 @@ _NONE_KEPT: Final[tuple[dict[str, Any], Callable[[Any], str]]] = ({}, str)
 
 
 class BrokerState:
-    """All entities that are loaded. Owned by the commit loop alone."""
+    """The loaded entities. Owned by the commit loop."""
 
     def __init__(self, term: int = 0) -> None:
         self.term: Final = term
-        # How far the time of day is ahead of this tick's ``now``: the clock was set, or the machine slept.
+        # How far the time of day is ahead of this tick's ``now``: the clock was set, or the machine was
+        # suspended.
         self.clock_lag_ms = 0
         self.topics: dict[TopicKey, Topic | None] = {}
         self.partitions: dict[PartitionKey, Partition | None] = {}
@@ -66,11 +67,11 @@ class BrokerState:
         self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = {}
         self.transactions: dict[TransactionKey, Transaction | None] = {}
         self.cluster: dict[ClusterKey, Cluster | None] = {}
-        # Not entities: what is only in memory, see SessionChanged.
+        # Not entities: volatile state, see SessionChanged.
         self.sessions: dict[str, groups.Session] = {}
         # The deadline of every open transaction (-1: none).
         self.ongoing: dict[str, int] = {}
-        # The newest connection that spoke for a transactional id, see SpeakerChanged.
+        # The latest connection of each transactional id, see LatestConnectionChanged.
         self.latest_connections: dict[str, int] = {}
         self.latest_offset_connections: dict[str, int] = {}
         self.tables: Final[dict[type, dict[Any, Any]]] = {
@@ -83,19 +84,19 @@ class BrokerState:
             TransactionKey: self.transactions,
             ClusterKey: self.cluster,
         }
-        # The entities that are not evicted, and what those tables have as keys.
+        # The entities that are not evicted, and how to get their key in those tables.
         self._kept: Final[dict[type, tuple[dict[str, Any], Callable[[Any], str]]]] = {
             GroupKey: (self.sessions, attrgetter("group_id")),
             TransactionKey: (self.ongoing, attrgetter("transactional_id")),
         }
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of the keys that are not loaded."""
+        """Return the keys that are not loaded."""
         tables = self.tables
         return [key for key in keys if key not in tables[type(key)]]
 
     def put(self, key: Key, value: Value | None) -> None:
-        """Keep what was loaded."""
+        """Store a loaded entity."""
         self.tables[type(key)][key] = value
         if type(key) is TransactionKey:
             if value is not None and value.state is TransactionState.ONGOING:
@@ -104,15 +105,15 @@ class BrokerState:
                 self.ongoing.pop(key.transactional_id, None)
 
     def time_of_day(self, now: int) -> int:
-        """What to write into records and into whatever is kept for days; ``now`` is for timeouts."""
+        """Return the time for records and for everything kept for days; ``now`` is for timeouts."""
         return now + self.clock_lag_ms
 
     def decide(self, command: Command, now: int) -> Decision:
-        """Say what follows from a command. Reads the state, changes nothing."""
+        """Decide a command. Reads the state and changes nothing."""
         return DECIDE[type(command)](self, command, now)
 
     def apply(self, fact: Fact) -> None:
-        """Make a fact true here."""
+        """Apply a fact to the state."""
         APPLY[type(fact)](self, fact)
 
     @property
@@ -121,18 +122,18 @@ class BrokerState:
         return sum(map(len, self.tables.values()))
 
     def evict(self, entities_max: int) -> int:
-        """Forget the oldest entities of every kind beyond the limit; say how many were forgotten."""
+        """Drop the oldest entities of every kind beyond the limit; return how many were dropped."""
         forgotten = 0
         for kind, table in self.tables.items():
             if len(table) <= entities_max:
                 continue
             kept, name_of = self._kept.get(kind, _NONE_KEPT)
             eighth = entities_max // 8
-            # There is always room for others, however many are kept.
+            # Leave room for others, however many entities are kept.
             excess = len(table) - len(kept) - max(entities_max - len(kept), eighth)
             if excess <= 0:
                 continue
-            # An eighth more than needed, so that a full table is not trimmed at every tick.
+            # Drop an eighth more than needed, so that a full table is not trimmed at every tick.
             oldest = (key for key in table if not kept or name_of(key) not in kept)
             for key in list(islice(oldest, excess + eighth)):
                 del table[key]
@@ -140,7 +141,8 @@ class BrokerState:
         for latest_connections in (self.latest_connections, self.latest_offset_connections):
             excess = len(latest_connections) - max(entities_max, len(self.ongoing))
             if excess > 0:
-                # While a transaction is open, a late request of the one before must be known as late.
+                # While a transaction is open, late requests of the previous connection must be recognised as
+                # late.
                 silent = (each for each in latest_connections if each not in self.ongoing)
                 for transactional_id in list(islice(silent, excess + entities_max // 8)):
                     del latest_connections[transactional_id]

@@ -1,8 +1,8 @@
-"""Topic configs: which exist, what they default to, and what is a valid value.
+"""Topic configs: their names, defaults and valid values.
 
-One table. A config that is not in it is refused by name, so that a typo is an error and not a silent default.
-Configs that Kafka has and that have no meaning here (segments, replication) are accepted where clients set
-them by habit, kept, shown, and change nothing; the table says so with ``inert``. Their limits are wider than
+A config that is not in the table is refused by name, so that a typo is an error and not a silent default.
+Configs of Kafka that have no meaning here (segments, replication) are accepted if clients commonly set them.
+They are stored and shown but have no effect; the table marks them ``inert``. Their limits are wider than
 Kafka's where that does no harm (small segments).
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class ConfigKind(NamedTuple):
-    """How a value is read, and the number DescribeConfigs gives the type."""
+    """How a value is parsed, and the type number in DescribeConfigs."""
 
     wire: int
     parse: Callable[[str], object]
@@ -24,7 +24,7 @@ def _boolean(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
-    # Python reads more than Kafka does: underscores, and the digits of every script.
+    # Python accepts more than Kafka does: underscores, and the digits of every script.
     if not _INTEGER.fullmatch(text.strip()):
         raise ValueError(text)
     return int(text)
@@ -37,11 +37,11 @@ def _decimal(text: str) -> float:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The parts of a list."""
+    """Split a list into its items."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-# Bounded, because a thousand digits are slow to read and cannot be in range.
+# Bounded, because a thousand digits are slow to parse and cannot be in range.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{0,19})?([eE][+-]?[0-9]{1,3})?|[+-]?\.[0-9]{1,19}")
 
@@ -63,16 +63,16 @@ class TopicConfig(NamedTuple):
     high: int | None = None
     choices: tuple[str, ...] = ()
     setting: str = ""
-    """The broker setting that gives the default, if one does."""
+    """The broker setting that provides the default, if any."""
     inert: bool = False
     at_creation: bool = False
-    """It says how the topic is stored, so it is what it was when the topic was made."""
+    """Set at creation and immutable after that, because it determines how the topic is stored."""
 
 
 _MAX = 2**63 - 1
 
 VALUE_LENGTH_MAX = 4_096
-"""No config needs more, and every topic's configs are kept in memory."""
+"""No config needs more, and the configs of every topic are kept in memory."""
 
 TOPIC_CONFIGS: dict[str, TopicConfig] = {
     "cleanup.policy": TopicConfig(
@@ -181,13 +181,13 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
 
 
 def unknown(name: str) -> str:
-    """What to say of a config that does not exist, with the nearest one that does."""
+    """Return the message for an unknown config, which suggests the nearest known one."""
     near = difflib.get_close_matches(name[:100], TOPIC_CONFIGS, n=1, cutoff=0.5)
     return f"Unknown topic config name: {name[:100]}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def problem(name: str, value: str | None) -> str | None:
-    """What is wrong with this config, in words for the one who set it; None if nothing is."""
+    """Return the message for an invalid config, or None if it is valid."""
     config = TOPIC_CONFIGS.get(name)
     if config is None:
         return unknown(name)
@@ -214,7 +214,7 @@ def problem(name: str, value: str | None) -> str | None:
 
 
 def conflict(configs: Mapping[str, str]) -> str | None:
-    """What is wrong with valid configs when they are put together; None if nothing is."""
+    """Return the message for valid configs that contradict each other, or None if they do not."""
     low = int(configs.get("min.compaction.lag.ms", TOPIC_CONFIGS["min.compaction.lag.ms"].default))
     high = int(configs.get("max.compaction.lag.ms", TOPIC_CONFIGS["max.compaction.lag.ms"].default))
     if low > high:
@@ -225,12 +225,12 @@ def conflict(configs: Mapping[str, str]) -> str | None:
 
 
 def kept(configs: Mapping[str, str]) -> dict[str, str]:
-    """Those of a topic's configs that stay as they are for as long as the topic is there."""
+    """Return the configs that cannot change during the life of a topic."""
     return {name: value for name, value in configs.items() if TOPIC_CONFIGS[name].at_creation}
 
 
 def forbidden_change(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """What is wrong with a change of a topic's configs, whatever the new values are; None if nothing is."""
+    """Return the message for a forbidden change of a topic's configs, or None if the change is allowed."""
     for name, row in TOPIC_CONFIGS.items():
         if row.at_creation and before.get(name, row.default) != after.get(name, row.default):
             return f"{name} can only be set when a topic is created"
@@ -238,7 +238,7 @@ def forbidden_change(before: Mapping[str, str], after: Mapping[str, str]) -> str
 
 
 def value_of(name: str, configs: Mapping[str, str], settings: Mapping[str, object]) -> str:
-    """The value in force: what was set on the topic, else the broker's setting, else the default."""
+    """Return the effective value: the topic's config, else the broker's setting, else the default."""
     if name in configs:
         return configs[name]
     row = TOPIC_CONFIGS[name]

@@ -1,17 +1,17 @@
 """Topics: create, delete, grow, configure.
 
-How it works. Each command names one topic and is decided against what that topic is now, so two clients that
-create the same topic at the same moment get one topic and one TOPIC_ALREADY_EXISTS, whatever the order. A
-retry of a create that went through is answered with TOPIC_ALREADY_EXISTS too, as Kafka does; clients treat
-that as "it is there".
+Each command names one topic and is decided against its current state. If two clients create the same topic at
+the same moment, one gets the topic and the other TOPIC_ALREADY_EXISTS. A retry of a successful create gets
+TOPIC_ALREADY_EXISTS too, as in Kafka; clients take it as "the topic exists".
 
-``validate_only`` answers what would happen and makes nothing true.
+``validate_only`` returns the answer without the facts.
 
-A topic id is given by the asker, because ids are random and the core is not. A topic that is deleted and made
-anew under the same name has another id, and so shares no partition, producer state or offset with the old.
+The caller provides the topic id, because ids are random and the core is deterministic. A topic that is
+deleted and created again under the same name has another id, so it shares no partition, producer state or
+offset with the old one.
 
-What does not belong to a topic's state is checked by the asker (``handlers/topics.py``): limits that are
-settings, replication factors and assignments, and the same topic twice in one request.
+The caller (``handlers/topics.py``) checks what does not belong to a topic's state: limits that are settings,
+replication factors and assignments, and duplicate topics in a request.
 """
 
 import re
@@ -36,11 +36,11 @@ NAME_LENGTH_MAX: Final = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 ConfigOperation = tuple[str, int, str | None]
-"""A config's name, an operation, and the value it takes."""
+"""A config's name, an operation, and its value."""
 
 
 class CreateTopic(Data):
-    """Make a topic with empty partitions."""
+    """Create a topic with empty partitions."""
 
     name: str
     topic_id: bytes
@@ -49,7 +49,7 @@ class CreateTopic(Data):
     validate_only: bool = False
 
     def keys(self) -> Iterable[Key]:
-        """The topic that may be there already."""
+        """The topic, which may exist already."""
         return (TopicKey(self.name),)
 
 
@@ -65,7 +65,7 @@ class DeleteTopic(Data):
 
 
 class AddPartitions(Data):
-    """Grow a topic to this many partitions. ``added`` is how many the asker counted on adding, if it said."""
+    """Grow a topic to this many partitions. ``added`` is how many the client expects to add, if given."""
 
     name: str
     partitions: int
@@ -78,7 +78,7 @@ class AddPartitions(Data):
 
 
 class AlterTopic(Data):
-    """Change a topic's configs: by operations, or (``replace``) to exactly the values that are given."""
+    """Change a topic's configs: by operations, or (``replace``) to exactly the given values."""
 
     name: str
     operations: tuple[ConfigOperation, ...]
@@ -91,7 +91,7 @@ class AlterTopic(Data):
 
 
 class TopicAnswer(Data):
-    """The answer to all of them: what went wrong, in words for a person, and what the topic is (or was)."""
+    """The answer to all of them: the error, its message, and the topic as it is (or was)."""
 
     error: ErrorCode
     message: str | None = None
@@ -99,7 +99,7 @@ class TopicAnswer(Data):
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with a topic name; None if nothing is."""
+    """Return the message for an invalid topic name, or None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -187,13 +187,13 @@ def _alter(state: "BrokerState", command: AlterTopic, now: int) -> Decision:
     if conflict:
         return _refuse(ErrorCode.INVALID_CONFIG, conflict)
     changed = topic.but(configs=configs)
-    # Nothing to write if nothing changes: setting a config to what it is must not cost a commit.
+    # Setting a config to its current value must not cost a commit.
     facts = () if command.validate_only or changed == topic else (TopicChanged(changed),)
     return Decision(TopicAnswer(ErrorCode.NONE, topic=changed), facts)
 
 
 def _operate(configs: dict[str, str], name: str, operation: int, value: str | None) -> str | None:
-    """Do one operation on the configs; say what is wrong with it, if something is."""
+    """Apply one operation to the configs; return the message if it is invalid."""
     row = topic_configs.TOPIC_CONFIGS.get(name)
     if row is None:
         return topic_configs.unknown(name)
@@ -240,10 +240,10 @@ def _topic_changed(state: "BrokerState", fact: TopicChanged) -> None:
 
 
 def _topic_deleted(state: "BrokerState", fact: TopicDeleted) -> None:
-    """Mark what is loaded as absent, rather than unload it.
+    """Mark loaded entities as absent instead of unloading them.
 
-    The ledger still has the old rows until this tick is committed; a later command of the tick that had to
-    load them again would see a topic that is gone.
+    The ledger has the old rows until this tick is committed. A later command of the tick that loaded them
+    again would see the deleted topic.
     """
     topic = fact.topic
     state.topics[TopicKey(topic.name)] = None

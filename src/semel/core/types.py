@@ -1,11 +1,11 @@
-"""The words of the core: keys, values, commands' common parts, and what a decision is.
+"""The types of the core: keys, values, the common parts of commands, and decisions.
 
 An *entity* is one thing with state: a topic, a partition, a producer on a partition, a group, a committed
-offset. It is named by a *key* and its state is an immutable *value*. The broker loads the entities that a
-command names, calls ``decide``, and writes the facts that follow; see ``semel.core.state``.
+offset. It is identified by a *key*, and its state is an immutable *value*. The broker loads the entities that
+a command names, calls ``decide``, and writes the facts of the decision; see ``semel.core.state``.
 
-Values are immutable so that a decision can be thrown away, so that the state read back from the ledger can
-be compared with the live one, and so that a reader may keep one while the next is being made.
+Values are immutable so that a decision can be discarded, so that the state read back from the ledger can be
+compared with the live one, and so that a reader can keep a value while the next one is made.
 
 Everything here is plain data. Nothing in the core reads a clock: ``now`` is always an argument.
 """
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 Ticket: TypeAlias = int
-"""Names a request that waits; whoever ends the wait answers by this number."""
+"""The number of a parked request. A later decision answers the request by this number."""
 
 NO_PRODUCER: Final = -1
 
@@ -72,13 +72,13 @@ class ProducerKey(Data, order=True):
 
 
 class PartitionKey(Data, order=True):
-    """One partition of one topic. The id, not the name: a topic made anew is another topic."""
+    """One partition, by topic id and not by name: a topic that is created again is another topic."""
 
     topic_id: bytes
     index: int
 
     def of(self, producer_id: int) -> ProducerKey:
-        """A producer here."""
+        """Return the key of a producer on this partition."""
         return ProducerKey(self.topic_id, self.index, producer_id)
 
 
@@ -89,7 +89,7 @@ class GroupKey(Data, order=True):
 
 
 class OffsetKey(Data, order=True):
-    """What a group has committed for one partition. By topic name, as on the wire."""
+    """The committed offset of a group for one partition. By topic name, as on the wire."""
 
     group_id: str
     topic: str
@@ -97,13 +97,13 @@ class OffsetKey(Data, order=True):
 
 
 class PendingKey(Data, order=True):
-    """The offsets of a group that open transactions hold, all of them together."""
+    """All offsets of a group that open transactions hold, as one entity."""
 
     group_id: str
 
 
 class TransactionKey(Data, order=True):
-    """A transactional id, and what its producer is doing."""
+    """A transactional id."""
 
     transactional_id: str
 
@@ -118,7 +118,7 @@ Key: TypeAlias = (
 
 
 class Topic(Data):
-    """What a topic is. ``configs`` holds only what was set; defaults come from ``topic_configs``."""
+    """A topic. ``configs`` holds only what was set; defaults come from ``topic_configs``."""
 
     name: str
     topic_id: bytes
@@ -139,17 +139,17 @@ class Partition(Data):
     log_start_offset: int = 0
     high_watermark: int = 0
     peak_timestamp: int = -1
-    """The largest record timestamp ever appended; never falls, so a search by time can bisect."""
+    """The largest record timestamp ever appended. It never decreases, so a search by time can bisect."""
     size_bytes: int = 0
     """Bytes of the batches between log start and high watermark."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     """Ordered by first offset."""
     last_aborted_offset: int = -1
-    """The marker of the newest aborted transaction: above it nobody need ask which were aborted."""
+    """The marker of the newest aborted transaction. Reads above it need no list of aborted transactions."""
     cleaned_offset: int = 0
-    """Below it compaction has seen every record; it goes on from here."""
+    """The log is compacted below this offset; the next compaction continues here."""
     compactions: int = 0
-    """How often batches were replaced. Who looked before and reads after looks again."""
+    """How often batches were replaced. A reader that sees another number than before must look up again."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -160,7 +160,7 @@ class Partition(Data):
 
 
 class Rewritten(Data):
-    """A batch that compaction left fewer records in. It keeps its offsets, also those of what is gone."""
+    """A batch from which compaction removed records. It keeps its offset range."""
 
     base_offset: int
     last_offset: int
@@ -169,7 +169,7 @@ class Rewritten(Data):
 
 
 class SentBatch(Data):
-    """What is remembered of one batch, to recognise it when it is sent again."""
+    """A batch as remembered to recognise its duplicates."""
 
     last_sequence: int
     last_offset: int
@@ -178,7 +178,7 @@ class SentBatch(Data):
 
 
 class Staged(Data):
-    """What an open transaction holds back in a partition with journal visibility."""
+    """The staged batches of an open transaction in a partition with journal visibility."""
 
     batches: int = 0
     offsets: int = 0
@@ -188,17 +188,17 @@ class Staged(Data):
 
 
 class ProducerState(Data):
-    """What a partition remembers of a producer. The blank one has epoch -1."""
+    """The state of a producer on a partition. The blank state has epoch -1."""
 
     epoch: int = -1
     batches: tuple[SentBatch, ...] = ()
     """At most five, of the current epoch, oldest first."""
     last_timestamp: int = -1
     seen_ms: int = 0
-    """The broker's time of day at the last append: expiry must not depend on what a client calls the time."""
+    """The broker's time of day at the last append: expiry must not depend on the client's clock."""
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
-    """Where the open transaction began in the log; -1 if none is open, or if it is staged."""
+    """Where the open transaction starts in the log; -1 if none is open, or if it is staged."""
     staged: Staged | None = None
 
     @property
@@ -223,13 +223,13 @@ class PendingOffset(Data):
     key: OffsetKey
     value: CommittedOffset
     is_superseded: bool = False
-    """Somebody committed this partition later; the later one stays, whatever the outcome of this."""
+    """A later commit of this partition wins, whatever the outcome of this transaction."""
 
 
 class TransactionState(IntEnum):
-    """Where a transactional id stands. Kafka's numbers and names.
+    """The state of a transactional id, with Kafka's numbers and names.
 
-    There is no state between: one ledger commit ends a transaction, so nobody can see it half ended.
+    Kafka's states in between do not exist: one ledger commit ends a transaction, so it is never half ended.
     """
 
     EMPTY = 0
@@ -239,12 +239,12 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """As tools show it."""
+        """The name as tools show it."""
         return self.name.title().replace("_", "")
 
 
 class Transaction(Data):
-    """A transactional id: who its producer is, and the transaction that is open or ended last."""
+    """A transactional id: its current producer, and the open or the last transaction."""
 
     transactional_id: str
     producer_id: int
@@ -252,36 +252,36 @@ class Transaction(Data):
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: tuple[PartitionKey, ...] = ()
-    """Those in the open transaction, in the order in which they joined."""
+    """The partitions of the open transaction, in the order in which they joined."""
     groups: tuple[str, ...] = ()
-    """Groups whose offsets are in the open transaction."""
+    """The groups whose offsets are in the open transaction."""
     started_ms: int = -1
-    """By the steady clock, as the deadline."""
+    """By the steady clock, like the deadline."""
     updated_ms: int = 0
-    """The time of day: expiry looks at it days later, perhaps after a restart."""
+    """The time of day: expiry compares it days later, perhaps after a restart."""
     deadline_ms: int = -1
     """When the broker aborts the open transaction; -1 is never."""
     previous_producer_id: int = NO_PRODUCER
-    """The id before this one, when the epochs of that one were used up."""
+    """The producer id before this one, whose epochs were used up."""
     last_epoch: int = -1
-    """The epoch with which the request that gave the current one may come again."""
+    """The epoch that a retry of the request that returned the current epoch presents."""
     version: int = 0
-    """Of the open transaction, or of the last: 1 adds partitions by request, 2 by writing (KIP-890)."""
+    """Of the open or the last transaction: 1 adds partitions by request, 2 by writing (KIP-890)."""
     term: int = 0
-    """In which the producer began or last ended; what it did since may be lost with the term."""
+    """The term in which the producer was initialised or last ended. Later work may be lost with that term."""
     is_two_phase: bool = False
-    """A transaction of this id never times out and is durable with every step (KIP-939)."""
+    """Transactions of this id never time out, and every step is durable when it is answered (KIP-939)."""
     prepared_epoch: int = -1
-    """The epoch a prepared transaction was written with, once a new producer took it over to end it."""
+    """The epoch that wrote a prepared transaction, after it was handed over to a new producer."""
 
 
 class Cluster(Data):
-    """Counters of the whole cluster, and its one feature that can change."""
+    """The counters of the cluster, and its only feature that can change."""
 
     next_producer_id: int = 0
     transaction_version: int = 2
     features_epoch: int = 1
-    """Grows with every change of a feature, so that clients take the change over."""
+    """Incremented with every feature change, so that clients adopt the change."""
 
 
 Value: TypeAlias = Any
@@ -290,13 +290,13 @@ Fact: TypeAlias = Any
 
 
 class Command(Protocol):
-    """What is asked: ``Data`` that names the entities it reads."""
+    """A request to the core: ``Data`` that names the entities it reads."""
 
     def keys(self) -> Iterable[Key]:
-        """The entities that must be loaded before this command can be decided.
+        """Return the entities that must be loaded before the command can be decided.
 
-        A command that finds more through the entities it names also has ``more_keys(state)``, which is asked
-        when the first are loaded. What commands before it in the same tick bring in is loaded by them.
+        A command that finds more entities through these also has ``more_keys(state)``, called when these are
+        loaded. Entities that earlier commands of the same tick added are already loaded by those.
         """
 
 
@@ -312,18 +312,18 @@ PARKED: Final = _Parked()
 
 
 class Decision(Data):
-    """What follows from a command. The facts are written together, or not at all; then all are answered."""
+    """The facts and answers that follow from a command. All facts are committed before any answer."""
 
     answer: Any
     facts: tuple[Fact, ...] = ()
     batches: tuple[Buffer, ...] = ()
     """The bytes of each ``BatchAppended`` and ``BatchStaged`` among the facts, in the same order, and of all
-    that a ``BatchesReplaced`` rewrote."""
+    batches that a ``BatchesReplaced`` rewrote."""
     replies: tuple[tuple[Ticket, Any], ...] = ()
-    """Answers for requests that were parked earlier."""
+    """Answers to requests that were parked earlier."""
     defers_sync: bool = False
-    """Work inside an open transaction: may be answered when the operating system has it, before it is
-    flushed. The end of the transaction flushes all of it; if the system dies before, the transaction is
+    """Work inside an open transaction may be answered when the operating system has it, before it is flushed.
+    The end of the transaction flushes all of it. If the operating system crashes before, the producer is
     fenced (the term rule)."""
 
 

@@ -1,4 +1,4 @@
-"""A source and a sink for Spark with which every input record counts exactly once in the output.
+"""An exactly-once source and sink for Spark.
 
     stream = (spark.readStream.format("semel")
               .option("kafka.bootstrap.servers", "127.0.0.1:9092")
@@ -8,11 +8,11 @@
      .option("topic", "invoices").option("pipeline.id", "billing")
      .option("checkpointLocation", "/tmp/billing").start())
 
-It is made of PySpark's data source API and of `semel.client`, so it runs on Spark as it is and sends nothing
-but Kafka's own requests. Spark finds it by itself, through the module `pyspark_semel`.
+It is built on PySpark's data source API and `semel.client`, so it runs on an unmodified Spark and sends only
+Kafka's own requests. Spark finds it automatically, through the module `pyspark_semel`.
 
-Where to read on: `data_source` for what Spark calls, `options`; `source` and `reading`, `vectors`; `sink`,
-then `pipeline` for how a batch comes to count once, `decision` and `checkpoint`.
+Read on in: `data_source` for the entry points of Spark, `options`; `source`, `reading` and
+`partition_offsets`; `sink`, then `batch_commit` for exactly-once writes, `decision` and `checkpoint`.
 """
 
 from semel.spark.data_source import SemelDataSource

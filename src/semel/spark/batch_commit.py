@@ -1,22 +1,22 @@
 """How a batch is written exactly once: plan, write, decide, end.
 
-1. **Plan** (driver, before the tasks of a batch start; `planning`). A new run of the pipeline takes the
-   transactional id `<pipeline>/driver`. That fences older runs, and is refused to a driver whose own last
-   run was fenced.
-   Then what older runs left is put in order: the transactions of the last decision are committed, all others
-   are aborted. A batch that was decided before is only acted out.
+1. **Plan** (driver, before the tasks of a batch start; `planning`). A new run of the pipeline initialises the
+   transactional id `<pipeline>/driver`. That fences older runs; it is refused if the driver's own last run
+   was fenced. Then the leftovers of older runs are cleaned up: the transactions of the last decision are
+   committed, all others are aborted. A batch that was decided before is only completed.
 2. **Write** (task attempt). Every attempt writes in a transaction of its own, named after run and attempt, so
-   that no other attempt, of whatever run, can touch it. It leaves it open.
+   that no other attempt of any run can touch it. It leaves the transaction open.
 3. **Decide** (driver, when all tasks are done). One small transaction of the driver's id commits the end of
-   the batch to the group `<pipeline>`, with the list of the winners. See `decision`.
-4. **End**. The winners are committed. Whoever is interrupted here, or the next start, does it again.
+   the batch to the group `<pipeline>`, with the list of the winning transactions. See `decision`.
+4. **End**. The winners are committed. After an interruption this is repeated, at the latest by the next
+   start.
 
-On Semel the last two are one step: *group commit*. Attempts are begun as such, so that the broker refuses
-those of an older run and aborts none while the pipeline may come back. ADR 0026 and 0027 tell of it. Both
-forms leave the same notes, so a pipeline may go on in the other one at any batch.
+On Semel the last two are one step: *CommitTransactions*. Attempts are declared as such, so that the broker
+refuses those of an older run and aborts none while the pipeline may come back. See ADR 0026 and 0027. Both
+forms write the same notes, so a pipeline may switch between them at any batch.
 
-Nothing here trusts Spark's checkpoint, which may be old or lost: a batch is written only if it begins where
-the last decision ended. Names of runs are ordered, so a run aborts only what is older than itself.
+Spark's checkpoint is not trusted, because it may be old or lost: a batch is written only if it starts where
+the last decision ended. Runs are ordered, so a run aborts only what is older than itself.
 """
 
 import re
@@ -63,26 +63,26 @@ FENCED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the driver has settled before the tasks of a batch start. It goes to them and comes back."""
+    """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
 
     pipeline_id: str
     run: ProducerIdAndEpoch
-    number: int  # of the decision that is to be made
+    number: int  # of the decision to be made
     query_id: str
     batch_id: int
-    is_done: bool  # was decided before, so that nothing is written again
-    spans: Spans = field(default_factory=dict)  # what the batch reads
+    is_done: bool  # was decided before, so nothing is written again
+    spans: Spans = field(default_factory=dict)  # the input of the batch
     inputs: Mapping[str, Input] = field(default_factory=dict)
     topic: str | None = None
-    outputs: TopicIds = field(default_factory=dict)  # those that were written to before
+    outputs: TopicIds = field(default_factory=dict)  # topics that were written to before
 
     @property
     def prefix(self) -> str:
-        """How the transactional ids of this run begin."""
+        """The prefix of the transactional ids of this run."""
         return f"{self.pipeline_id}/{self.run.producer_id}.{self.run.epoch}/"
 
     def decision(self, winners: Iterable[PreparedTransaction], written: TopicIds) -> Decision:
-        """The decision that the batch counts by these transactions."""
+        """Return the decision that commits these transactions for the batch."""
         return Decision(
             self.number,
             self.run,
@@ -102,7 +102,7 @@ class Plan:
 def begin_attempt(
     client: Client, plan: Plan, name: str, *, transaction_timeout_ms: int, codec: Codec
 ) -> TransactionalProducer:
-    """A producer for one task attempt, whose transaction has begun. PipelineFenced if a newer run has."""
+    """Return a producer for a task attempt, with an open transaction. PipelineFenced after a newer run."""
     transactional_id = f"{plan.prefix}{name}"
     if not serves_commit_transactions(client):
         producer = TransactionalProducer(
@@ -134,7 +134,7 @@ def decide(
     winners: Sequence[PreparedTransaction],
     written: TopicIds | None = None,
 ) -> None:
-    """Decide that a batch counts, and end its transactions. `written` are the topics that they wrote to."""
+    """Decide a batch, and end its transactions. `written` are the topics that they wrote to."""
     made = plan.decision(winners, written or {})
     check_written(client, plan.pipeline_id, plan.outputs, written or {})
     if serves_commit_transactions(client) and len(winners) <= TRANSACTIONS_MAX:
@@ -160,7 +160,7 @@ def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
     except KafkaError as error:
         last = decisions.read_committed(client, plan.pipeline_id).decision
         if last is not None and (last.run, last.number) == (made.run, made.number):
-            return  # It was made before: an answer was lost, and what came after it was refused.
+            return  # It was made before: an answer was lost, and the repetition was refused.
         if isinstance(error, CommitTransactionsRefused):
             raise PipelineError(_lost_text(plan, error.lost)) from error
         _explain(client, error, plan)
@@ -168,7 +168,7 @@ def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
 
 
 def _explain(client: Client, error: KafkaError, plan: Plan) -> None:
-    """Raise what the refusal of a decision means, if it means more than it says."""
+    """Raise a more specific error for a refused decision, if there is one."""
     if error.code in FENCED:
         text = fenced_text(client, plan.pipeline_id, plan.run, plan.query_id, waits=True)
         raise PipelineFenced(text) from error
@@ -207,18 +207,18 @@ def finish(client: Client, winners: Iterable[PreparedTransaction]) -> None:
             ) from error
         except (TransactionAborted, ProducerFenced) as error:
             raise DecidedTransactionLost(
-                f"it was decided that {each.transactional_id} counts, but the broker has aborted it, or has "
-                f"forgotten what became of it ({error}) A transaction has to be ended within "
+                f"{each.transactional_id} is decided, but the broker has aborted it, or no longer knows its "
+                f"outcome ({error}) A transaction has to be ended within "
                 "transaction.timeout.ms, and the pipeline was down for longer. Its records may be missing "
                 "from the output while the group says that they are there, so the query stops until "
-                "somebody has looked"
+                "this is resolved by hand"
             ) from error
 
 
 def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction]) -> None:
-    """Give up a batch that failed, unless it was decided: then it counts, and is finished.
+    """Abort a failed batch, unless it was decided: then it is finished.
 
-    If that cannot be found out, all is left as it is: the next start knows.
+    If that cannot be determined, nothing is changed: the next start will know.
     """
     last = decisions.read_committed(client, plan.pipeline_id).decision
     written = list(prepared)
@@ -235,9 +235,9 @@ def discard(client: Client, plan: Plan, prepared: Iterable[PreparedTransaction])
 
 
 def sweep(client: Client, pipeline_id: str, run: ProducerIdAndEpoch, last: Decision | None) -> None:
-    """End what older runs have open: abort it, unless it was decided.
+    """End the open transactions of older runs: abort them, unless they were decided.
 
-    What a newer run has open is none of our business.
+    Transactions of a newer run are left alone.
     """
     left = set()
     for transactional_id in _open(client, f"{pipeline_id}/"):
@@ -250,7 +250,7 @@ def sweep(client: Client, pipeline_id: str, run: ProducerIdAndEpoch, last: Decis
 
 
 def _open(client: Client, prefix: str) -> set[str]:
-    """The transactional ids with this beginning that have a transaction open."""
+    """Return the transactional ids with this prefix that have an open transaction."""
     can_choose = client.serves(ListTransactionsRequest.api_key, 2)
     pattern = f"{re.escape(prefix)}.*" if can_choose else None
     listed = list_transactions(client, states=[ONGOING], pattern=pattern)

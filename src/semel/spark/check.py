@@ -1,10 +1,9 @@
-"""`check_files`: a verdict on a history that is too large for one process, by Spark.
+"""`check_files`: checks a history that is too large for one process, with Spark.
 
-The steps are those of `semel.check.stages`, and so are the functions. Every operation becomes a row with the
-key under which it is looked at, and a step is: rows with the same key come together, in the order of the
-files, and one call judges them. What it finds becomes rows with other keys for the steps that follow. A
-partition's part of the history, and the order of transactions in journal topics, must fit into the memory of
-one process.
+The steps and their functions are those of `semel.check.stages`. Every operation becomes a row with the key of
+its check. In a step, rows with the same key are grouped, in the order of the files, and judged by one call.
+Its results become rows with other keys for the following steps. A partition's part of the history, and the
+order of transactions in journal topics, must fit into the memory of one process.
 """
 
 import json
@@ -67,7 +66,7 @@ class About(NamedTuple):
 
 
 def check_files(spark: SparkSession, paths: Sequence[str | Path]) -> Verdict:
-    """Look for every anomaly of the catalogue in the files of a history."""
+    """Check the files of a history for every anomaly of the catalogue."""
     kept = [_read(spark, [str(each) for each in paths]).persist()]
     try:
         found = _collect(kept[:1], ABOUT, BAD)
@@ -84,7 +83,7 @@ def check_files(spark: SparkSession, paths: Sequence[str | Path]) -> Verdict:
 
 
 def _steps(rows: DataFrame, about: About, parts: int | None) -> list[DataFrame]:
-    """What every step comes to."""
+    """Return the results of every step."""
 
     def step(kind: str, judge: Judge, *given: DataFrame) -> DataFrame:
         return _step(kind, judge, given, parts).persist()
@@ -99,7 +98,7 @@ def _steps(rows: DataFrame, about: About, parts: int | None) -> list[DataFrame]:
 
 
 def _parts(paths: Sequence[str | Path]) -> int | None:
-    """In how many parts the rows of a step are judged: by the size of the files, if they can be seen here."""
+    """Return the number of parts of a step, by the size of the files if they are visible here."""
     local = [Path(each) for each in paths]
     if not all(each.exists() for each in local):
         return None
@@ -122,7 +121,7 @@ def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 
 def _route(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Every line as rows, one for each key of its operation; lines that are none are told by their file."""
+    """Convert every line to rows, one for each key of its operation; report invalid lines by their file."""
     return _batches(_routed(batches))
 
 
@@ -166,7 +165,7 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _collect(frames: Sequence[DataFrame], *kinds: str) -> dict[str, list[Any]]:
-    """What rows of these kinds hold, in one job."""
+    """Return the values of rows of these kinds, in one job."""
     names = {_key(kind): kind for kind in kinds}
     found: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for row in _union([each.where(col("key").isin(*names)) for each in frames]).collect():
@@ -186,7 +185,7 @@ def _sum(parts: Iterable[About]) -> About:
 
 
 def _refuse_bad(lines: Iterable[tuple[str, str]]) -> None:
-    """Say what is wrong with lines that are no operations; half of a last line is nothing bad."""
+    """Report lines that are no operations; a truncated last line is accepted."""
     for file, error in lines:
         path = Path(unquote(file.removeprefix("file://")))
         if not path.exists():
@@ -199,7 +198,7 @@ def _refuse_bad(lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _step(kind: str, judge: Judge, given: Sequence[DataFrame], parts: int | None) -> DataFrame:
-    """Rows of one kind, together by key, through a function that judges all of a key."""
+    """Group rows of one kind by key, and judge each group with one call."""
     rows = _union([each.where(col("key").startswith(f'["{kind}", ')) for each in given])
     together = rows.repartition("key") if parts is None else rows.repartition(parts, "key")
 
@@ -278,7 +277,7 @@ def _groups(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
 
 
 def _order(name: Any, given: list[Any]) -> Iterator[tuple[str, Any] | Anomaly]:
-    """Edges that may be on a circle: those from transactions that others come before."""
+    """Return edges that may be part of a cycle: those from transactions with predecessors."""
     edges = [each for each in given if isinstance(each, Edge)]
     if any(each.after == name[0] for each in edges):
         yield from ((_key(CIRCLE), each) for each in edges if each.before == name[0])

@@ -1,8 +1,8 @@
-"""What the sink needs to know of a query and Spark does not tell it: read from the query's checkpoint.
+"""What the sink must know of a query and Spark does not tell it, read from the query's checkpoint.
 
 Spark writes the end of a batch to `offsets/<batch>` before it plans the batch, and the query's id to
-`metadata` before its first. Both are read and never written. The directory may be local or anywhere that
-pyarrow reaches (s3, gs, hdfs).
+`metadata` before the first batch. Both are only read here. The directory may be local or anywhere that
+pyarrow supports (s3, gs, hdfs).
 """
 
 import json
@@ -35,15 +35,13 @@ NO_OFFSET = "-"
 class Step(NamedTuple):
     """The input of one batch."""
 
-    start: (
-        PartitionOffsets  # of the partitions that the query knew before; a new one is read from its beginning
-    )
+    start: PartitionOffsets  # of the partitions that the query knew before; a new one is read from its start
     end: PartitionOffsets
     ids: TopicIds = {}  # noqa: RUF012 - never changed
 
     @property
     def spans(self) -> Spans:
-        """Where the batch starts and ends, for every partition that it has."""
+        """The start and end of the batch for each of its partitions."""
         return {key: Span(self.start.get(key, 0), end) for key, end in self.end.items()}
 
 
@@ -62,11 +60,11 @@ class Checkpoint:
             self._files, self._path = fs.FileSystem.from_uri(location)
 
     def query_id(self) -> str:
-        """The id of the query. It is as old as the checkpoint."""
+        """The id of the query. It is created with the checkpoint."""
         return str(json.loads(self._read(METADATA))["id"])
 
     def newest_batch(self) -> int:
-        """The batch that is about to be written, or was when the query stopped."""
+        """Return the batch that is about to be written, or was when the query stopped."""
         selector = fs.FileSelector(posixpath.join(self._path, OFFSETS), allow_not_found=True)
         numbers = [
             int(each.base_name) for each in self._files.get_file_info(selector) if each.base_name.isdigit()
@@ -76,16 +74,16 @@ class Checkpoint:
         return max(numbers)
 
     def step(self, batch_id: int) -> Step:
-        """What a batch reads from Semel, or from any other cluster through this source."""
+        """Return the input of a batch from Semel, or from any other cluster through this source."""
         began, end, ids = self._batch(batch_id)
         _, before, ids_before = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
-        # Offsets of a topic that was deleted are no offsets of the one that has its name now.
+        # Offsets of a deleted topic do not apply to a new one of the same name.
         before = without_topics(before, recreated(ids_before, ids))
-        # A batch without input repeats the end of the one before, and with it where that began.
+        # A batch without input repeats the end of the previous one, including where that began.
         return Step({**began, **before}, end, ids)
 
     def _batch(self, batch_id: int) -> Step:
-        """Where a batch ends, and where those sources began that had their first batch in it."""
+        """Return the end of a batch, and the start of sources that had their first batch in it."""
         end: PartitionOffsets = {}
         began: PartitionOffsets = {}
         ids: TopicIds = {}
@@ -114,7 +112,7 @@ class Checkpoint:
 
 
 def _sources(text: str) -> list[dict[str, Any]]:
-    """The offsets of those sources that have offset vectors."""
+    """Return the offsets of those sources that use partition offsets."""
     version, _, *lines = text.splitlines()
     found = []
     for line in lines:
@@ -132,5 +130,5 @@ def _sources(text: str) -> list[dict[str, Any]]:
 
 
 def describe(key: Partition) -> str:
-    """A partition as it is named in messages."""
+    """Format a partition for messages."""
     return f"{key[0]}/{key[1]}"

@@ -1,9 +1,9 @@
-"""Clients of this process. Spark's Python workers live longer than a batch, so connections are kept.
+"""The clients of this process. Spark's Python workers outlive a batch, so connections are kept.
 
-A worker is forked from a process that may have had clients of its own: those belong to it alone. But all
-Python processes of a driver, and of an executor, tell each other which clusters they have reached, by a file
-in their common directory: a client is patient only with these (see `semel.client.cluster`), and a new process
-may make its first contact just when the broker is restarted.
+A worker is forked from a process that may have clients of its own; those are not used. But all Python
+processes of a driver, and of an executor, share the list of clusters that they have reached, in a file in
+their common directory: `patience_s` applies only to these (see `semel.client.cluster`), and a new process may
+make its first contact just when the broker is restarting.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from semel.spark.errors import OptionError
 from semel.spark.option_reader import Address
 from semel.spark.scratch import scratch_directory
 
-#: A process serves one cluster, or a few. What is closed is opened again when it is needed.
+#: A process uses one cluster, or a few. A closed client is opened again when it is needed.
 CLIENTS_MAX = 16
 DIRECTORY = "semel-clusters"
 
@@ -24,7 +24,7 @@ _clients: dict[tuple[int, Address], Client] = {}
 
 
 def connect(address: Address) -> Client:
-    """The client of this process for a cluster."""
+    """Return the client of this process for a cluster."""
     key = (os.getpid(), address)
     if key not in _clients:
         if len(_clients) >= CLIENTS_MAX:
@@ -32,13 +32,13 @@ def connect(address: Address) -> Client:
         try:
             _clients[key] = _SharingClient(address)
         except ValueError as error:
-            # A file that is not there, or not here: it has to be on every machine of the cluster.
+            # A file that does not exist, or not here: it has to be on every machine of the cluster.
             raise OptionError(f"of the options kafka.*: {error}") from None
     return _clients[key]
 
 
 class _SharingClient(Client):
-    """A client that knows, and tells, which clusters the processes around it have reached."""
+    """A client that shares the list of reached clusters with the processes around it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class _SharingClient(Client):
 
     def _note_connected(self) -> None:
         if not self._has_connected and (mark := self._mark()) is not None:
-            # Without it, others are less patient at their own first contact.
+            # Without it, others fail sooner on their own first contact.
             with suppress(OSError):
                 mark.parent.mkdir(mode=0o700, exist_ok=True)
                 mark.touch()

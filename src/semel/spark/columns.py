@@ -1,4 +1,4 @@
-"""Columns between the codec and Arrow: the same buffers under another name, nothing is copied."""
+"""Conversion of columns between the codec and Arrow: the buffers are shared, nothing is copied."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -21,7 +21,7 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 def to_arrow(columns: Columns, names: Sequence[str], topic: str, partition: int) -> pa.RecordBatch:
-    """Records of one partition as the columns of these names."""
+    """Convert records of one partition to the columns of these names."""
     arrays = [_array(columns, name, topic, partition) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
@@ -51,7 +51,7 @@ def _array(columns: Columns, name: str, topic: str, partition: int) -> pa.Array:
 
 @lru_cache(maxsize=8)
 def _repeated(name: str, value: str | int, rows: int) -> pa.Array:
-    """A column in which every row is the same. One batch after another has as many rows, and needs it."""
+    """Return a constant column. Cached, because successive batches have the same number of rows."""
     return pa.repeat(pa.scalar(value, ARROW_TYPES[name]), rows)
 
 
@@ -60,7 +60,7 @@ def _buffer(data: object) -> pa.Buffer | None:
 
 
 def binary_of(column: pa.Array) -> Binary:
-    """A column of bytes, or of text as UTF-8, for the codec."""
+    """Convert a column of bytes, or of text as UTF-8, for the codec."""
     if pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
@@ -74,6 +74,6 @@ def binary_of(column: pa.Array) -> Binary:
 
 
 def numbers_of(column: pa.Array) -> Numbers:
-    """A column of int32 for the codec."""
+    """Convert a column of int32 for the codec."""
     validity, data = column.buffers()
     return Numbers(memoryview(data), None if validity is None else memoryview(validity), column.offset)

@@ -1,10 +1,10 @@
-"""Whether a batch goes on where the pipeline stopped: the comparison of Spark's checkpoint with a decision.
+"""Checks that a batch continues where the pipeline stopped: compares Spark's checkpoint with a decision.
 
-Spark's checkpoint may be old, copied, or that of another query, and the world changes between two runs:
-topics grow, are deleted and created again, offsets are reset. So nothing is taken from it on trust.
+Spark's checkpoint may be old, copied, or that of another query. Between two runs topics grow, are deleted and
+created again, and offsets are reset. So nothing in it is trusted.
 
-- A batch that the last decision names, of the same query and with the same number, is done if it reads what
-  was decided and nothing else: the same partitions of the same topics, from the same start to the same end.
+- A batch that the last decision names, of the same query and with the same number, is done if it reads
+  exactly what was decided: the same partitions of the same topics, from the same start to the same end.
 - Any other batch is written only if it starts, in every partition, where the pipeline has ended.
 - Everything else is refused. A batch of an older checkpoint may overlap what was counted, and a batch of a
   stateful query depends on those before it, so there is no safe way to write a part of it.
@@ -24,7 +24,7 @@ _NEW_CHECKPOINT = (
 
 
 def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
-    """Whether the batch was decided before. PipelineMismatch if it neither was nor can be written."""
+    """Whether the batch was decided before. PipelineMismatch if it was not and cannot be written either."""
     last = committed.decision
     check_is_of_topics(committed, pipeline_id)
     if last is None:
@@ -58,7 +58,7 @@ def check_is_of_topics(committed: Committed, pipeline_id: str) -> None:
 
 
 def _check_same(last: Decision, pipeline_id: str, batch_id: int, step: Step) -> None:
-    """The batch was decided; it has to be that batch, and not another one that an old checkpoint made."""
+    """Check that a decided batch is that very batch, and not another one made from an old checkpoint."""
     if batch_id < last.batch_id:
         raise PipelineMismatch(
             f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided batch "
@@ -96,7 +96,7 @@ def _check_start(
     step: Step,
     key: Partition,
 ) -> None:
-    """The batch starts where the pipeline is, in one partition."""
+    """Check that the batch starts where the pipeline is, in one partition."""
     start, is_same_query = step.start.get(key, 0), last.query_id == query_id
     known = last.inputs.get(key[0])
     is_other_topic = (
@@ -109,28 +109,28 @@ def _check_start(
         )
     if key in committed.foreign and not is_other_topic:
         raise PipelineMismatch(
-            f"the offset of {describe(key)} in the group of pipeline {pipeline_id!r} was written by somebody "
-            "else, so that nobody knows what the pipeline has read of it. Choose a new pipeline.id, and "
+            f"the offset of {describe(key)} in the group of pipeline {pipeline_id!r} was written by another "
+            "program, so it is unknown what the pipeline has read of it. Choose a new pipeline.id, and "
             "startingOffsets where the output ends"
         )
     reached = None if is_other_topic else committed.offsets.get(key)
     if reached is None:
-        # The query that decided last would have been told of the partition, and a new one has no offset yet.
+        # The query that decided last would know the partition, and a new partition has no offset yet.
         if not is_same_query or key not in step.start:
             return
         reached = 0
     if last.number == BEGINNING and not is_same_query:
-        return  # Nothing counts yet, so another query may begin elsewhere.
+        return  # Nothing is committed yet, so another query may start elsewhere.
     if reached != start:
         raise PipelineMismatch(
-            f"batch {batch_id} begins at offset {start} of {describe(key)}, but pipeline "
+            f"batch {batch_id} starts at offset {start} of {describe(key)}, but pipeline "
             f"{pipeline_id!r} has reached {reached}. Either another copy of it is running, and this one "
             f"has to stop; or the checkpoint is not the last one of the pipeline: {_NEW_CHECKPOINT}"
         )
 
 
 def inputs_after(committed: Committed, step: Step) -> dict[str, Input]:
-    """The topics that have notes once the batch is decided: those of the batch, and older ones."""
+    """Return the topics that have notes once the batch is decided: those of the batch, and older ones."""
     before: Mapping[str, Input] = {} if committed.decision is None else committed.decision.inputs
     noted, read = _by_topic(committed.offsets), _by_topic(step.end)
     found: dict[str, Input] = {}
@@ -140,7 +140,7 @@ def inputs_after(committed: Committed, step: Step) -> dict[str, Input]:
         if known.topic_id in ("", topic_id):
             numbers = numbers | noted.get(topic, set())
         found[topic] = Input(topic_id, len(numbers))
-    # One whose offsets are gone was deleted.
+    # A topic whose offsets are gone was deleted.
     rest = {
         topic: each
         for topic, each in before.items()

@@ -1,4 +1,4 @@
-"""The data source that Spark knows as format "semel": it reads the options and makes readers and writers."""
+"""The data source of format "semel": parses the options and creates readers and writers."""
 
 from collections.abc import MutableMapping
 
@@ -39,34 +39,34 @@ class SemelDataSource(DataSource):
         return "semel"
 
     def schema(self) -> str:
-        """The columns of the source; headers only if they are asked for."""
+        """The columns of the source; headers only if requested."""
         check_source_names(self.options)
         wants_headers = (self.options.get("includeHeaders") or "").lower() == "true"
         names = [name for name in COLUMNS if name != "headers" or wants_headers]
         return ", ".join(f"{name} {COLUMNS[name]}" for name in names)
 
     def reader(self, schema: StructType) -> BatchReader | NewestReader:
-        """Read once."""
+        """Create a reader for a batch query."""
         options = SourceOptions.of(self.options, is_stream=False)
         return (NewestReader if options.is_newest_by_key else BatchReader)(options, _columns(schema))
 
     def streamReader(self, schema: StructType) -> ResumingReader:  # noqa: N802 - Spark's name
-        """Read for ever."""
+        """Create a reader for a streaming query."""
         return ResumingReader(SourceOptions.of(self.options, is_stream=True), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Write once."""
+        """Create a writer for a batch write."""
         if overwrite:
             raise OptionError("a topic cannot be overwritten; use mode('append')")
         return BatchWriter(SinkOptions.of(self.options, is_stream=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Write for ever."""
+        """Create a writer for a streaming query."""
         return StreamWriter(SinkOptions.of(self.options, is_stream=True), schema)
 
 
 def _columns(schema: StructType) -> list[str]:
-    """The columns that are wanted: all of ours, or some of them."""
+    """Return the requested columns: all of ours, or some of them."""
     for field in schema.fields:
         if COLUMNS.get(field.name) != field.dataType.simpleString():
             known = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

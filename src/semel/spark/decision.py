@@ -1,23 +1,23 @@
-"""A decision: this batch counts, by these transactions. It is made in one small transaction, and stays.
+"""A decision: the durable commit of a batch, with the transactions that wrote it.
 
-It is kept where the pipeline's group keeps its offsets: the offsets are the end of the batch, and the
+It is stored in the committed offsets of the pipeline's group. The offsets are the end of the batch, and the
 metadata of each offset (a *note*) says where the batch started in that partition, which batch it is, and
-which transactions are to be committed. So "how far the pipeline is" and "what counts" change together, lag
-tools read the offsets, and a reader that requires stable offsets learns for certain whether a decision was
-made.
+which transactions are to be committed. So the position of the pipeline and the decision change atomically,
+lag tools read the offsets, and a reader that requires stable offsets learns for certain whether a decision
+was made.
 
     semel2 <number of the decision> <index>/<count> <start>-<end> <piece>
 
-The rest of a decision is one JSON document. A note has room for a few thousand bytes, so the document is cut
-into pieces; each piece is kept in several partitions, because a topic that is deleted takes its notes along.
-The number tells the notes of one decision from older ones in partitions that the batch did not have.
+The rest of a decision is one JSON document. A note has room for a few thousand bytes, so the document is
+split into pieces. Each piece is stored in several partitions, because deleting a topic deletes its notes. The
+number distinguishes the notes of one decision from older ones in partitions that the batch did not have.
 
-The document lists the input topics with their ids and how many of their partitions have a note. With that,
-offsets that somebody else has reset, moved or deleted are noticed: the pipeline stops rather than count
-records twice or never.
+The document lists the input topics with their ids and how many of their partitions have a note. So offsets
+that were reset, moved or deleted by others are detected: the pipeline stops rather than count records twice
+or never.
 
-A broker that is Semel ends the transactions in the same step in which the decision is made. Then there is
-nothing left to do for anybody, and the note names none.
+Semel ends the transactions in the same step as the decision. Then nothing is left to do, and the note names
+none.
 """
 
 import json
@@ -34,20 +34,21 @@ from semel.client.transaction_coordinator import NOBODY_YET, Coordinator
 from semel.spark.errors import PipelineError
 from semel.spark.partition_offsets import PartitionOffsets, Span, Spans, TopicIds, id_text
 
-#: The number of the decision that a pipeline begins with: nothing counts yet, and this is where it begins.
+#: The number of a pipeline's initial decision: nothing is committed yet, and this is where the pipeline
+#: starts.
 BEGINNING = 0
-#: What a note begins with. The groups of pipelines that write to tables have notes of their own.
+#: The start of a note. The groups of pipelines that write to tables have notes of their own.
 MARK, TABLE_MARK = "semel2", "semel-delta"
 _NOTE = re.compile(rf"{MARK} (\d+) (\d+)/(\d+) (\d+)-(\d+) (.*)", re.DOTALL)
-#: Brokers take 4096 bytes (offset.metadata.max.bytes), of which the beginning of a note needs some.
+#: Brokers accept 4096 bytes (offset.metadata.max.bytes), of which the header of a note needs some.
 PIECE_BYTES = 4000
-#: In how many partitions a piece is kept, if there are as many.
+#: In how many partitions a piece is stored, if there are enough.
 COPIES = 8
-#: What a decision remembers besides its own batch may take this much, so that it always fits in one note.
+#: The limit for what a decision remembers besides its own batch, so that it always fits in one note.
 REMEMBERED_BYTES = 1500
-#: The end of a decision leaves the pair of producer id and epoch as it is, so that a run has one name.
+#: Ending a decision keeps the producer id and epoch, so that a run has one name.
 VERSION = 1
-#: Of the transaction that makes a decision, which is three requests long.
+#: Of the transaction that makes a decision, which takes three requests.
 TIMEOUT_MS = 60_000
 
 
@@ -60,13 +61,13 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which batch counts, what it read, and by which transactions it was written."""
+    """A batch, its input, and the transactions that wrote it."""
 
     number: int
-    run: ProducerIdAndEpoch  # who made it
+    run: ProducerIdAndEpoch  # that made it
     query_id: str
     batch_id: int
-    winners: tuple[PreparedTransaction, ...]  # those that are still to be ended, by whoever comes first
+    winners: tuple[PreparedTransaction, ...]  # still to be committed, by whichever process comes first
     spans: Spans = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     topic: str | None = None  # the option of the sink; None if rows name their topic
@@ -74,18 +75,18 @@ class Decision:
 
 
 class Committed(NamedTuple):
-    """How far a pipeline is, and its last decision."""
+    """The position of a pipeline, and its last decision."""
 
     offsets: PartitionOffsets  # of the partitions that have a note
     decision: Decision | None
-    foreign: PartitionOffsets = {}  # noqa: RUF012 - never changed: offsets without a note, which somebody else wrote
-    is_of_table: bool = False  # those are of a pipeline that writes to a table
+    foreign: PartitionOffsets = {}  # noqa: RUF012 - never changed: offsets without a note, written by others
+    is_of_table: bool = False  # the notes belong to a pipeline that writes to a table
 
 
 def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = True) -> Committed:
-    """How far the pipeline is. A decision that is being made is waited for, unless any answer will do.
+    """Read the position of a pipeline. Waits for a decision in progress if `require_stable` is set.
 
-    PipelineError if somebody else has changed offsets of the group.
+    PipelineError if others have changed offsets of the group.
     """
     found = fetch_offsets(client, pipeline_id, require_stable=require_stable)
     notes = {key: each for key, each in found.items() if each.metadata.startswith(f"{MARK} ")}
@@ -96,7 +97,7 @@ def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = T
     decision = _assemble(pipeline_id, notes)
     noted = Counter(topic for topic, _ in notes)
     missing = {topic for topic, each in decision.inputs.items() if noted[topic] < each.partitions}
-    # A topic that was deleted has taken its offsets along; the source says so if it matters.
+    # Deleting a topic deletes its offsets; the source reports that if it matters.
     present = client.describe(sorted(missing)).topics if missing else ()
     for topic, topic_id in sorted((each.name, id_text(each.topic_id)) for each in present):
         if "" in (known := {topic_id, decision.inputs[topic].topic_id}) or len(known) == 1:
@@ -106,14 +107,14 @@ def read_committed(client: Client, pipeline_id: str, *, require_stable: bool = T
 
 def _changed_text(pipeline_id: str, what: str) -> str:
     return (
-        f"the position of pipeline {pipeline_id!r} is not to be trusted: {what}. Somebody else has reset, "
+        f"the position of pipeline {pipeline_id!r} cannot be trusted: {what}. Another program has reset, "
         "changed or deleted offsets of the consumer group of that name. Choose a new pipeline.id, and "
         "startingOffsets where the output ends"
     )
 
 
 def make(client: Client, pipeline_id: str, decision: Decision) -> None:
-    """Make a decision as the run that it names. Whatever is raised, it may have been made."""
+    """Make a decision as the run that it names. After any error, it may have been made."""
     run = decision.run
     coordinator = Coordinator(client, driver_id(pipeline_id), client.patience_s)
     coordinator.add_group(run, pipeline_id)
@@ -123,10 +124,9 @@ def make(client: Client, pipeline_id: str, decision: Decision) -> None:
 
 
 def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
-    """Make a decision and commit its transactions in one step. Only where the broker has group commit.
+    """Make a decision and commit its transactions atomically. Only on brokers with CommitTransactions.
 
-    Whatever is raised for want of an answer, it may have been made; a refusal means that it was not, unless
-    it had been asked for before.
+    After a lost answer it may have been made; a refusal means that it was not, unless it was sent before.
     """
     run = Run(driver_id(pipeline_id), decision.run)
     notes = _notes(pipeline_id, replace(decision, winners=()))
@@ -136,20 +136,20 @@ def make_together(client: Client, pipeline_id: str, decision: Decision) -> None:
 def take_over(
     client: Client, pipeline_id: str, last_run: ProducerIdAndEpoch = NOBODY_YET
 ) -> ProducerIdAndEpoch:
-    """Begin a run: older ones cannot decide any more, and what they left half decided is not decided.
+    """Start a run: older ones can no longer decide, and their unfinished decisions are aborted.
 
-    With the last run it is only begun if nobody else has begun one since.
+    With `last_run`, only if no other run was started since.
     """
     return Coordinator(client, driver_id(pipeline_id), client.patience_s).init(TIMEOUT_MS, last_run).identity
 
 
 def driver_id(pipeline_id: str) -> str:
-    """The transactional id under which decisions are made."""
+    """Return the transactional id under which decisions are made."""
     return f"{pipeline_id}/driver"
 
 
 def remembered(known: Mapping[str, Any]) -> dict[str, Any]:
-    """As much of what is known, by topic, as a decision has room for. The oldest stays."""
+    """Return as many entries by topic as a decision has room for. The oldest are kept."""
     found: dict[str, Any] = {}
     room = REMEMBERED_BYTES
     for topic, each in known.items():
@@ -192,11 +192,11 @@ def _notes(pipeline_id: str, decision: Decision) -> dict[Partition, CommittedOff
 
 
 def _assemble(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
-    """The newest decision in these notes. PipelineError if they do not hold a whole one."""
+    """Return the newest decision in these notes. PipelineError if they do not hold a complete one."""
     try:
         return _read(pipeline_id, notes)
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
-        raise PipelineError(_changed_text(pipeline_id, "the last decision is not whole")) from None
+        raise PipelineError(_changed_text(pipeline_id, "the last decision is incomplete")) from None
 
 
 def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decision:
@@ -206,7 +206,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decis
     for key, each in notes.items():
         found = _NOTE.fullmatch(each.metadata)
         if found is None:
-            raise ValueError("a note of another form")
+            raise ValueError("a note has an unknown format")
         number, index, count, start, end = map(int, found.groups()[:5])
         if end != each.offset:
             raise PipelineError(
@@ -234,7 +234,7 @@ def _read(pipeline_id: str, notes: Mapping[Partition, CommittedOffset]) -> Decis
 
 def _whole(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 

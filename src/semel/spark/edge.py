@@ -1,12 +1,12 @@
-"""The edge to Spark: errors that leave the data source are reported with their message on the first line.
+"""The boundary to Spark: errors of the data source are reported with their message on the first line.
 
-Spark's Python workers report an error as Python prints it: causes first, and the message at the very end of
-the trace, which Spark then puts into pages of Java. Python prints the causes of an error before the error
-itself, so the error gets one more: a `Headline` at the root, which has the same type name and text and no
-trace. What Spark shows then begins with `semel.spark.errors.DataLoss: records of … are lost`.
+Spark's Python workers report an error as Python prints it: causes first, and the message at the end of the
+traceback, which Spark then embeds in pages of Java. Python prints the causes of an error before the error
+itself, so the error gets one more: a `Headline` at the root, with the same type name and text and no
+traceback. Spark's output then starts with `semel.spark.errors.DataLoss: records of … are lost`.
 
-By default Spark takes the cause from an error before it prints it. So the error keeps it: it becomes one of a
-subclass of its own type, under the same name, whose cause cannot be changed any more.
+By default Spark removes the cause of an error before it prints it. So the error becomes an instance of a
+subclass of its own type, with the same name, whose cause cannot be changed.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: The methods that Spark calls, of data sources, readers and writers.
+#: The methods of data sources, readers and writers that Spark calls.
 CALLED_BY_SPARK = (
     "schema",
     "reader",
@@ -37,11 +37,11 @@ CALLED_BY_SPARK = (
 
 
 class Headline(Exception):
-    """Stands in front of an error with its type name and its text."""
+    """Precedes an error with its type name and its text."""
 
 
 def faces_spark(cls: type[T]) -> type[T]:
-    """Let errors that leave the methods of a class begin with their message."""
+    """Make errors that leave the methods of a class start with their message."""
     for name in CALLED_BY_SPARK:
         if name in vars(cls):
             setattr(cls, name, _headed(vars(cls)[name]))
@@ -56,7 +56,7 @@ def _headed(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             _add_headline(error)
             raise
-        # The errors of an iterator come when it is read.
+        # The errors of an iterator are raised when it is read.
         return _headed_items(result) if isinstance(result, Iterator) else result
 
     return call
@@ -75,7 +75,7 @@ def _add_headline(error: Exception) -> None:
     while (before := _cause(root)) is not None:
         root = before
     if isinstance(root, Headline):
-        return  # It came through another method of ours.
+        return  # It passed another method of ours.
     kind = type(error)
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     root.__cause__ = type(kind.__name__, (Headline,), named)(str(error))
@@ -88,7 +88,7 @@ def _keeping_cause(
     kind: type[Exception], cause: BaseException | None, named: dict[str, Any]
 ) -> type[Exception]:
     def reduce(self: Exception) -> tuple[Any, ...]:
-        """Pickle it as what it was."""
+        """Pickle it as its original type."""
         made: Any = super(kept, self).__reduce__()
         return (kind, *made[1:])
 
@@ -102,7 +102,7 @@ def _keeping_cause(
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    """What Python prints before an error."""
+    """Return what Python prints before an error."""
     if error.__cause__ is not None or error.__suppress_context__:
         return error.__cause__
     return error.__context__

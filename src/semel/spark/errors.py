@@ -1,16 +1,16 @@
-"""What can go wrong in a pipeline, beside what brokers refuse. The text says what happened and what to do."""
+"""The errors of a pipeline, besides those of brokers. The text says what happened and what to do."""
 
 
 class OptionError(ValueError):
-    """An option is unknown, missing, or has a value that does not fit."""
+    """An option is unknown, missing, or has an invalid value."""
 
 
 class DataLoss(Exception):
-    """Records that a query has still to read are not in the log any more."""
+    """Records that a query has yet to read are no longer in the log."""
 
 
 class SnapshotOvertaken(Exception):
-    """Compaction has removed records of a snapshot before they were read."""
+    """Compaction removed records of a snapshot before they were read."""
 
 
 class KeyMissing(Exception):
@@ -18,11 +18,11 @@ class KeyMissing(Exception):
 
 
 class TableTooLarge(Exception):
-    """A table has more than one task can keep."""
+    """A table is larger than one task can keep."""
 
 
 class PipelineError(Exception):
-    """The sink cannot go on without a risk for exactly-once, so the query stops."""
+    """The sink cannot continue without risking exactly-once, so the query stops."""
 
 
 class PipelineFenced(PipelineError):
@@ -30,12 +30,12 @@ class PipelineFenced(PipelineError):
 
 
 class PipelineMismatch(PipelineError):
-    """Checkpoint and pipeline do not tell the same story."""
+    """Checkpoint and pipeline contradict each other."""
 
 
 class DecidedTransactionLost(PipelineError):
-    """The broker has aborted a transaction after the pipeline had decided to commit it."""
+    """The broker aborted a transaction after the pipeline had decided to commit it."""
 
 
 class JavaNotFound(Exception):
-    """There is no Java that can run Spark."""
+    """No Java was found that can run Spark."""

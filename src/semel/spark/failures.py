@@ -1,16 +1,16 @@
-"""What a failed query says, in a few words: Spark wraps the error of a Python process in pages of its own."""
+"""A short message for a failed query: Spark embeds the error of a Python process in pages of its own."""
 
 import re
 
-#: What comes behind the message: Spark's own account of the query, and the Java that it came through.
+#: What follows the message: Spark's description of the query, and the Java stack trace.
 _BEHIND = ("\n=== Streaming Query ===", "\n\tat ", "\nDriver stacktrace:", "\nJVM stacktrace:")
 _TRACEBACK = "Traceback (most recent call last):\n"
 _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
-#: How `edge` lets an error of ours begin. No trace comes before it.
+#: How `edge` starts an error of ours, before any traceback.
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
-#: Failures that a new start gets over: the broker was away, compaction was faster than a lookup, or one of
-#: Spark's Python processes died.
+#: Failures that a restart resolves: the broker was unavailable, compaction was faster than a lookup, or a
+#: Python process of Spark died.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
     r"|(?:^|: )semel\.spark\.errors\.SnapshotOvertaken: "
@@ -21,14 +21,14 @@ _PASSING = re.compile(
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same query may well succeed if it is started again."""
+    """Whether the same query is likely to succeed after a restart."""
     return _PASSING.search(str(error)) is not None
 
 
 def explain(error: BaseException) -> str:
-    """Why a query failed: the Python error in it if there is one, or what Spark says first.
+    """Return why a query failed: its Python error if there is one, else Spark's own message.
 
-    It is the headline that our data source gives its errors, else the error at the end of the last trace.
+    The Python error is the headline of our data source, else the error at the end of the last traceback.
     """
     text = str(error)
     headline = _HEADLINE.search(text.partition(_TRACEBACK)[0])

@@ -1,8 +1,8 @@
-"""What a driver says that has to stop because another copy of its pipeline has taken over.
+"""The message of a driver that stops because another copy of its pipeline has taken over.
 
 A broker that fences a producer does not say for whom. The notes of the last decision do, as soon as the other
-copy has made one. That takes it a batch, so a driver waits a moment for it. Two copies that have one
-checkpoint are the same query to Spark, and have the same query id.
+copy has made one. That takes a batch, so a driver waits a moment for it. Two copies that share a checkpoint
+are the same query to Spark, with the same query id.
 """
 
 import time
@@ -21,7 +21,7 @@ OTHER_DECIDES_S, POLL_S = 10.0, 0.2
 def fenced_text(
     client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, query_id: str, *, waits: bool = False
 ) -> str:
-    """Why this copy stops, and which one goes on, as far as that is known."""
+    """Return why this copy stops, and which one continues, as far as that is known."""
     last = _decision_of_other(client, pipeline_id, run, OTHER_DECIDES_S if waits else 0.0)
     who, other = f"another copy of pipeline {pipeline_id!r}", "It has decided nothing yet"
     if last is not None and is_write(last):
@@ -40,9 +40,9 @@ def fenced_text(
 def _decision_of_other(
     client: Client, pipeline_id: str, run: ProducerIdAndEpoch | None, wait_s: float
 ) -> Decision | None:
-    """The last decision of a newer run, if there is one within `wait_s`."""
+    """Return the last decision of a newer run, if there is one within `wait_s`."""
     deadline = time.monotonic() + wait_s
-    # The broker may be away by now. What is known without it is said all the same.
+    # The broker may be unavailable by now. The rest of the message is given all the same.
     with suppress(KafkaError, ClientError, PipelineError):
         while run is not None:
             last = decisions.read_committed(client, pipeline_id, require_stable=False).decision

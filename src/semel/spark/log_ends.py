@@ -1,9 +1,9 @@
-"""How far a streaming query can read now, and what it can never read any more.
+"""How far a streaming query can read now, and what it can no longer read.
 
-Offsets only count within one topic. Before the next end is taken, the layout is compared with where the query
-stands: a partition that is gone, a topic with another id, a log that ends before the query's position. Each
-of these is data loss. With `failOnDataLoss=false` the query goes on with what there is: a topic that was
-created again is read from its beginning.
+Offsets are only valid within one topic. Before the next end is determined, the layout is compared with the
+position of the query. A missing partition, a topic with another id and a log that ends before the position
+are data loss. With `failOnDataLoss=false` the query continues with what there is: a topic that was created
+again is read from its start.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from semel.spark.positions import Positions
 
 
 class Next(NamedTuple):
-    """The next batch at its longest: where it begins, where it could end, and the ids of the topics."""
+    """The next batch at its maximum: its start, its possible end, and the ids of the topics."""
 
     begin: PartitionOffsets
     end: PartitionOffsets
@@ -34,7 +34,7 @@ class _Found(NamedTuple):
 
 
 class LogEnds:
-    """The ends of the log, as a query meets them."""
+    """The ends of the log, as a query sees them."""
 
     def __init__(self, positions: Positions, *, fail_on_data_loss: bool) -> None:
         self._positions = positions
@@ -47,11 +47,11 @@ class LogEnds:
         return self._bound is not None
 
     def bound(self) -> None:
-        """Read up to where the log ends now, and no further (Trigger.AvailableNow)."""
+        """Fix the end at the current end of the log (Trigger.AvailableNow)."""
         self._bound = self._look()
 
     def next(self, begin: PartitionOffsets, ids: TopicIds) -> Next:
-        """What can be read from here on. DataLoss if something cannot be read any more."""
+        """Return what can be read from here. DataLoss if something can no longer be read."""
         found = self._bound or self._look()
         begin = self._still_there(begin, ids, found)
         shorter = self._shorter(begin, found)
@@ -81,7 +81,7 @@ class LogEnds:
         return {key: offset for key, offset in begin.items() if key not in gone}
 
     def _shorter(self, begin: PartitionOffsets, found: _Found) -> set[Partition]:
-        """The partitions that end before where the query stands, whatever is committed in them."""
+        """Return the partitions that end before the query's position, whatever is committed in them."""
         ahead = [key for key, offset in begin.items() if found.ends[key] < offset]
         ends = self._positions.ends(ahead, Isolation.READ_UNCOMMITTED) if ahead else {}
         shorter = {key for key, end in ends.items() if end < begin[key]}

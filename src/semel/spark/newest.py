@@ -1,20 +1,20 @@
-"""Topics as tables (`newestByKey`): one row for each key, its newest record. Lookups of pipelines are that.
+"""Topics as tables (`newestByKey`): one row per key, its newest record. Pipelines use it for lookups.
 
-A record replaces the records before it with the same key; a record whose value is null (a tombstone) deletes
-the key. The newest record of a partition is the one with the largest offset. If several partitions have a
-key, because the topic was given more partitions, the newest of them is the one with the largest timestamp. A
-record without a key is refused: nothing could ever replace it.
+A record replaces earlier records with the same key; a record with a null value (a tombstone) deletes the key.
+The newest record of a partition is the one with the largest offset. If several partitions have a key, because
+the topic was given more partitions, the newest is the one with the largest timestamp. A record without a key
+is refused: nothing could ever replace it.
 
 One task reads the whole table, since any partition may have a newer record of a key than another. It keeps
-the newest records in memory, so there is a limit to them. What it replaces is dropped on the way: memory is
+the newest records in memory, so their size is limited. Replaced records are dropped on the way: memory is
 bounded by the table, not by its history.
 
 The task also decides how far to read. Spark plans a DataFrame of a Python source once and keeps the plan: all
-batches of a query would see the table as it was when the query began.
+batches of a query would otherwise see the table as it was when the query started.
 
-On Semel the table is a snapshot (`snapshot`): as it was after one commit. Other brokers can compact the topic
-while it is read, and remove a record because of a newer one behind the planned end. There, the task reads on
-until it is at the end: of a key that exists all the time it then finds one record or the other.
+On Semel the table is a snapshot (`snapshot`), as it was after one commit. Other brokers may compact the topic
+during the read, and remove a record because of a newer one behind the planned end. There, the task reads on
+until it reaches the end: for a key that exists all the time it then finds one record or the other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +32,11 @@ from semel.spark.positions import Positions
 from semel.spark.reading import ROWS_MAX, Range, read_range
 from semel.spark.snapshot import Ended, can_snapshot, plan, read_snapshot
 
-#: What decides which record is the newest, and whether it is a tombstone.
+#: The columns that decide which record is the newest, and whether it is a tombstone.
 NEEDED = ("key", "value", "partition", "offset", "timestamp")
-#: How much a task collects before it drops what was replaced; more if the table itself is larger.
+#: How much a task collects before it drops replaced records; more if the table itself is larger.
 COLLECTED_BYTES = 64 << 20
-#: The largest table. Arrow's columns of bytes end at 2 GiB.
+#: The largest table. Arrow's binary columns end at 2 GiB.
 TABLE_BYTES_MAX = 1 << 30
 
 
@@ -48,13 +48,13 @@ class NewestReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task for all of it."""
-        # What is wrong with the options should fail here, on the driver, and not in the task.
+        """One task for the whole table."""
+        # Invalid options should fail here, on the driver, and not in the task.
         self._ranges()
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of the table."""
+        """Return the rows of the table."""
         client = connect(self._options.reading_address)
         columns = [*self._columns, *(name for name in NEEDED if name not in self._columns)]
         parts: dict[tuple[str, int], NewestOfPartition] = {}
@@ -72,7 +72,7 @@ class NewestReader(DataSourceReader):
             yield from table.select(list(self._columns)).to_batches(max_chunksize=ROWS_MAX)
 
     def _ranges(self) -> Sequence[Range]:
-        """What there is to read of every partition, now."""
+        """Return the current range of every partition."""
         options = self._options
         positions = Positions(options)
         if options.is_snapshot or self._can_be_snapshot(positions.client):
@@ -105,7 +105,7 @@ class NewestReader(DataSourceReader):
 
 
 class NewestOfPartition:
-    """The newest record of each key in what was read of one partition, tombstones among them."""
+    """The newest record of each key in one partition so far, including tombstones."""
 
     def __init__(self, wanted: Range) -> None:
         self._name = f"{wanted.topic}/{wanted.partition}"
@@ -115,7 +115,7 @@ class NewestOfPartition:
         self.size_bytes = 0
 
     def add(self, batch: pa.RecordBatch, bytes_max: int) -> None:
-        """Take in records. TableTooLarge if the newest have more than so many bytes."""
+        """Add records. TableTooLarge if the newest take more than `bytes_max`."""
         if batch.column("key").null_count:
             offset = batch.filter(pc.is_null(batch.column("key"))).column("offset")[0].as_py()
             raise KeyMissing(
@@ -129,25 +129,25 @@ class NewestOfPartition:
             self.reduce(bytes_max)
 
     def reduce(self, bytes_max: int) -> None:
-        """Drop what was replaced. TableTooLarge if there is still too much."""
+        """Drop replaced records. TableTooLarge if there is still too much."""
         if not self._collected:
             return
         collected = pa.Table.from_batches(self._collected)
         whole = collected if self.table is None else pa.concat_tables([self.table, collected])
         newest = whole.select(["key", "offset"]).group_by("key").aggregate([("offset", "max")])
-        # No two records of a partition have the same offset.
+        # Offsets are unique within a partition.
         kept = whole.filter(pc.is_in(whole["offset"], value_set=newest["offset_max"].combine_chunks()))
         self.table, self.size_bytes = kept, kept.nbytes
         self._collected, self._collected_bytes = [], 0
         if self.size_bytes > bytes_max:
             raise TableTooLarge(
-                f"{self._name} has more than fits in a lookup, which is at most {TABLE_BYTES_MAX >> 20} MiB. "
+                f"{self._name} is too large for a lookup, which is at most {TABLE_BYTES_MAX >> 20} MiB. "
                 "Read the topic as a stream and join the streams, or set newestByKey=false to get all records"
             )
 
 
 def _newest_of_all(table: pa.Table) -> pa.Table:
-    """Of keys in several partitions the newest by time; then without what was deleted."""
+    """For keys in several partitions keep the newest by time; then drop the deleted."""
     table = table.sort_by([("timestamp", "ascending"), ("partition", "ascending")])
     table = table.append_column("row", pa.array(range(table.num_rows), pa.int64()))
     newest = table.select(["key", "row"]).group_by("key").aggregate([("row", "max")])

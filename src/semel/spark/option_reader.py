@@ -1,8 +1,8 @@
-"""Options as they were given: by name, in any case, each with what to say when it is wrong.
+"""Reads options by name, in any case, with a message for invalid ones.
 
-Spark hands options over in lower case. One that is not known is refused by its name, because an option that
-is silently ignored is found when it is too late; one that cannot be had here is refused with the reason. Only
-settings that tune a Java client are ignored, with a warning: see `kafka_settings`.
+Spark passes options in lower case. An unknown option is refused by name, because an ignored option would be
+noticed too late; an option that is not supported here is refused with the reason. Only settings that tune a
+Java client are ignored, with a warning: see `kafka_settings`.
 """
 
 import difflib
@@ -49,15 +49,15 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first offsets at or after a time in milliseconds: one for all partitions, or one for each."""
+    """The first offsets at or after a time in milliseconds: one time for all partitions, or one for each."""
 
     at_ms: int | PartitionOffsets
-    or_latest: bool  # where there is no such record; else that is an error
+    or_latest: bool  # if there is no such record; otherwise that is an error
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How the cluster is reached."""
+    """How to reach the cluster."""
 
     bootstrap_servers: str
     client_id: str = CLIENT_ID
@@ -68,7 +68,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which partitions are read: exactly one of the three is given."""
+    """Which partitions are read: exactly one of the three is set."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -76,35 +76,35 @@ class Topics:
 
 
 class OptionReader:
-    """Options by name, and what to say of wrong ones."""
+    """Options by name, with messages for invalid ones."""
 
     def __init__(
         self, options: Mapping[str, str], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
     ) -> None:
-        """Refuse what is not `known`. `elsewhere` says where the options of a sibling have their place."""
+        """Refuse what is not `known`. `elsewhere` says where the options of a related class belong."""
         self._options = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in known}
         others = {name.lower(): (name, place) for name, place in (elsewhere or {}).items()}
         ignored = sorted(self._options.keys() & IGNORED - names.keys())
         if ignored:
-            # Python shows a warning once in a process. Spark's Python processes write to the driver's stderr.
+            # Python shows a warning once per process. Spark's Python processes write to the driver's stderr.
             warnings.warn(f"Kafka client settings without effect here: {', '.join(ignored)}", stacklevel=1)
         for name in self._options:
             if name in names or name in ignored:
                 continue
             if name in REFUSED:
-                raise OptionError(f"the option {name} is not taken: {REFUSED[name]}")
+                raise OptionError(f"the option {name} is not supported: {REFUSED[name]}")
             if name in others:
                 right, place = others[name]
                 raise OptionError(f"there is no option {right!r} here: it is one of {place}")
             raise OptionError(_unknown(name, names))
 
     def text(self, name: str) -> str | None:
-        """The value, or None if it is not given or empty."""
+        """Return the value, or None if it is missing or empty."""
         return (self._options.get(name.lower()) or "").strip() or None
 
     def number(self, name: str, default: int, least: int = 1) -> int:
-        """A whole number, above zero unless told."""
+        """Return an integer, at least 1 unless told otherwise."""
         text = self.text(name)
         if text is None:
             return default
@@ -114,7 +114,7 @@ class OptionReader:
         return int(text)
 
     def span_s(self, name: str, default_s: float) -> float:
-        """A time span as Spark writes it: 500ms, 30s, 15m, 2h; a number alone is milliseconds."""
+        """Return a time span in Spark's notation: 500ms, 30s, 15m, 2h; a plain number is milliseconds."""
         text = self.text(name)
         if text is None:
             return default_s
@@ -124,7 +124,7 @@ class OptionReader:
         return int(found[1]) * _UNITS_S[found[2] or "ms"]
 
     def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
-        """One of a few words."""
+        """Return one of a few words."""
         text = (self.text(name) or default).lower()
         if text not in choices:
             raise OptionError(f"{name} is {' or '.join(choices)}, not {text!r}")
@@ -135,7 +135,7 @@ class OptionReader:
         return self.choice(name, str(default).lower(), ("true", "false")) == "true"
 
     def where(self, name: str, default: Where) -> Where | PartitionOffsets:
-        """Offsets: a word, or JSON for every partition."""
+        """Return offsets: a word, or JSON for every partition."""
         text = self.text(name)
         if text is None:
             return default
@@ -144,25 +144,25 @@ class OptionReader:
         return Where(self.choice(name, "", tuple(each.value for each in Where)))
 
     def at_time(self, for_all: str, for_each: str, *, or_latest: bool) -> AtTime | None:
-        """Offsets by time: a timestamp for all partitions, or else JSON for every one."""
+        """Return offsets by time: a timestamp for all partitions, or JSON for each."""
         if self.text(for_all) is not None:
             return AtTime(self.number(for_all, 0, least=0), or_latest)
         text = self.text(for_each)
         return None if text is None else AtTime(parse_vector(for_each, text, least=0), or_latest)
 
     def pipeline_id(self) -> str | None:
-        """The name of the pipeline. It is a group and the beginning of transactional ids."""
+        """Return the name of the pipeline, which is a group and the prefix of transactional ids."""
         return self.name("pipeline.id")
 
     def name(self, option: str) -> str | None:
-        """A name that can be part of a transactional id."""
+        """Return a name that can be part of a transactional id."""
         text = self.text(option)
         if text is not None and not _NAME.fullmatch(text):
             raise OptionError(f"{option} has 1 to 200 letters, digits, '.', '_' or '-', unlike {text!r}")
         return text
 
     def address(self) -> Address:
-        """Where the cluster is."""
+        """Return how to reach the cluster."""
         servers = self.text("kafka.bootstrap.servers")
         if servers is None:
             raise OptionError("the option kafka.bootstrap.servers is missing; for example 127.0.0.1:9092")
@@ -174,8 +174,8 @@ class OptionReader:
         patience_ms = self.number("kafka.default.api.timeout.ms", max(timeout_ms, DEFAULT_API_TIMEOUT_MS))
         if patience_ms < timeout_ms:
             raise OptionError(
-                f"kafka.default.api.timeout.ms, {patience_ms}, is how long an operation is tried in all; it "
-                f"cannot be less than kafka.request.timeout.ms, {timeout_ms}, which is for one answer"
+                f"kafka.default.api.timeout.ms, {patience_ms}, limits a whole operation; it "
+                f"cannot be less than kafka.request.timeout.ms, {timeout_ms}, which limits one answer"
             )
         client_id = self.text("kafka.client.id") or CLIENT_ID
         return Address(servers, client_id, timeout_ms / 1000, patience_ms / 1000, self._security())
@@ -190,7 +190,7 @@ class OptionReader:
             raise OptionError(f"of the options kafka.*: {error}") from None
 
     def topics(self) -> Topics:
-        """Which partitions are read."""
+        """Return which partitions are read."""
         names, pattern, assigned = (self.text(name) for name in ("subscribe", "subscribePattern", "assign"))
         if sum(each is not None for each in (names, pattern, assigned)) != 1:
             raise OptionError("give exactly one of the options subscribe, subscribePattern and assign")
@@ -200,7 +200,9 @@ class OptionReader:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise OptionError(f"subscribePattern {pattern!r} is no regular expression: {error}") from None
+                raise OptionError(
+                    f"subscribePattern {pattern!r} is not a regular expression: {error}"
+                ) from None
             return Topics(pattern=pattern)
         return Topics(partitions=_parse_assigned(assigned or ""))
 

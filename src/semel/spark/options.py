@@ -1,7 +1,7 @@
 """The options of the source and of the sink, checked before anything is sent.
 
-Names and meanings are those of Spark's own Kafka source and sink, to the letter; `pipeline.id`, `snapshot`,
-`newestByKey`, `delivery.guarantee` and `transaction.timeout.ms` are ours. How they are read is in `given`.
+Names and meanings are exactly those of Spark's own Kafka source and sink; `pipeline.id`, `snapshot`,
+`newestByKey`, `delivery.guarantee` and `transaction.timeout.ms` are ours. They are parsed in `option_reader`.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ SOURCE = (
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
-    # They name the group in which Spark's own source reads. This one reads in none, so they have no effect.
+    # They name the group of Spark's own source. This one uses no group, so they have no effect.
     "groupIdPrefix",
     "kafka.group.id",
 )
@@ -67,8 +67,8 @@ VERSIONS_ELSEWHERE = dict.fromkeys(
     VERSIONS, "batch writes; the batches of a streaming query are numbered by its checkpoint"
 )
 
-#: As long as brokers allow by default. A transaction that is decided has to be open until a driver that died
-#: is back; those that are not decided are aborted by the next start, whatever their timeout.
+#: As long as brokers allow by default. A decided transaction has to stay open until a driver that died is
+#: back; undecided ones are aborted by the next start, whatever their timeout.
 TRANSACTION_TIMEOUT_MS = 900_000
 MAX_TRIGGER_DELAY_S = 15 * 60.0
 RETRIES, RETRY_INTERVAL_MS = 3, 10
@@ -83,7 +83,7 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """How large a batch of a stream is, in offsets, and how long it may wait until it is large enough."""
+    """The size of a streaming batch in offsets, and how long it may wait to reach it."""
 
     most: int | None = None
     least: int | None = None
@@ -92,7 +92,7 @@ class Portions:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often the driver asks again where the log begins and ends, and how long it pauses before."""
+    """How often the driver retries queries for the start and end of the log, and the pause between."""
 
     number: int = RETRIES
     pause_s: float = RETRY_INTERVAL_MS / 1000
@@ -100,7 +100,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the source was told."""
+    """The parsed options of the source."""
 
     address: Address
     topics: Topics
@@ -116,20 +116,20 @@ class SourceOptions:
     max_records_per_partition: int | None
     poll_timeout_s: float | None
     retries: Retries
-    partitions_age_s: float  # how long the list of partitions is believed
+    partitions_age_s: float  # how long the list of partitions is cached
     is_snapshot: bool
     is_newest_by_key: bool
 
     @property
     def reading_address(self) -> Address:
-        """How executors reach the cluster: they may have another patience than the driver."""
+        """How executors reach the cluster: their `patience_s` may differ from the driver's."""
         if self.poll_timeout_s is None:
             return self.address
         return replace(self.address, timeout_s=self.poll_timeout_s, patience_s=self.poll_timeout_s)
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
-        """Read them; OptionError says which one is wrong."""
+        """Parse them; OptionError names an invalid one."""
         given = (
             OptionReader(options, STREAM_SOURCE, dict.fromkeys(ONLY_BATCH, "batches, not of streams"))
             if is_stream
@@ -185,7 +185,9 @@ def _start(
     default = Where.LATEST if is_stream else Where.EARLIEST
     start = given.where("startingOffsets", default if pipeline_id is None else Where.COMMITTED)
     if start is Where.COMMITTED and pipeline_id is None:
-        raise OptionError("startingOffsets=committed goes on where a pipeline stopped: give its pipeline.id")
+        raise OptionError(
+            "startingOffsets=committed continues where a pipeline stopped: give its pipeline.id"
+        )
     if start is Where.LATEST and not is_stream:
         raise OptionError(
             "startingOffsets of a batch is earliest, committed or JSON: there is nothing behind latest"
@@ -213,16 +215,16 @@ def _portions(given: OptionReader) -> Portions:
 
 def _check_snapshot(options: SourceOptions) -> None:
     if options.end is not Where.LATEST:
-        raise OptionError("a snapshot ends where the log is when it is read: leave the ending options out")
+        raise OptionError("a snapshot ends at the current end of the log: omit the ending options")
     if options.isolation is not Isolation.READ_COMMITTED:
-        raise OptionError("a snapshot has what is committed: leave kafka.isolation.level out")
+        raise OptionError("a snapshot contains committed records: omit kafka.isolation.level")
     if not options.fail_on_data_loss:
-        raise OptionError("a snapshot from which records are missing is none: leave failOnDataLoss out")
+        raise OptionError("a snapshot must be complete: omit failOnDataLoss")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What the sink was told."""
+    """The parsed options of the sink."""
 
     address: Address
     topic: str | None
@@ -235,7 +237,7 @@ class SinkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
-        """Read them; OptionError says which one is wrong."""
+        """Parse them; OptionError names an invalid one."""
         given = (
             OptionReader(options, STREAM_SINK, VERSIONS_ELSEWHERE)
             if is_stream
@@ -255,7 +257,7 @@ class SinkOptions:
             if pipeline_id is None:
                 raise OptionError(
                     "exactly-once needs the option pipeline.id, a name that stays the same as long as the "
-                    "pipeline lives. Without one, say delivery.guarantee=at-least-once"
+                    "pipeline lives. Without one, set delivery.guarantee=at-least-once"
                 )
             if is_stream and checkpoint is None:
                 raise OptionError(missing_checkpoint(given))
@@ -273,10 +275,10 @@ class SinkOptions:
 
 
 def missing_checkpoint(given: OptionReader) -> str:
-    """What to do about a query whose checkpoint only the settings of the session name.
+    """Return the message for a query whose checkpoint is only set in the session.
 
-    Spark tells a sink in Python its options and nothing else: before the tasks of a batch start, no process
-    of Python can learn those settings.
+    Spark passes only the options to a sink in Python: before the tasks of a batch start, no Python process
+    can read the settings of the session.
     """
     setting = "spark.sql.streaming.checkpointLocation"
     text = (
@@ -296,7 +298,7 @@ def missing_checkpoint(given: OptionReader) -> str:
 
 
 def write_version(given: OptionReader) -> Version | None:
-    """The version of a batch write: both options, or none of them."""
+    """Return the version of a batch write: both options, or neither."""
     app, number = given.name("txnAppId"), given.text("txnVersion")
     if app is None and number is None:
         return None
@@ -310,5 +312,5 @@ def write_version(given: OptionReader) -> Version | None:
 
 
 def check_source_names(options: Mapping[str, str]) -> None:
-    """Refuse what neither a batch nor a stream knows, while it is not clear which of them will be read."""
+    """Refuse options that neither a batch nor a stream knows, while it is unknown which will be read."""
     OptionReader(options, (*SOURCE, *ONLY_BATCH, *ONLY_STREAM))

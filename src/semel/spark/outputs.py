@@ -1,7 +1,7 @@
-"""The topics that a pipeline writes to, by id. A topic that was deleted and created again is another one.
+"""The output topics of a pipeline, by id. A topic that was deleted and created again is another one.
 
-What the pipeline wrote to the old topic is gone, while its position says that it was written. Nobody can tell
-whether that was intended, so the pipeline stops.
+The output in the old topic is gone, while the pipeline's position says that it was written. Whether that was
+intended is unknown, so the pipeline stops.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from semel.spark.partition_offsets import TopicIds, recreated, topic_ids
 
 
 def check_outputs(client: Client, pipeline_id: str, last: Decision, topic: str | None) -> None:
-    """Compare the outputs of the last decision with the topics there are. PipelineMismatch if they differ."""
+    """Compare the outputs of the last decision with the current topics. PipelineMismatch if they differ."""
     if last.number != BEGINNING and last.topic != topic:
         raise PipelineMismatch(
             f"pipeline {pipeline_id!r} has written to {_said(last.topic)} so far, and this query writes to "
-            f"{_said(topic)}, which would have nothing of what was counted before. Give this query a "
+            f"{_said(topic)}, which lacks the output of earlier batches. Give this query a "
             "pipeline.id of its own"
         )
     _check(client, pipeline_id, last.outputs, {})
@@ -29,7 +29,7 @@ def check_written(client: Client, pipeline_id: str, known: TopicIds, written: To
 
 
 def merged(found: Iterable[TopicIds]) -> TopicIds:
-    """The outputs of several tasks. One that differs from the topic as it is now is noticed by the check."""
+    """Merge the outputs of several tasks. The check finds one that differs from the current topic."""
     return {topic: topic_id for each in found for topic, topic_id in each.items()}
 
 

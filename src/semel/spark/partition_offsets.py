@@ -1,10 +1,10 @@
-"""Offset vectors: how far a query has read, for every partition.
+"""Partition offsets: how far a query has read, for every partition.
 
-In Spark's logs, in options and in progress reports a vector is JSON as Spark's Kafka source writes it:
+In Spark's logs, in options and in progress reports they are JSON as Spark's Kafka source writes it:
 `{"orders": {"0": 23, "1": 42}}`. Three more entries have names that no topic can have:
 
-- `began:` is in the end of a query's first batch and says where the query began. Spark does not log that, and
-  a first batch that is repeated must read the same records, even if `latest` has moved on.
+- `began:` is in the end of a query's first batch and says where the query started. Spark does not log that,
+  and a first batch that is repeated must read the same records, even if `latest` has moved on.
 - `ids:` has the id of every topic. Offsets mean nothing in a topic that was deleted and created again.
 - `pipeline:` is the option `pipeline.id`. It shows that a checkpoint was copied to another pipeline, even
   while there is no input and the sink has nothing to do.
@@ -20,7 +20,7 @@ from semel.spark.errors import OptionError
 
 
 class Span(NamedTuple):
-    """The offsets of one partition that a batch reads, the end not included."""
+    """The offsets of one partition in a batch, the end excluded."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 PartitionOffsets: TypeAlias = dict[Partition, int]
 Spans: TypeAlias = dict[Partition, Span]
-#: Topic ids by name, as Kafka prints them. Topics of brokers that have no ids are left out.
+#: Topic ids by name, as Kafka prints them. Topics of brokers without topic ids are left out.
 TopicIds: TypeAlias = dict[str, str]
 
 BEGAN = "began:"
@@ -43,7 +43,7 @@ def to_json(
     ids: Mapping[str, str] | None = None,
     pipeline_id: str | None = None,
 ) -> dict[str, Any]:
-    """The vector as Spark keeps it. Equal vectors are written equally, which is how Spark compares them."""
+    """Format offsets for Spark. Equal offsets give equal JSON, which is what Spark compares."""
     found: dict[str, Any] = {}
     for (topic, partition), offset in sorted(vector.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -57,64 +57,64 @@ def to_json(
 
 
 def of_json(found: Mapping[str, Any]) -> PartitionOffsets:
-    """The vector that `to_json` wrote. ValueError if it is something else."""
+    """Parse what `to_json` wrote. ValueError if it is something else."""
     vector: PartitionOffsets = {}
     for topic, partitions in found.items():
         if topic in (BEGAN, IDS, PIPELINE):
             continue
         if not isinstance(partitions, dict):
-            raise ValueError(f"{found!r} is no offset vector")
+            raise ValueError(f"{found!r} are not partition offsets")
         for partition, offset in partitions.items():
             if type(offset) is not int:
-                raise ValueError(f"{offset!r} is no offset")
+                raise ValueError(f"{offset!r} is not an offset")
             vector[topic, int(partition)] = offset
     return vector
 
 
 def began_of(found: Mapping[str, Any]) -> PartitionOffsets | None:
-    """Where the query began, if this is the end of its first batch."""
+    """Return where the query started, if this is the end of its first batch."""
     return of_json(found[BEGAN]) if BEGAN in found else None
 
 
 def ids_of(found: Mapping[str, Any]) -> TopicIds:
-    """The topic ids beside a vector. ValueError if they are something else."""
+    """Return the topic ids beside the offsets. ValueError if they are something else."""
     ids = found.get(IDS, {})
     if not isinstance(ids, dict) or not all(type(each) is str for each in ids.values()):
-        raise ValueError(f"{ids!r} are no topic ids")
+        raise ValueError(f"{ids!r} are not topic ids")
     return dict(ids)
 
 
 def topic_ids(topics: Iterable[TopicInfo]) -> TopicIds:
-    """The ids of topics as the cluster describes them."""
+    """Return the ids of topics as the cluster describes them."""
     return {each.name: text for each in topics if (text := id_text(each.topic_id))}
 
 
 def id_text(topic_id: bytes) -> str:
-    """A topic id as Kafka prints it; the empty text for that of a broker without topic ids."""
+    """Format a topic id as Kafka does; empty for a broker without topic ids."""
     return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else ""
 
 
 def recreated(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
-    """The topics that have another id than before. A topic whose id is not known is taken for the same."""
+    """Return the topics whose id has changed. A topic with an unknown id is taken to be the same."""
     return {topic for topic, known in before.items() if after.get(topic, known) != known}
 
 
 def recreated_text(topics: set[str], before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What to say of topics that are not the ones that were read before."""
+    """Return the message for topics that were created again."""
     names = ", ".join(f"{each} (its id was {before[each]} and is {after[each]})" for each in sorted(topics))
     return (
         f"an input topic was deleted and created again: {names}. Records of the old topic that had not been "
-        "read are lost. Set failOnDataLoss=false to read the new topic from its beginning"
+        "read are lost. Set failOnDataLoss=false to read the new topic from its start"
     )
 
 
 def without_topics(vector: Mapping[Partition, int], topics: set[str]) -> PartitionOffsets:
-    """The vector without the partitions of these topics."""
+    """Return the offsets without the partitions of these topics."""
     return {key: offset for key, offset in vector.items() if key[0] not in topics}
 
 
 def parse_vector(option: str, text: str, least: int = EARLIEST) -> PartitionOffsets:
-    """Read the JSON of an option: offsets, with -2 and -1 for earliest and latest, or timestamps."""
+    """Parse the JSON of an option: offsets, with -2 and -1 for earliest and latest, or timestamps."""
     try:
         vector = of_json(json.loads(text))
     except (ValueError, AttributeError, RecursionError):
@@ -125,7 +125,7 @@ def parse_vector(option: str, text: str, least: int = EARLIEST) -> PartitionOffs
 
 
 def admit(start: Mapping[Partition, int], end: Mapping[Partition, int], most: int) -> PartitionOffsets:
-    """The end of a batch of about `most` offsets: every partition gets its share of what is waiting."""
+    """Return the end of a batch of about `most` offsets: each partition gets its share of what is waiting."""
     waiting = {key: max(0, offset - start.get(key, 0)) for key, offset in end.items()}
     total = sum(waiting.values())
     if total <= most:

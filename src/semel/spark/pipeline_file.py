@@ -1,4 +1,4 @@
-"""Files that declare a pipeline: how they are found and loaded, and what is wrong with those that do not."""
+"""Finds and loads files that declare a pipeline, and explains what is wrong with others."""
 
 import importlib.util
 import sys
@@ -9,19 +9,19 @@ from pyspark import cloudpickle
 
 from semel.pipeline import DeclarationError, Pipeline
 
-#: The name that the file has as a module. It is no name that anything else could have.
+#: The module name of the file, chosen so that it cannot conflict.
 MODULE = "semel pipeline file"
 
 
 def load(path: Path) -> Pipeline:
-    """The pipeline that a file declares. DeclarationError if there is none, or if the file cannot be run."""
+    """Return the pipeline that a file declares. DeclarationError if there is none, or if the file fails."""
     path = path.absolute()
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise DeclarationError(f"{path} is not a Python file: its name has to end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    # Behind Python's own, which a file beside this one must not replace.
+    # After Python's own modules, which a file beside this one must not shadow.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -42,10 +42,10 @@ def load(path: Path) -> Pipeline:
 
 
 def _send_by_value(directory: Path) -> None:
-    """Let the functions of the file, and of modules beside it, go to the tasks as they are.
+    """Pickle the functions of the file, and of modules beside it, by value.
 
-    A task cannot import them: it may run on another machine, and a file that has the name of one of Python's
-    own modules must not stand in its way.
+    A task cannot import them: it may run on another machine, and a file with the name of a Python module must
+    not shadow it.
     """
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
@@ -55,7 +55,7 @@ def _send_by_value(directory: Path) -> None:
 
 
 def _where(path: Path, error: Exception) -> str:
-    """The error, and the last line of the file on the way to it."""
+    """Return the error, and the last line of the file in its traceback."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(path)]

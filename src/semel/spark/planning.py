@@ -1,9 +1,9 @@
-"""The first step of a batch: whether it is to be written, and by which run. See `pipeline` for the others.
+"""The first step of a batch: whether it is to be written, and by which run. For the others see
+`batch_commit`.
 
-A plan compares the checkpoint with the last decision (`continuity`), fences older runs, and ends what they
-have left. The first plan of a pipeline also makes a decision, number 0, that says where it begins. From then
-on a group without a decision means that somebody has deleted it, and the pipeline stops instead of starting
-over.
+A plan compares the checkpoint with the last decision (`continuity`), fences older runs, and ends their open
+transactions. The first plan of a pipeline also makes decision number 0, which records where it starts. From
+then on a group without a decision means that it was deleted, and the pipeline stops instead of starting over.
 """
 
 from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
@@ -25,15 +25,15 @@ from semel.wire.messages import DescribeTransactionsRequest
 
 
 def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic: str | None = None) -> Plan:
-    """Begin a run for the batch that the query is at. `topic` is the option of the sink."""
+    """Start a run for the current batch of the query. `topic` is the option of the sink."""
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
     if not step.end:
         raise PipelineError(
             "exactly-once needs an input whose offsets can be committed: a source of format 'semel' in this "
-            "query. For others say delivery.guarantee=at-least-once"
+            "query. For others set delivery.guarantee=at-least-once"
         )
-    # Looked at before and after: a copy that is behind should stop without fencing the one that is not.
+    # Checked before and after: a copy that is behind should stop without fencing the other one.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     is_done(before, pipeline_id, query_id, batch_id, step)
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
@@ -44,7 +44,7 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
     done = is_done(committed, pipeline_id, query_id, batch_id, step)
     last = committed.decision
     if last is None:
-        # Whatever happens to the group from now on, it is known that the pipeline has begun, and where.
+        # Whatever happens to the group from now on, it is known that the pipeline has started, and where.
         first = {key: Span(start, start) for key, (start, _) in step.spans.items()}
         last = Decision(BEGINNING, run, query_id, NO_BATCH, (), first, inputs_after(committed, step), topic)
         _begin(client, pipeline_id, last)
@@ -52,7 +52,7 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
     check_outputs(client, pipeline_id, last, topic)
     if not done:
         _check_new_partitions(client, pipeline_id, query_id, committed, step)
-    # Spark begins the next batch of a query only when the one before was ended, so then nobody has to ask.
+    # Spark starts the next batch of a query only after the previous one ended, so no check is needed then.
     if done or last.query_id != query_id:
         finish(client, last.winners)
     sweep(client, pipeline_id, run, last)
@@ -73,8 +73,8 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
 def plan_batch(
     client: Client, pipeline_id: str, version: Version | None = None, topic: str | None = None
 ) -> Plan:
-    """Begin a run for a batch write, and finish what the last one left."""
-    # Looked at before and after: a write that is refused must not fence the pipeline that has the name.
+    """Start a run for a batch write, and finish the last one."""
+    # Checked before and after: a refused write must not fence the pipeline that has the name.
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     check_is_of_topics(before, pipeline_id)
     check_write(before.decision, pipeline_id, version, topic)
@@ -89,7 +89,7 @@ def plan_batch(
     number = 1 if last is None else last.number + 1
     if version is None:
         return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
-    # The tasks of a write that was decided before look whether it was decided in their own run.
+    # The tasks of a write that was decided before check whether it was decided in their own run.
     query_id = last.query_id if done and last is not None else WriteName(version.app, topic).to_query_id()
     if last is None and topic is not None and client.describe([topic]).topics:
         if has_lived:
@@ -98,16 +98,16 @@ def plan_batch(
             client, pipeline_id, Decision(BEGINNING, run, query_id, NO_BATCH, (), {(topic, 0): Span(0, 0)})
         )
         run = decisions.take_over(client, pipeline_id, run)
-    # A write without rows has no partition of its own to keep its decision beside.
+    # A write without rows has no partition of its own for its decision.
     beside = dict.fromkeys(sorted(committed.offsets)[:1], Span(0, number))
     return Plan(pipeline_id, run, number, query_id, version.number, done, beside)
 
 
 def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision | None) -> ProducerIdAndEpoch:
-    """Take the pipeline over; not from another copy of it, if this driver can tell that there is one.
+    """Take over the pipeline; but not from another copy of it, if this driver can tell that there is one.
 
-    It can if the last decision was made by its own last run: then nobody else may have begun one since. If
-    that run decided nothing, or is not remembered, it takes over without asking.
+    It can if the last decision was made by its own last run: then no other run may have started since. If
+    that run decided nothing, or is not remembered, it takes over unconditionally.
     """
     mine = remembered_runs.recall(pipeline_id, query_id)
     try:
@@ -117,7 +117,7 @@ def _begin_run(client: Client, pipeline_id: str, query_id: str, last: Decision |
             run = decisions.take_over(client, pipeline_id)
     except KafkaError as error:
         if error.code in FENCED:
-            # Said once: whoever starts this query again wants it to run here, and not there.
+            # Reported once: a restart of this query means that it should run here, and not there.
             remembered_runs.forget(pipeline_id, query_id)
             raise PipelineFenced(fenced_text(client, pipeline_id, mine, query_id, waits=True)) from error
         raise
@@ -135,8 +135,8 @@ def _begin(client: Client, pipeline_id: str, beginning: Decision) -> None:
 def _has_lived(client: Client, pipeline_id: str) -> bool:
     """Whether a pipeline of this name may have decided something, although its group has no decision.
 
-    The broker still has the driver's transactional id. A first start that was interrupted before it could
-    note the beginning leaves the id as it was first given.
+    The broker still has the driver's transactional id. A first start that was interrupted before it recorded
+    the start leaves the id in its initial state.
     """
     if not client.serves(DescribeTransactionsRequest.api_key):
         return False
@@ -148,7 +148,7 @@ def _has_lived(client: Client, pipeline_id: str) -> bool:
 def _forgotten_text(pipeline_id: str) -> str:
     return (
         f"pipeline {pipeline_id!r} has run before, but its position is gone: the consumer group of that "
-        "name, or its topic, was deleted or has expired. If it began anew, records could be counted "
+        "name, or its topic, was deleted or has expired. If it started over, records could be counted "
         "twice. Choose a new pipeline.id, and startingOffsets where the output ends"
     )
 
@@ -156,7 +156,7 @@ def _forgotten_text(pipeline_id: str) -> str:
 def _check_new_partitions(
     client: Client, pipeline_id: str, query_id: str, committed: Committed, step: Step
 ) -> None:
-    """A new query reads the new partitions of a topic that the pipeline knows from their beginning."""
+    """Check that a new query reads the new partitions of a known topic from their start."""
     last = committed.decision
     if last is None or last.query_id == query_id or last.number == BEGINNING:
         return

@@ -1,8 +1,8 @@
-"""Where partitions begin and end, and which there are: what the driver asks the cluster.
+"""Which partitions there are, and where they start and end: the driver's queries to the cluster.
 
-What fails for a moment is asked again, as often as `fetchOffset.numRetries` says, or for longer: while the
-cluster is away, every question waits for it as long as the client is patient. The list of partitions may be
-believed for a while (`partition.metadata.cache.ttl.ms`).
+A temporary failure is retried `fetchOffset.numRetries` times, or for longer: while no broker can be reached,
+every query waits for the client's `patience_s`. The list of partitions may be cached
+(`partition.metadata.cache.ttl.ms`).
 """
 
 import re
@@ -29,22 +29,22 @@ from semel.spark.partition_offsets import (
 
 T = TypeVar("T")
 
-#: A decision takes milliseconds; one that takes longer than this has lost its driver.
+#: A decision takes milliseconds; after this long its driver is assumed dead.
 DECISION_S = 5.0
-#: What the protocol says where there is no record at or after a time.
+#: The protocol's answer if there is no record at or after a time.
 NO_OFFSET = -1
 STARTING = "startingOffsets"
 
 
 class Layout(NamedTuple):
-    """The partitions that are read, and the ids of their topics."""
+    """The partitions to read, and the ids of their topics."""
 
     partitions: list[Partition]
     ids: TopicIds
 
 
 class Positions:
-    """What the cluster knows about the partitions that are read."""
+    """What the cluster knows about the partitions to read."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -52,7 +52,7 @@ class Positions:
 
     @property
     def client(self) -> Client:
-        """The client of this process. It is not kept: this object goes to other processes."""
+        """The client of this process. It is not stored: this object is sent to other processes."""
         return connect(self._options.address)
 
     def partitions(self) -> list[Partition]:
@@ -60,7 +60,7 @@ class Positions:
         return list(self.layout().partitions)
 
     def layout(self) -> Layout:
-        """What there is now, or was a moment ago if that is good enough."""
+        """Return the current layout, or a cached one if that is good enough."""
         now = time.monotonic()
         if self._known is not None and now - self._known[0] < self._options.partitions_age_s:
             return self._known[1]
@@ -69,14 +69,14 @@ class Positions:
         return found
 
     def ends(self, partitions: Sequence[Partition], isolation: Isolation | None = None) -> PartitionOffsets:
-        """Where a reader has to stop now."""
+        """Return where a reader has to stop now."""
         return self._list(dict.fromkeys(partitions, LATEST), isolation)
 
     def settle(self) -> None:
-        """Wait for a decision that the pipeline is making; if nobody makes it any more, take over.
+        """Wait for a decision in progress; if its driver is gone, take over.
 
-        A driver that died in the middle of one leaves offsets that nobody else can commit. The query that
-        begins here is its successor, so it may.
+        A driver that died during a decision leaves offsets that no other process can commit. The query that
+        starts here is its successor, so it may take over.
         """
         pipeline_id = self._options.pipeline_id or ""
         try:
@@ -89,7 +89,7 @@ class Positions:
     def resolve(
         self, where: Where | PartitionOffsets | AtTime, partitions: Sequence[Partition], option: str
     ) -> PartitionOffsets:
-        """The offsets that an option means now."""
+        """Return the offsets that an option means now."""
         if isinstance(where, AtTime):
             return self._at_time(where, partitions, option)
         if isinstance(where, dict):
@@ -102,14 +102,14 @@ class Positions:
         return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
 
     def _committed(self, partitions: Sequence[Partition]) -> PartitionOffsets:
-        """Where the pipeline stands. DataLoss if that is in a topic which is not there any more."""
+        """Return the position of the pipeline. DataLoss if it is in a topic that no longer exists."""
         pipeline_id = self._options.pipeline_id or ""
         committed = self._ask(lambda: read_committed(self.client, pipeline_id))
         inputs = {} if committed.decision is None else committed.decision.inputs
         before = {topic: each.topic_id for topic, each in inputs.items() if each.topic_id}
         anew = recreated(before, self.layout().ids)
         known = {**committed.foreign, **without_topics(committed.offsets, anew)}
-        # What a pipeline has not begun it reads from its beginning: every record counts.
+        # Partitions that are new to the pipeline are read from their start: every record counts.
         found = self._at({key: known.get(key, EARLIEST) for key in partitions})
         if self._options.fail_on_data_loss:
             if anew:
@@ -128,7 +128,7 @@ class Positions:
                 )
 
     def _check_begin(self, begin: PartitionOffsets) -> None:
-        """Refuse a beginning behind the end: what comes next would not be read, and nobody would notice."""
+        """Refuse a start beyond the end: records that follow would silently not be read."""
         ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
         for (topic, partition), offset in sorted(begin.items()):
             if offset > ends[topic, partition]:
@@ -197,7 +197,7 @@ class Positions:
             return Layout(found, ids)
         if absent := set(wanted.partitions) - set(found):
             names = [f"{topic}/{partition}" for topic, partition in sorted(absent)]
-            raise OptionError(f"assign names partitions that there are not: {', '.join(names)}")
+            raise OptionError(f"assign names partitions that do not exist: {', '.join(names)}")
         return Layout(list(wanted.partitions), ids)
 
 

@@ -1,4 +1,4 @@
-"""What Spark reports of a query's batches, in the few numbers that say how a pipeline is doing."""
+"""Spark's progress reports, reduced to the few numbers that show how a pipeline is doing."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ class Progress:
 
     pipeline: str
     batch: int
-    at: str  # when it began
+    at: str  # when it started
     rows: int
     rows_per_second: float
     duration_ms: int
@@ -24,7 +24,7 @@ class Progress:
 
     @classmethod
     def of(cls, pipeline: str, report: Mapping[str, Any]) -> "Progress":
-        """Read a report of Spark."""
+        """Parse a report of Spark."""
         ends: PartitionOffsets = {}
         latest: PartitionOffsets = {}
         for source in report["sources"]:
@@ -49,7 +49,7 @@ class News:
         self._last: tuple[int, str] | None = None
 
     def of(self, query: StreamingQuery) -> Iterator[Progress]:
-        """What the query has reported since this was asked last."""
+        """Return what the query has reported since the last call."""
         reports = [json.loads(each.json) for each in query.recentProgress]
         keys = [(int(each["batchId"]), str(each["timestamp"])) for each in reports]
         first = keys.index(self._last) + 1 if self._last in keys else 0
@@ -60,7 +60,7 @@ class News:
 
 
 def _vector(found: Any) -> PartitionOffsets:
-    """The offsets of a source of ours; those of others are nothing that could be counted here."""
+    """Return the offsets of a source of ours; those of other sources cannot be counted here."""
     try:
         return of_json(json.loads(found) if isinstance(found, str) else found)
     except (ValueError, AttributeError):

@@ -1,8 +1,8 @@
-"""Reading a range of offsets of one partition into Arrow batches; this runs in Spark's executors.
+"""Reads a range of offsets of one partition into Arrow batches; runs in Spark's executors.
 
-A range ends at an offset that was stable when the batch was planned, so all of it can be read at once. What
-is not in the log between two offsets (a marker, an aborted transaction, what compaction took) is passed by:
-only a range that begins before the log does, or ends behind it, is a loss.
+A range ends at an offset that was stable when the batch was planned, so all of it can be read at once. Gaps
+between offsets (a marker, an aborted transaction, compacted records) are skipped: only a range that starts
+before the log, or ends after it, is a loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,17 +23,17 @@ from semel.spark.partition_offsets import id_text
 from semel.wire.columns import ColumnReader
 from semel.wire.messages import PartitionData
 
-#: From how many rows or bytes on an Arrow batch is handed over, and how many rows it has at most.
+#: The number of rows or bytes from which an Arrow batch is returned, and its maximum number of rows.
 ROWS_WANTED = 50_000
 BYTES_WANTED = 8 << 20
 ROWS_MAX = 100_000
-#: Free memory that a worker keeps: two fetches, and the Arrow batches that are on their way.
+#: Free memory that a worker keeps: two fetches, and the Arrow batches in progress.
 KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of one partition, the end not included."""
+    """Offsets of one partition, the end excluded."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class Range:
 def read_range(
     client: Client, wanted: Range, options: SourceOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range that a reader may see."""
+    """Return the visible records of a range."""
     keep_memory(KEPT_BYTES)
     rows = _Rows(wanted, columns)
     fetches = _Fetches(client, wanted, options)
@@ -71,7 +71,7 @@ def read_range(
                         yield from rows.take()
             position = next_offset
             attempts = Attempts(client.timeout_s)
-            del data, found  # so that the next fetch may take their room
+            del data, found  # so that the next fetch may reuse their buffers
         else:
             try:
                 attempts.failed(_Waiting(data.high_watermark))
@@ -86,7 +86,7 @@ def read_range(
 
 
 class _Waiting(ClientError):
-    """A new leader may take a moment until it serves what the one before it had served."""
+    """A new leader may take a moment until it serves what the previous one served."""
 
 
 class _Recreated(ClientError):
@@ -94,7 +94,7 @@ class _Recreated(ClientError):
 
 
 class _Fetches:
-    """The fetches of a range. One is under way while what the one before it brought is read."""
+    """The fetches of a range. One is in flight while the previous one is decoded."""
 
     def __init__(self, client: Client, wanted: Range, options: SourceOptions) -> None:
         self._client = client
@@ -104,16 +104,16 @@ class _Fetches:
         self._in_flight: FetchUnderWay | None = None
 
     def begin(self, position: int) -> None:
-        """Ask for what is at an offset, if it is still in the range, and do not wait for it."""
+        """Start a fetch at an offset, if it is still in the range."""
         if position >= self._wanted.end:
             return
         try:
             self._in_flight = self._asked(position)
         except (KafkaError, ClientError):
-            self._in_flight = None  # `at` asks again, and tries for longer
+            self._in_flight = None  # `at` tries again, and for longer
 
     def at(self, position: int) -> PartitionData | None:
-        """Batches from an offset on; None if the log does not have it."""
+        """Return batches from an offset; None if the log does not have it."""
         for attempt in Attempts(self._client.patience_s, also=_may_pass):
             try:
                 asked, self._in_flight = self._in_flight, None
@@ -128,13 +128,13 @@ class _Fetches:
             except (KafkaError, ClientError) as error:
                 self._client.forget_topic(self._wanted.topic)
                 attempt.failed(error)
-        raise AssertionError("attempts end by an error")
+        raise AssertionError("attempts end with an error")
 
     def _asked(self, position: int) -> FetchUnderWay:
         asked = begin_fetch(
             self._client, {self._key: position}, self._options.isolation, self._options.limits
         )
-        # The request has the id that the client knows now; it may have learned another one since the last.
+        # The request has the id that the client knows now; it may have changed since the last one.
         known = id_text(self._client.topic(self._wanted.topic).topic_id)
         if known and self._wanted.topic_id and known != self._wanted.topic_id:
             raise _Recreated(f"{self._wanted.topic} is another topic by now.")
@@ -187,7 +187,7 @@ class _Rows:
         return self.reader.rows >= ROWS_WANTED or self.reader.size_bytes >= BYTES_WANTED
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What was read. One batch of a log may hold more than one of Arrow should."""
+        """Return the rows so far. One batch of a log may hold more than one of Arrow should."""
         if not self.reader.rows:
             return
         batch = to_arrow(self.reader.take(), self._columns, self._wanted.topic, self._wanted.partition)

@@ -1,10 +1,10 @@
-"""The run that a driver has begun last for each of its queries, as far as it remembers.
+"""Remembers the last run that a driver has started for each of its queries.
 
 Spark plans the batches of a query in Python processes beside the driver: most of them in the same one, but
-any of its siblings may be the next. So the memory is in files that all of them see: see `scratch`.
+any other may be next. So the runs are kept in files that all of them see: see `scratch`.
 
-Where Spark names no such directory, every process remembers for itself. What cannot be kept or read is
-forgotten, which is safe: whoever remembers nothing takes over unasked.
+If Spark names no such directory, every process remembers for itself. What cannot be stored or read is
+forgotten, which is safe: a driver that remembers nothing takes over unconditionally.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from semel.client import ProducerIdAndEpoch
 from semel.spark.scratch import scratch_directory
 
-#: More are not remembered: the oldest go first.
+#: The limit: the oldest are forgotten first.
 RUNS_MAX = 1000
 DIRECTORY = "semel-runs"
 
@@ -24,7 +24,7 @@ _own: dict[tuple[str, str], ProducerIdAndEpoch] = {}
 
 
 def recall(pipeline_id: str, query_id: str) -> ProducerIdAndEpoch | None:
-    """The last run of the query, by whichever process of this driver."""
+    """Return the last run of the query, by any process of this driver."""
     file = _file(pipeline_id, query_id)
     if file is None:
         return _own.get((pipeline_id, query_id))
@@ -36,7 +36,7 @@ def recall(pipeline_id: str, query_id: str) -> ProducerIdAndEpoch | None:
 
 
 def remember(pipeline_id: str, query_id: str, run: ProducerIdAndEpoch) -> None:
-    """Keep a run that has begun, in place of the one before."""
+    """Store a run that has started, in place of the previous one."""
     file = _file(pipeline_id, query_id)
     if file is None:
         _own.pop((pipeline_id, query_id), None)
@@ -51,12 +51,12 @@ def remember(pipeline_id: str, query_id: str, run: ProducerIdAndEpoch) -> None:
         draft.replace(file)
         _forget_oldest(file.parent)
     except OSError:
-        # Without this one, the one before would be mistaken for the last.
+        # Otherwise the previous run would be mistaken for the last.
         forget(pipeline_id, query_id)
 
 
 def forget(pipeline_id: str, query_id: str) -> None:
-    """Remember nothing of the query."""
+    """Forget the run of the query."""
     file = _file(pipeline_id, query_id)
     if file is None:
         _own.pop((pipeline_id, query_id), None)
@@ -66,11 +66,11 @@ def forget(pipeline_id: str, query_id: str) -> None:
 
 
 def _file(pipeline_id: str, query_id: str) -> Path | None:
-    """Where the run of a query is; None if the processes of this driver have no place in common."""
+    """Return the file of a query's run; None if the processes of this driver share no directory."""
     scratch = scratch_directory()
     if scratch is None:
         return None
-    # Names of pipelines may be long, and may hold what a file's name may not.
+    # Pipeline names may be long, and may contain characters that a file name may not.
     name = hashlib.sha256(json.dumps([pipeline_id, query_id]).encode()).hexdigest()
     return scratch / DIRECTORY / name
 

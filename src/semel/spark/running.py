@@ -1,8 +1,7 @@
-"""Running a declared pipeline: one streaming query for every sink, watched until it ends or is stopped.
+"""Runs a declared pipeline: one streaming query per sink, watched until it ends or is stopped.
 
-A query stops when the broker is away for too long, and Spark does not start it again. Here that is done,
-because a new start is always safe: a batch that was decided is finished, and one that was not is written
-anew.
+A query stops when the broker is unavailable for too long, and Spark does not restart it. This module does,
+because a restart is always safe: a decided batch is finished, and an undecided one is written again.
 """
 
 import time
@@ -25,7 +24,7 @@ TRIGGER = "1 second"
 PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.2
 RESTART_PAUSE_SECONDS = 1.0
-#: How long a batch may take to its end after a stop was asked for. After that it is given up, and done again.
+#: How long a batch may take to finish after a stop was requested. Then it is cancelled, and repeated later.
 STOP_SECONDS = 20.0
 
 
@@ -41,14 +40,14 @@ class Place:
 
     @property
     def cluster(self) -> dict[str, str]:
-        """How the cluster is reached, as options of a source or a sink."""
+        """The options of a source or a sink that describe the cluster."""
         settings = {"bootstrap.servers": self.bootstrap_servers, **self.client}
         return {f"kafka.{name}": value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A query has stopped for a reason that may pass, and was started again."""
+    """A query stopped for a temporary reason, and was restarted."""
 
     pipeline: str
     why: str
@@ -64,11 +63,11 @@ def start(
     trigger: str = TRIGGER,
     client: Mapping[str, str] | None = None,
 ) -> dict[str, StreamingQuery]:
-    """Start the queries of a pipeline; they come back by their pipeline ids, which are those of its sinks.
+    """Start the queries of a pipeline; return them by pipeline id, which are those of its sinks.
 
     Each has its checkpoint in a directory of its own below `checkpoint`. With `once` they read what is there
-    now, and end; else they begin a batch every `trigger`. `client` is how the cluster wants to be spoken to,
-    such as `{"security.protocol": "SSL"}`.
+    now, and end; else they start a batch every `trigger`. `client` has further settings of the client, such
+    as `{"security.protocol": "SSL"}`.
     """
     place = Place(bootstrap_servers, checkpoint, once, trigger, client or {})
     started: dict[str, StreamingQuery] = {}
@@ -98,7 +97,7 @@ def start_query(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place
 
 
 def _result(spark: SparkSession, pipeline: Pipeline, pipeline_id: str, place: Place) -> DataFrame:
-    """What goes to one sink. Every sink has readers of its own, since they go on where that sink is."""
+    """Return the input of one sink. Every sink has its own readers, since they start at its position."""
     sources = {name: _load(spark, source, place, pipeline_id) for name, source in pipeline.sources.items()}
     frame = pipeline.results(sources)[pipeline_id]
     if not isinstance(frame, DataFrame):
@@ -147,10 +146,10 @@ class Run:
         self._failing_since: dict[str, float] = {}
 
     def watch(self, is_stopping: Callable[[], bool]) -> Iterator[Progress | Restarted | None]:
-        """Start the queries and tell what becomes of them, until all have ended or a stop is asked for.
+        """Start the queries and report their progress, until all have ended or a stop is requested.
 
-        None comes where nothing is new. PipelineError if one of them fails for good. However it ends, no
-        query is left running; after a stop that was asked for, batches had the time to end.
+        Yields None if nothing is new. PipelineError if one of them fails for good. However it ends, no query
+        is left running; after a requested stop, batches were given time to finish.
         """
         try:
             for name in self._pipeline.sinks:
@@ -196,7 +195,7 @@ class Run:
         while waiting and time.monotonic() < deadline:
             for name, query in list(waiting.items()):
                 if not (query.isActive and query.status["isTriggerActive"]):
-                    # Before it begins another.
+                    # Before it starts another.
                     query.stop()
                     del waiting[name]
             yield None

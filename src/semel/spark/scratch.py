@@ -1,18 +1,18 @@
-"""The directory that all Python processes of one Spark driver, or of one executor, have in common.
+"""The directory that all Python processes of one Spark driver, or of one executor, share.
 
-Spark makes it for what one driver has on disk. Its name is new with every start, every Python process is told
-of it, and Spark deletes it with the driver. Another driver has another one, also if its checkpoint is a copy.
+Spark creates it for the local files of one driver, with a new name at every start, passes it to every Python
+process, and deletes it with the driver. Another driver has another one, even if its checkpoint is a copy.
 """
 
 import os
 from pathlib import Path
 
-#: How Spark tells its Python processes of the directory, and how it begins its name. People set the variable
-#: too: to a place for the directories of all drivers, which is not meant here.
+#: The variable with which Spark passes the directory, and the prefix of its name. Users set the variable too:
+#: to a parent directory for all drivers, which is not meant here.
 SCRATCH, SCRATCH_PREFIX = "SPARK_LOCAL_DIRS", "blockmgr-"
 
 
 def scratch_directory() -> Path | None:
-    """The directory; None if the processes of this driver have no place in common."""
+    """Return the directory; None if the processes of this driver share none."""
     found = Path(os.environ.get(SCRATCH, "").split(",")[0])
     return found if found.name.startswith(SCRATCH_PREFIX) else None

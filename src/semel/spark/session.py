@@ -1,4 +1,4 @@
-"""`semel.spark.session`: a Spark that suits this package, on one machine or on a cluster."""
+"""`semel.spark.session`: a SparkSession configured for this package, on one machine or on a cluster."""
 
 import os
 import re
@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from semel.spark import java
 from semel.spark.session_checkpoint import pass_checkpoint_setting
 
-#: What a session may say wherever it runs: a time means the same everywhere.
+#: Settings for every session: times mean the same everywhere.
 SESSION_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
-#: What the one who starts Spark may say: Python and Java talk over Unix sockets.
+#: Settings for the process that starts Spark: Python and Java use Unix sockets.
 STARTER_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
-#: On one machine: nothing listens to the outside, and checkpoints are written by way of plain files, which
-#: takes half the time there.
+#: On one machine: no ports are open to the network, and checkpoints are written through plain file
+#: operations, which takes half the time.
 LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -33,15 +33,15 @@ LOCAL_MASTER = "local[*]"
 
 
 def session(app_name: str = "semel", *, master: str | None = None) -> SparkSession.Builder:
-    """A builder of a SparkSession with what suits Semel; end it with `.getOrCreate()`.
+    """Return a builder of a SparkSession with settings for Semel; end it with `.getOrCreate()`.
 
         spark = semel.spark.session("billing").config("spark.driver.memory", "4g").getOrCreate()
 
-    A Java is found, or the one that comes with `semel[spark]` is used; Spark's Python processes run this
-    Python; without a master it runs on this machine, with all of its cores. What was set elsewhere stays as
-    it is: in spark-defaults.conf, by spark-submit, in PYSPARK_SUBMIT_ARGS, by the environment, or by a
-    session that is running already. What is set on the builder afterwards wins. The sinks of this package
-    follow `spark.sql.streaming.checkpointLocation` for queries that have a name.
+    It finds a Java, or uses the one that comes with `semel[spark]`; Spark's Python processes run this Python;
+    without a master it runs on this machine, with all of its cores. Settings made elsewhere are kept: in
+    spark-defaults.conf, by spark-submit, in PYSPARK_SUBMIT_ARGS, by the environment, or by a running session.
+    Settings made on the builder afterwards win. The sinks of this package follow
+    `spark.sql.streaming.checkpointLocation` for queries that have a name.
     """
     builder = SparkSession.builder
     pass_checkpoint_setting()
@@ -62,9 +62,9 @@ def session(app_name: str = "semel", *, master: str | None = None) -> SparkSessi
 
 
 def _given() -> dict[str, str]:
-    """The settings that somebody has made before us, wherever that can be done."""
+    """Return the settings that were made before, in all places where that is possible."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # spark-submit has started this program, so there is a Java already, which knows them all.
+        # spark-submit has started this program, so a JVM is running, which knows them all.
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
     found = _from_files()
@@ -81,7 +81,7 @@ def _from_files() -> dict[str, str]:
 
 
 def _from_arguments(arguments: list[str]) -> dict[str, str]:
-    """What spark-submit would be told."""
+    """Return the settings in the arguments of spark-submit."""
     found: dict[str, str] = {}
     names = {"--master": "spark.master", "--name": "spark.app.name", "--remote": "spark.remote"}
     for option, value in pairwise(arguments):
@@ -96,7 +96,7 @@ def _from_arguments(arguments: list[str]) -> dict[str, str]:
 
 
 def _properties(path: Path) -> dict[str, str]:
-    """Names and values as Spark's files have them: a space or a sign between, # before remarks."""
+    """Parse Spark's property files: names and values separated by a space or a sign, # for comments."""
     lines = (line.strip() for line in path.read_text().splitlines())
     found = (re.fullmatch(r"([^\s=:#]+)[\s=:]*(.*)", line) for line in lines)
     return {each[1]: each[2] for each in found if each}

@@ -1,10 +1,9 @@
-"""Lets the sinks know the setting `spark.sql.streaming.checkpointLocation`.
+"""Passes the setting `spark.sql.streaming.checkpointLocation` to the sinks.
 
-Spark resolves the setting in Java, after the options were handed over, and tells no Python process of it. So
-`semel.spark.session` adds a step to `DataStreamWriter.start`: a query that has a name, and no
-checkpointLocation of its own, gets the location that Spark would give it as an option. Queries of other
-formats have the same location as without it. A query without a name is left alone: Spark chooses a new
-directory at every start.
+Spark resolves the setting in Java, after the options were passed, and no Python process sees it. So
+`semel.spark.session` adds a step to `DataStreamWriter.start`: a named query without a checkpointLocation of
+its own gets as an option the location that Spark would give it. Queries of other formats keep their location.
+A query without a name is left alone: Spark chooses a new directory at every start.
 """
 
 import functools
@@ -18,7 +17,7 @@ OPTION = "checkpointLocation"
 
 
 def pass_checkpoint_setting() -> None:
-    """Add the step, once in a process."""
+    """Add the step, once per process."""
     original = DataStreamWriter.start
     if hasattr(original, "__wrapped__"):
         return

@@ -1,8 +1,8 @@
-"""The sink as Spark calls it: rows become records, and `pipeline` makes them count once.
+"""The sink as Spark calls it: rows become records, and `batch_commit` commits them exactly once.
 
-Spark makes a writer anew for every batch, in a process of the driver, and pickles it for the tasks. That is
-the moment to plan: before the first task starts, and never where Spark only commits. The writer that commits
-is yet another one, so what was planned comes back with the messages of the tasks.
+Spark creates a new writer for every batch, in a process of the driver, and pickles it for the tasks. The plan
+is made when it is pickled: before the first task starts, and never where Spark only commits. The writer that
+commits is yet another one, so the plan returns with the messages of the tasks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: its transaction, if it wrote anything, and what is in it."""
+    """The message of a task to the driver: its transaction, if it wrote anything, and its contents."""
 
     plan: Plan | None
     prepared: PreparedTransaction | None = None
@@ -52,7 +52,7 @@ class Written(WriterCommitMessage):
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Refuse rows that cannot become records. Columns of other names are left out, as in Spark."""
+    """Refuse rows that cannot become records. Other columns are ignored, as in Spark."""
     found = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in found:
         raise OptionError(f"the sink needs a column 'value'; there are {', '.join(found) or 'none'}")
@@ -64,7 +64,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 
 class _Writer:
-    """What both writers share."""
+    """The common part of both writers."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options.topic)
@@ -92,14 +92,14 @@ class _Writer:
                 self._write_rows(producer, batches)
             return Written(None)
         if plan.is_done:
-            # Whatever comes before the sink has to be done again all the same: it may keep state.
+            # The steps before the sink have to run all the same: they may keep state.
             for _ in batches:
                 self._skip(plan)
             return Written(plan)
         return self._write_in_transaction(plan, batches)
 
     def _skip(self, plan: Plan) -> None:
-        """Leave rows out that were written before."""
+        """Skip rows that were written before."""
 
     def _write_in_transaction(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Written:
         first = next(batches, None)
@@ -124,7 +124,7 @@ class _Writer:
             raise
 
     def _write_rows(self, producer: PackedProducer, batches: Iterable[pa.RecordBatch]) -> RowWriter:
-        """Hand all rows to the producer."""
+        """Pass all rows to the producer."""
         rows = RowWriter(self._client, producer, self._options.topic)
         for batch in batches:
             rows.write(batch)
@@ -137,7 +137,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plan the batch: the writer is about to go to the tasks."""
+        """Plan the batch: the writer is about to be sent to the tasks."""
         if self._is_exact and self._plan is None:
             self._plan = self._make_plan()
         return self.__dict__
@@ -165,7 +165,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give up, unless the batch was decided."""
+        """Abort, unless the batch was decided."""
         _discard(self._client, messages)
 
     def _make_plan(self) -> Plan:
@@ -175,10 +175,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 @faces_spark
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes a DataFrame once, or once for each version if it has one."""
+    """Writes a DataFrame once, or once per version if it has one."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plan the write: the writer is about to go to the tasks."""
+        """Plan the write: the writer is about to be sent to the tasks."""
         if self._is_exact and self._plan is None:
             options = self._options
             self._plan = planning.plan_batch(self._client, self._pipeline_id, options.version, options.topic)
@@ -203,17 +203,17 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             run = next((each.stream_run for each in written), None)
             name = WriteName(self._options.version.app, self._options.topic, run)
             plan = replace(plan, query_id=name.to_query_id())
-        # A batch write has no input that could be committed, so its decision stands beside its output.
+        # A batch write has no input offsets to commit, so its decision is stored beside its output.
         places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
         if places:
             plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
             batch_commit.decide(self._client, plan, _prepared(written))
 
     def _places(self, plan: Plan) -> set[Partition]:
-        """Where the decision of a write without rows stands. One that has no version needs none.
+        """Return where the decision of a write without rows is stored. A write without a version needs none.
 
-        If there is no place, the version is not remembered: as long as nothing was ever written under the
-        name, a repeated write cannot write anything twice.
+        If there is no such partition, the version is not remembered: nothing was ever written under the name,
+        so a repeated write cannot write anything twice.
         """
         topic = self._options.topic
         if self._options.version is None:
@@ -223,7 +223,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return {(each.name, 0) for each in self._client.describe([topic]).topics}
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give up, unless the write was decided."""
+        """Abort, unless the write was decided."""
         _discard(self._client, messages)
 
 
@@ -235,7 +235,7 @@ def _discard(client: Client, messages: Sequence[WriterCommitMessage | None]) -> 
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """What the tasks told; those that failed told nothing."""
+    """Return the messages of the tasks; failed tasks have none."""
     return [each for each in messages if isinstance(each, Written)]
 
 

@@ -1,26 +1,26 @@
 """Snapshots: a batch read of all topics and partitions as they were after one commit of the broker.
 
-Every transaction is in a snapshot wholly or not at all, in however many partitions and topics it wrote. A
-read of each partition up to its last stable offset cannot promise that: the offsets are of different moments,
-and an open transaction hides behind it, in one partition, what is committed and visible in another.
+A snapshot contains every transaction wholly or not at all, in however many partitions and topics it wrote.
+Reading each partition up to its last stable offset cannot guarantee that: the offsets are of different
+moments, and an open transaction hides, in one partition, records of a transaction that is visible in another.
 
-Semel ends a transaction in all its partitions in one commit, and tells where partitions end as they were
-after one commit, if one request asks for all of them (the feature `semel.snapshot`). Below such a cut are all
-markers of a transaction or none. So what a partition has below the cut is read whatever is open, and:
+Semel ends a transaction in all its partitions in one commit, and returns the ends of partitions after one
+commit, if one request asks for all of them (the feature `semel.snapshot`). Below such a cut are all markers
+of a transaction or none. So each partition is read up to the cut whatever is open:
 
 - up to the last stable offset, taken before the cut, everything had ended: that is read as usual;
-- in the *tail* from there to the cut, the records of a transaction wait until its marker is read, in memory
-  and beyond a limit on disk (`semel.client.spool`). A commit marker lets them go on; others are dropped.
+- in the *tail* from there to the cut, the records of a transaction are held until its marker is read, in
+  memory and beyond a limit on disk (`semel.client.spool`). A commit marker releases them; others are dropped.
 
-So the rows of a tail are in the order of commits, not of offsets, and a tail is read by one task. On topics
-with `semel.visibility=journal` the log has nothing but what is committed, and nothing waits.
+So the rows of a tail are in commit order, not in offset order, and a tail is read by one task. On topics with
+`semel.visibility=journal` the log contains only committed records, and nothing is held.
 
 Compaction must not overtake a snapshot: it removes records that were the newest of their key at the cut, and
 the markers of aborted transactions that a task holds. So the plan holds compaction before it takes the cut,
-and every task renews the hold of all partitions, because other tasks may still wait for their turn. What
-counts is the number of compactions (`semel.client.compaction`): a task that finds another one than the plan
-fails, a tail before it hands out rows, a range at its end. The rows of a range were all committed at the cut;
-only its end can tell that none is missing.
+and every task renews the hold of all partitions, because other tasks may still be waiting to run. The number
+of compactions decides (`semel.client.compaction`): a task that finds another one than the plan fails, a tail
+before it returns rows, a range at its end. The rows of a range were all committed at the cut; only its end
+can tell that none is missing.
 """
 
 import time
@@ -49,40 +49,40 @@ from semel.wire.schema import Buffer
 
 MEMORY_BYTES = 64 << 20
 ROWS_MAX = 10_000
-#: Holds are renewed when this share of their time is over.
+#: Holds are renewed after this share of their time.
 RENEWED_AFTER = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Ended(Range):
-    """What lies below the last stable offset."""
+    """The part below the last stable offset."""
 
     compactions: int = 0  # of the partition, when the snapshot was planned
 
 
 @dataclass(frozen=True, slots=True)
 class Tail(Ended):
-    """What lies between the last stable offset and the cut."""
+    """The part between the last stable offset and the cut."""
 
     is_journal: bool = False
 
 
 def can_snapshot(client: Client) -> bool:
-    """Whether the broker is one of which snapshots can be read."""
+    """Whether the broker supports snapshots."""
     return tells_compactions(client)
 
 
 def plan(options: SourceOptions, positions: Positions) -> tuple[list[Ended], list[Tail]]:
-    """What is read of every partition: ranges in which everything has ended, and tails."""
+    """Return what is read of every partition: ranges in which everything has ended, and tails."""
     client = positions.client
     if not can_snapshot(client):
         raise OptionError(
-            "snapshot=true needs a broker of Semel that tells where all partitions end after one commit, and "
-            "how often they were compacted; this one does not (see its setting semel.extensions.enable). "
-            "Leave the option out to read each partition up to its last stable offset"
+            "snapshot=true needs a Semel broker that reports the ends of all partitions after one commit, "
+            "and how often they were compacted; this one does not (see its setting semel.extensions.enable). "
+            "Omit the option to read each partition up to its last stable offset"
         )
     partitions, ids = positions.layout()
-    # First of all: what compaction removes from here on is missed.
+    # First of all: what compaction removes from here on would be missed.
     counts = {key: each.number for key, each in compactions(client, partitions, hold=True).items()}
     start = positions.resolve(options.start, partitions, "startingOffsets")
     # In this order: what had ended at the stable offset has its markers below a cut that is taken later.
@@ -111,7 +111,7 @@ def _tails(
 def read_snapshot(
     client: Client, wanted: Ended, options: SourceOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a part of a snapshot. SnapshotOvertaken if compaction has removed some of them."""
+    """Return the records of a part of a snapshot. SnapshotOvertaken if compaction has removed any."""
     guard = _Guard(client, wanted, options)
     guard.confirm()
     if isinstance(wanted, Tail):
@@ -124,7 +124,7 @@ def read_snapshot(
 
 
 class _Guard:
-    """Keeps compaction away from a snapshot while a task reads it, and notices if that failed."""
+    """Holds compaction while a task reads a snapshot, and detects if that failed."""
 
     def __init__(self, client: Client, wanted: Ended, options: SourceOptions) -> None:
         self._client = client
@@ -133,7 +133,7 @@ class _Guard:
         self._renew_at = 0.0
 
     def renew(self) -> None:
-        """Hold all partitions of the snapshot, if it is time to."""
+        """Hold all partitions of the snapshot, if it is due."""
         now = time.monotonic()
         if now < self._renew_at:
             return
@@ -157,7 +157,7 @@ class _Guard:
 def _read_tail(
     client: Client, tail: Tail, options: SourceOptions, columns: Sequence[str], guard: _Guard
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a tail that count: those outside transactions, and of those that were committed."""
+    """Return the committed records of a tail, and those outside transactions."""
     reader = ColumnReader(keys="key" in columns, values="value" in columns, headers="headers" in columns)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -180,11 +180,11 @@ def _read_tail(
 
 
 class _Waiting(ClientError):
-    """The broker may take a moment until it serves what another answer spoke of."""
+    """The broker may take a moment until it serves what another response referred to."""
 
 
 def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) -> Buffer:
-    """Batches from a position on. DataLoss if they are gone: what is missing is no snapshot."""
+    """Return batches from a position. DataLoss if they are gone: a snapshot must be complete."""
     key: Partition = (tail.topic, tail.partition)
     where = f"{tail.topic}/{tail.partition} cannot be read at offset {position}"
     for attempt in Attempts(client.patience_s, also=_may_pass):
@@ -199,7 +199,7 @@ def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) ->
         except (KafkaError, ClientError) as error:
             client.forget_topic(tail.topic)
             attempt.failed(error)
-    raise AssertionError("attempts end by an error")
+    raise AssertionError("attempts end with an error")
 
 
 def _may_pass(error: Exception) -> bool:

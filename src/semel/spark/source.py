@@ -1,9 +1,9 @@
-"""The source: which offsets a batch has. The driver decides; executors read (`reading`).
+"""The source: decides the offsets of a batch. The driver decides; executors read (`reading`).
 
-Offsets of a batch are decided once, written down by Spark, and then read by any number of attempts, so
-everything that is not fixed (`latest`, what a group has committed, new partitions) is looked up when a batch
-is made and never when it is done again. A query reads up to the last stable offset of each partition; a batch
-that is a `snapshot` reads up to one commit of the broker.
+The offsets of a batch are decided once, logged by Spark, and then read by any number of attempts. So
+everything variable (`latest`, committed offsets, new partitions) is looked up when a batch is planned and
+never when it is repeated. A query reads up to the last stable offset of each partition; a batch that is a
+`snapshot` reads up to one commit of the broker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ from semel.spark.snapshot import Ended, plan, read_snapshot
 
 
 class RangePartition(InputPartition):
-    """A range of offsets as Spark hands it to an executor."""
+    """A range of offsets as Spark passes it to an executor."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task for every partition that has something to read, or more if that was asked for."""
+        """One task for every non-empty partition, or more if requested."""
         options = self._options
         positions = Positions(options)
         if options.is_snapshot:
@@ -70,7 +70,7 @@ class BatchReader(DataSourceReader):
         return _tasks(_ranges(start, end, ids), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task. Where there is nothing to read, Spark has a task without a range."""
+        """Return the records of one task. If there is nothing to read, Spark has a task without a range."""
         if not isinstance(partition, RangePartition):
             return iter(())
         client = connect(self._options.reading_address)
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
 
 @faces_spark
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Decides, batch after batch, how far to read."""
+    """Decides for each batch how far to read."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint starts."""
         if self._options.start is Where.COMMITTED:
             self._positions.settle()
         partitions, ids = self._positions.layout()
@@ -101,18 +101,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Whether batches have limits; which those are, `latestOffset` knows from the options itself."""
+        """Whether batches have limits; `latestOffset` takes the limits from the options."""
         portions = self._options.portions
         if portions.least is not None:
             return ReadMinRows(portions.least)
         return ReadAllAvailable() if portions.most is None else ReadMaxRows(portions.most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch; the start itself if there is nothing new."""
+        """Return the end of the next batch; the start itself if there is nothing new."""
         self._check_pipeline(start)
         begin, end, ids = self._log_ends.next(of_json(start), ids_of(start))
         if not isinstance(limit, ReadAllAvailable):
-            # A query that ends with what is there now has nothing to wait for.
+            # A query that ends at the current end has nothing to wait for.
             may_wait = not self._log_ends.is_bounded
             end = self._admission.end(begin, end, may_wait=may_wait, now=now_s())
         if start == self._initial:
@@ -122,18 +122,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(end, ids=ids, pipeline_id=self._options.pipeline_id)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the log ends now, for progress reports."""
+        """Return the current end of the log, for progress reports."""
         partitions, ids = self._positions.layout()
         ends = self._positions.ends(partitions)
         return to_json(ends, ids=ids, pipeline_id=self._options.pipeline_id)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and then stop."""
+        """Read up to the current end, and then stop."""
         self._log_ends.bound()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for every partition that has something to read, or more if that was asked for."""
-        # Only a first batch begins where nothing has ended, and then it begins where it did the first time.
+        """One task for every non-empty partition, or more if requested."""
+        # Only a first batch starts where nothing has ended, and a repetition starts where it did the first
+        # time.
         began = began_of(end) if began_of(start) is None else None
         ids = ids_of(end)
         begin = without_topics(of_json(start) if began is None else began, recreated(ids_of(start), ids))
@@ -148,14 +149,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task."""
+        """Return the records of one task."""
         assert isinstance(partition, RangePartition)
         client = connect(self._options.reading_address)
         return read_range(client, partition.range, self._options, self._columns)
 
 
 def _ranges(start: PartitionOffsets, end: PartitionOffsets, ids: TopicIds) -> list[Range]:
-    # A partition that is not in the start is new, and is read from its beginning.
+    # A partition that is not in the start is new, and is read from its start.
     return [
         Range(*key, start.get(key, 0), offset, ids.get(key[0], ""))
         for key, offset in sorted(end.items())

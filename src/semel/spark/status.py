@@ -1,7 +1,7 @@
-"""How the pipelines of a cluster are doing, as the cluster itself knows it: nobody asks Spark.
+"""The status of a cluster's pipelines, as the cluster itself knows it, without Spark.
 
-A pipeline is a group with notes beside its offsets (see `decision`). Its transactions begin with its name. So
-everything here works for a pipeline that runs anywhere, or does not run at all, and on every Kafka broker.
+A pipeline is a group with notes in its offsets (see `decision`), and its transactional ids start with its
+name. So this works for a pipeline that runs anywhere, or does not run at all, and on every Kafka broker.
 """
 
 import re
@@ -27,36 +27,36 @@ class Kind(StrEnum):
 
     TOPICS = "topics"
     TABLE = "table"
-    WRITE = "batch write"  # of a DataFrame, once; it has no input that could be followed
+    WRITE = "batch write"  # of a DataFrame, once; it has no input to follow
 
 
 class Doing(StrEnum):
     """What an open transaction of a pipeline is for."""
 
     WRITING = "writing"  # by a task of the newest run
-    DECIDED = "decided"  # it counts, and is still to be ended
+    DECIDED = "decided"  # decided, and still to be committed
     DECIDING = "deciding"  # the driver is making a decision
     LEFT = "left over"  # of an older run; the next batch ends it
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a pipeline has read a partition, and how far that could be read."""
+    """How far a pipeline has read a partition, and how far it could."""
 
     topic: str
     partition: int
     offset: int
-    latest: int | None  # None if there is no such partition any more
+    latest: int | None  # None if the partition no longer exists
 
     @property
     def behind(self) -> int:
-        """The offsets between the two."""
+        """The difference between the two."""
         return 0 if self.latest is None else max(0, self.latest - self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that a pipeline has open."""
+    """An open transaction of a pipeline."""
 
     transactional_id: str
     doing: Doing
@@ -67,39 +67,39 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All that a cluster knows of a pipeline."""
+    """Everything that a cluster knows of a pipeline."""
 
     pipeline: str
     kind: Kind
     table: str | None
-    decision: Decision | None  # of a pipeline to a table, the table has it
+    decision: Decision | None  # for a pipeline to a table, it is in the table
     lags: tuple[Lag, ...]
     open: tuple[OpenTransaction, ...]
 
     @property
     def behind(self) -> int:
-        """The offsets that are still to be read."""
+        """The number of offsets still to be read."""
         return sum(each.behind for each in self.lags)
 
     @property
     def batch_age_ms(self) -> int | None:
-        """How long the batch that is under way has been writing; None if none is."""
+        """How long the current batch has been writing; None if there is none."""
         ages = [each.age_ms for each in self.open if each.doing is not Doing.LEFT]
         return max(ages, default=None)
 
 
 def pipelines(client: Client) -> list[str]:
-    """The pipelines that a cluster knows, in the order of their names."""
+    """List the pipelines of a cluster, ordered by name."""
     admin = Admin(client)
     return [each.group_id for each in admin.groups.all() if _is_pipeline(admin.groups.offsets(each.group_id))]
 
 
 def status(client: Client, pipeline_id: str) -> Status:
-    """One pipeline. PipelineError if the cluster does not know it."""
+    """Return one pipeline. PipelineError if the cluster does not know it."""
     offsets = Admin(client).groups.offsets(pipeline_id)
     if not _is_pipeline(offsets):
         raise PipelineError(
-            f"there is no pipeline {pipeline_id!r} here. 'semel pipeline list' shows which there are"
+            f"there is no pipeline {pipeline_id!r}. 'semel pipeline list' shows all pipelines"
         )
     table = tables.read_group(client, pipeline_id).table if _has(offsets, tables.MARK) else None
     decision = None if table else read_committed(client, pipeline_id, require_stable=False).decision
@@ -128,7 +128,7 @@ def _is_pipeline(offsets: dict[Partition, CommittedOffset]) -> bool:
 def _lags(client: Client, offsets: dict[Partition, CommittedOffset]) -> tuple[Lag, ...]:
     known = {topic.name: len(topic.partitions) for topic in Admin(client).topics.all()}
     present = [key for key in offsets if key[1] < known.get(key[0], 0)]
-    # A pipeline reads what is committed, so an open transaction of others is nothing to be behind of.
+    # A pipeline reads committed records, so an open transaction of others is no lag.
     ends = list_offsets(client, dict.fromkeys(present, LATEST), isolation=Isolation.READ_COMMITTED)
     return tuple(
         Lag(*key, at.offset, ends[key].offset if key in ends else None) for key, at in sorted(offsets.items())
@@ -146,7 +146,7 @@ def _open(client: Client, pipeline_id: str, decision: Decision | None) -> tuple[
     found = []
     for name, each in described.items():
         age_ms = each.open_for_ms()
-        if age_ms is not None:  # else it has ended between the two questions
+        if age_ms is not None:  # else it ended between the two queries
             doing = _doing(each, pipeline_id, newest, decision)
             found.append(OpenTransaction(name, doing, age_ms, each.is_two_phase, each.partitions))
     return tuple(found)
@@ -171,6 +171,6 @@ def _doing(
 
 
 def _run(transactional_id: str) -> ProducerIdAndEpoch | None:
-    """The run that a task's transaction belongs to."""
+    """Return the run that a task's transaction belongs to."""
     found = re.search(r"/(\d+)\.(\d+)/[^/]*$", transactional_id)
     return ProducerIdAndEpoch(int(found[1]), int(found[2])) if found else None

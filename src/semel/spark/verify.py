@@ -1,14 +1,14 @@
-"""Compare the input of a pipeline with its output, record by record: what is lost, doubled, torn or foreign.
+"""Compares the input of a pipeline with its output: lost, duplicated, torn and foreign records.
 
-Every record has an identity, which is an expression of SQL over its columns. Inputs say how many outputs they
-should make (`expect`, usually one), so for every identity there is a number that is expected and one that is
-found. It is a Spark job, so it takes what topics and tables have.
+Every record has an identity, a SQL expression over its columns. Inputs say how many outputs they should
+produce (`expect`, usually one), so every identity has an expected and an actual count. It is a Spark job, so
+it handles topics and tables of any size.
 
-The pipeline may run meanwhile. Its position is read before the end of the output is, and again afterwards:
-what it had counted before has to be there, and what it has counted since may be there.
+The pipeline may be running. Its position is read before the end of the output, and again afterwards: what was
+committed before must be there, and what was committed since may be there.
 
-A batch is torn if some of its records are there and others are lost. Which batch a record belonged to is
-known from Spark's checkpoint, as far back as that goes.
+A batch is torn if some of its records are there and others are lost. The batch of a record is taken from
+Spark's checkpoint, as far back as that goes.
 """
 
 import json
@@ -27,37 +27,37 @@ from semel.spark.partition_offsets import PartitionOffsets, to_json
 from semel.spark.status import Doing, Kind, Status, status
 
 EXAMPLES_MAX = 10
-#: How long the transactions of a decision that was just made may take to end.
+#: How long the transactions of a fresh decision may take to end.
 ENDS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be compared."""
+    """What to compare."""
 
     bootstrap_servers: str
     pipeline_id: str
-    outputs: tuple[str, ...] = ()  # topics; a pipeline to a table says itself which
+    outputs: tuple[str, ...] = ()  # topics; a pipeline to a table knows its own
     input_identity: str = "key"
     output_identity: str = "key"
     expect: str = "1"
-    start: str = "earliest"  # where the pipeline began
+    start: str = "earliest"  # where the pipeline started
     checkpoint: str | None = None  # of the query
     client: Mapping[str, str] = field(default_factory=dict)  # other settings of the client
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found."""
+    """The result of the comparison."""
 
     inputs: int
     expected: int
     found: int
     lost: int
     doubled: int
-    foreign: int  # outputs that no input explains
-    torn_batches: tuple[int, ...] | None  # None if it is not known which records made a batch
-    unended: tuple[str, ...]  # transactions that were decided and that nobody has ended
+    foreign: int  # outputs without an input
+    torn_batches: tuple[int, ...] | None  # None if the records of each batch are not known
+    unended: tuple[str, ...]  # transactions that were decided and not committed
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -67,18 +67,18 @@ class Answer:
 
 
 def check(client: Client, question: Question) -> None:
-    """PipelineError if there is no such pipeline, OptionError if the question does not fit it."""
+    """PipelineError if the pipeline does not exist, OptionError if the question does not match it."""
     found = status(client, question.pipeline_id)
     if found.kind is Kind.WRITE:
         raise OptionError(f"pipeline {found.pipeline!r} is a batch write, which has no input to compare")
     if found.kind is Kind.TOPICS:
         if not question.outputs:
-            raise OptionError("say which topics the pipeline writes to, with --output")
+            raise OptionError("name the topics that the pipeline writes to with --output")
         _partitions(client, question.outputs)
 
 
 def verify(spark: SparkSession, client: Client, question: Question) -> Answer:
-    """Compare, if `check` has nothing against it."""
+    """Compare. Call `check` first."""
     found, unended = _settled(client, question.pipeline_id)
     before = {(each.topic, each.partition): each.offset for each in found.lags}
     outputs = _outputs(spark, client, question, found)
@@ -101,7 +101,7 @@ def verify(spark: SparkSession, client: Client, question: Question) -> Answer:
 
 
 def _settled(client: Client, pipeline_id: str) -> tuple[Status, tuple[str, ...]]:
-    """The pipeline when its last decision was acted out, and what was not within the time."""
+    """Return the pipeline once its last decision is completed, and what was not completed in time."""
     deadline = time.monotonic() + ENDS_SECONDS
     while True:
         found = status(client, pipeline_id)
@@ -112,7 +112,7 @@ def _settled(client: Client, pipeline_id: str) -> tuple[Status, tuple[str, ...]]
 
 
 def _outputs(spark: SparkSession, client: Client, question: Question, found: Status) -> DataFrame:
-    """The output up to where it ends now."""
+    """Return the output up to its current end."""
     if found.table is not None:
         records = _table(spark, found.table)
     else:
@@ -138,9 +138,9 @@ def _table(spark: SparkSession, location: str) -> DataFrame:
 def _inputs(
     spark: SparkSession, client: Client, question: Question, before: PartitionOffsets, after: PartitionOffsets
 ) -> DataFrame:
-    """The input that has been counted, with what it should have made; `is_due` is what has to be there."""
+    """Return the committed input with its expected output; `is_due` marks what must be there."""
     topics = sorted({topic for topic, _ in after})
-    # The group may know partitions that are gone, and not know new ones.
+    # The group may have partitions that are gone, and lack new ones.
     ends = {key: after.get(key, 0) for key in _partitions(client, topics)}
     records = _read(spark, question, topics, question.start, ends)
     return records.select(
@@ -171,7 +171,7 @@ def _partitions(client: Client, topics: Iterable[str]) -> list[Partition]:
 
 
 def _at(vector: PartitionOffsets, records: DataFrame) -> Column:
-    """The offset of the vector for the partition of a record; the beginning if it has none."""
+    """Return the offset for the partition of a record; the start if it has none."""
     pairs = [functions.lit(each) for key, at in vector.items() for each in (f"{key[0]}/{key[1]}", at)]
     known = functions.create_map(*pairs)
     name = functions.concat_ws("/", records.topic, records.partition.cast("string"))
@@ -179,7 +179,7 @@ def _at(vector: PartitionOffsets, records: DataFrame) -> Column:
 
 
 def _side_by_side(inputs: DataFrame, outputs: DataFrame) -> DataFrame:
-    """For every identity how many outputs there should be, and how many there are."""
+    """Return the expected and the actual number of outputs for every identity."""
     due = functions.when(inputs.is_due, inputs.makes).otherwise(0)
     left = inputs.groupBy("id").agg(
         functions.count("*").alias("inputs"),
@@ -211,7 +211,7 @@ def _examples(both: DataFrame, name: str) -> list[str]:
 def _torn(
     spark: SparkSession, inputs: DataFrame, both: DataFrame, checkpoint: str | None, *, is_any_lost: bool
 ) -> tuple[int, ...] | None:
-    """Batches of which some records are there and others are not."""
+    """Return batches of which some records are there and others are not."""
     if not is_any_lost:
         return ()
     if checkpoint is None:
@@ -237,7 +237,7 @@ def _torn(
 
 
 def _batches(checkpoint: str) -> list[tuple[int, str, int, int, int]]:
-    """The ranges of all batches that the checkpoint still knows."""
+    """Return the ranges of all batches that are still in the checkpoint."""
     kept = Checkpoint(checkpoint)
     found = []
     for batch in range(kept.newest_batch(), -1, -1):

@@ -1,13 +1,13 @@
 """Versions of batch writes: Delta's `txnAppId` and `txnVersion`, so that a repeated write is recognised.
 
-A function of `foreachBatch` runs again if it raised after it wrote. It names what it writes by an application
+A function of `foreachBatch` runs again if it raised after it wrote. It identifies a write by an application
 and a version, the batch id. A write whose version is not above the last one of its application is skipped.
 
-The decision of such a write names it in place of a query and a batch (`WriteName`): the application, the
-option `topic`, and the run of the streaming query in which it was made. The last two are there to recognise a
-mistake. Two writes of one function that share an application would count as one, and the rows of the second
-would be lost. So another topic is refused, and so is a second write in the same run of the query, because
-Spark never repeats a batch within a run.
+The decision of such a write has a `WriteName` in place of a query and a batch: the application, the option
+`topic`, and the run of the streaming query in which it was made. The last two reveal a mistake: two writes of
+one function that share an application would count as one, and the rows of the second would be lost. So
+another topic is refused, and so is a second write in the same run of the query, because Spark never repeats a
+batch within a run.
 """
 
 import json
@@ -20,10 +20,10 @@ from pyspark import TaskContext
 from semel.spark.decision import Decision
 from semel.spark.errors import PipelineMismatch
 
-#: The query and the batch of a decision that was made by a batch write without a version.
+#: The query and the batch in the decision of a batch write without a version.
 NO_QUERY, NO_BATCH = "", -1
 
-#: What the query id of a decision begins with if it names a write. Ids of streaming queries are UUIDs.
+#: The start of the query id in a decision that names a write. Ids of streaming queries are UUIDs.
 MARK = "write "
 #: Spark names the jobs of a streaming query after its run.
 RUN_PROPERTY = "spark.jobGroup.id"
@@ -32,7 +32,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of one write, as the options give it."""
+    """The version of one write, from the options."""
 
     app: str
     number: int
@@ -43,19 +43,19 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class WriteName:
-    """What the decision of a versioned write is known by, besides the version."""
+    """The name of a versioned write in its decision, besides the version."""
 
     app: str
     topic: str | None
     stream_run: str | None = None
 
     def to_query_id(self) -> str:
-        """The name as the query id of a decision."""
+        """Format the name as the query id of a decision."""
         return MARK + json.dumps([self.app, self.topic, self.stream_run], separators=(",", ":"))
 
     @classmethod
     def of_query_id(cls, query_id: str) -> Self | None:
-        """The name in a decision; None if the decision is that of a stream or of a write without versions."""
+        """Parse the name in a decision; None if it belongs to a stream or to a write without versions."""
         if not query_id.startswith(MARK):
             return None
         app, topic, stream_run = json.loads(query_id.removeprefix(MARK))
@@ -94,9 +94,9 @@ def _describe(topic: str | None) -> str:
 
 
 def current_stream_run() -> str | None:
-    """The run of the streaming query that this task works for; None if it works for none.
+    """Return the run of the streaming query that this task works for; None if there is none.
 
-    Job groups that a program has set itself are no runs: they may stay the same when a query starts again.
+    Job groups set by a program are no runs: they may stay the same when a query restarts.
     """
     context = TaskContext.get()
     found = context.getLocalProperty(RUN_PROPERTY) if context is not None else None
@@ -104,7 +104,7 @@ def current_stream_run() -> str | None:
 
 
 def refuse_second_write(version: Version, written_in: str | None) -> None:
-    """Refuse rows that would be skipped although nobody wrote them: this run wrote the version before."""
+    """Refuse rows that would be skipped although they were not written: this run wrote the version before."""
     if written_in is not None and written_in == current_stream_run():
         raise PipelineMismatch(
             f"{version} was written before in this run of the query, so this is a second write with the same "

@@ -1,7 +1,7 @@
-"""Writing Arrow batches as records; this runs in Spark's executors.
+"""Writes Arrow batches as records; runs in Spark's executors.
 
-Rows are packed by the columnar codec, a batch for each partition at a time, and a batch that is full goes to
-the producer at once, which sends it while the next rows are packed. No row becomes an object of Python.
+Rows are packed by the columnar codec, one batch per partition at a time. A full batch goes to the producer at
+once, which sends it while the next rows are packed. No row becomes a Python object.
 """
 
 import random
@@ -23,17 +23,17 @@ from semel.wire.batch import HEADER_BYTES
 from semel.wire.columns import Binary, Packed, Packer, choose, pack_headers
 from semel.wire.schema import Buffer
 
-#: Half of what topics take by default. Those that take less get smaller ones.
+#: Half of what topics accept by default. Topics that accept less get smaller ones.
 BATCH_BYTES = 512 << 10
-#: What may wait in batches that are not full, of all partitions together.
+#: The limit for incomplete batches, of all partitions together.
 WAITING_BYTES_MAX = 32 << 20
 
 
 class PackedProducer(Protocol):
-    """What takes batches: `Producer` and `TransactionalProducer`."""
+    """Accepts batches: `Producer` and `TransactionalProducer`."""
 
     def send_packed(self, topic: str, partition: int, packed: Packed) -> Any:
-        """Hand over a batch."""
+        """Send a batch."""
 
 
 class RowWriter:
@@ -53,7 +53,7 @@ class RowWriter:
         return topic_ids(each.info for each in self._packers.values())
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take in rows; what fills a batch is sent."""
+        """Add rows; send full batches."""
         if self._topic is not None:
             self._write_to(self._topic, rows)
         else:
@@ -66,7 +66,7 @@ class RowWriter:
             self.finish()
 
     def finish(self) -> None:
-        """Send what is not full, too."""
+        """Send the incomplete batches too."""
         for name, topic in self._packers.items():
             for partition in range(topic.partitions):
                 self._send(name, partition, topic.packer.take(partition))
@@ -96,7 +96,7 @@ class RowWriter:
 
 
 class _Topic:
-    """A topic that is written to: how many partitions it has, and what waits for each."""
+    """An output topic: its number of partitions, and the incomplete batch of each."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._name = name
@@ -105,7 +105,7 @@ class _Topic:
         self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(client, name)))
 
     def choose(self, rows: int, keys: Binary | None, given: pa.Array | None) -> Buffer:
-        """The partition of each row: the given one, else that of its key, else any."""
+        """Choose the partition of each row: the given one, else that of its key, else any."""
         if given is not None and given.null_count < rows:
             bounds = pc.min_max(given).as_py()
             wrong = bounds["min"] if bounds["min"] < 0 else bounds["max"]
@@ -113,17 +113,17 @@ class _Topic:
                 message = f"topic {self._name!r} has no partition {wrong}, only 0 to {self.partitions - 1}"
                 check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         numbers = None if given is None else numbers_of(given)
-        # Rows without a key stay together, and those of the next Arrow batch go somewhere else.
+        # Rows without a key stay together, and those of the next Arrow batch go to another partition.
         return choose(rows, self.partitions, keys, numbers, random.randrange(self.partitions))
 
 
 def _records_bytes_max(client: Client, topic: str) -> int:
-    """How many bytes of records a batch of a topic may have, as far as we may know."""
+    """Return the maximum size of a batch of a topic, if we may know it."""
     try:
         configs = Admin(client).configs.of_topic(topic)
     except KafkaError as error:
         if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            return BATCH_BYTES  # who may write may not always look
+            return BATCH_BYTES  # permission to write does not imply permission to describe
         raise
     limits = [int(each.value) for each in configs if each.name == "max.message.bytes" and each.value]
     return max(1, min(limits, default=BATCH_BYTES) - HEADER_BYTES)

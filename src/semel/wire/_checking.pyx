@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled half of `validating`; `_checking_py` is its twin, which says what each name does.
+"""The compiled implementation of `validating`; its twin `_checking_py` documents each name.
 
-Every number that comes from the wire is held against the bytes that are there before it is used as an
-address. Nothing is allocated, and the interpreter is free meanwhile, so that a thread can check a large batch
-beside the event loop.
+Every number from the wire is compared with the available bytes before it is used as an address. Nothing is
+allocated, and the GIL is released meanwhile, so that a thread can check a large batch beside the event loop.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

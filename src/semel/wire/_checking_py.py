@@ -1,10 +1,10 @@
-"""The structure of the records of a batch, checked in pure Python: the twin of `_checking.pyx`.
+"""Checks the structure of the records of a batch, in pure Python: the twin of `_checking.pyx`.
 
-It is stricter than the reader in `payload`, because other readers are: lengths and offsets are numbers of 32
-bits in at most five bytes, and the offsets of a batch from a producer are 0, 1, 2 and so on.
+It is stricter than the reader in `payload`, because other readers are: lengths and offsets are 32 bit numbers
+in at most five bytes, and the offsets of a batch from a producer are 0, 1, 2 and so on.
 
-Both halves refuse the same batches, with the same code and the same index. Where a length leads out of its
-record, the words may differ: this half notices it only at the end of the record.
+Both implementations refuse the same batches, with the same code and the same index. If a length leads out of
+its record, the messages may differ: this one notices it only at the end of the record.
 """
 
 from typing import Final
@@ -22,14 +22,14 @@ _NO_TIMESTAMP: Final = -1
 _INT32_BYTES_MAX: Final = 5
 _ATTRIBUTES: Final = "attributes of a record that are not defined"
 """None is defined. Some readers decode the byte as a varint, so a set high bit would mislead them."""
-_FOLDED_NULL: Final = 1  # the length -1 of what is null, in zigzag
+_FOLDED_NULL: Final = 1  # the length -1 of a null, in zigzag
 
 
 def check(payload: Buffer, header: BatchHeader, earliest: int, latest: int, needs_keys: bool) -> int:
-    """Check the unpacked records of a batch and return the largest timestamp.
+    """Check the decompressed records of a batch and return the largest timestamp.
 
     `InvalidRecords` names the first record that is damaged, whose timestamp is not between `earliest` and
-    `latest`, or that has no key where keys are needed.
+    `latest`, or that lacks a required key.
     """
     data, at, largest = bytes(payload), 0, _MIN_INT64
     base = header.base_timestamp
@@ -56,10 +56,10 @@ def check(payload: Buffer, header: BatchHeader, earliest: int, latest: int, need
 
 
 def _check_record(data: bytes, at: int, index: int) -> tuple[int, int, int]:
-    """Pass over one record; return its timestamp delta, its key length and the position behind it.
+    """Skip one record; return its timestamp delta, its key length and the position after it.
 
     Numbers of one byte, which most are, are read in place. A length past the end needs no check of its own:
-    it moves `at` out of the data, or away from the end that the record declares.
+    it moves `at` out of the data, or away from the declared end of the record.
     """
     length = data[at]
     at += 1
@@ -97,7 +97,7 @@ def _check_record(data: bytes, at: int, index: int) -> tuple[int, int, int]:
 
 
 def _wide(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Read on behind the first byte of a number of 32 bits; return it, folded, and the position behind it."""
+    """Read the rest of a 32 bit number; return it, zigzag-encoded, and the position after it."""
     folded, end = varint.decode_rest(data, at, first)
     if end - at >= _INT32_BYTES_MAX or folded >> 32:
         raise ProtocolError("a length or an offset does not fit 32 bits")
@@ -111,7 +111,7 @@ def _behind(folded: int, at: int) -> int:
 
 
 def _skip_headers(data: bytes, at: int) -> int:
-    """Return the position behind the headers of a record."""
+    """Return the position after the headers of a record."""
     count, at = _number(data, at)
     if count & 1:
         raise ProtocolError("a negative count of headers")

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled half of `columns`; `_columns_py` is its twin, which says what each name does.
+"""The compiled implementation of `columns`; its twin `_columns_py` documents each name.
 
-Every number that comes from the wire is held against the bytes that are there before it is used: as an
-address, as a length to copy, or as a size to allocate. Memory is reserved for a batch before it is read, in
-proportion to its bytes, and what was read counts only when the batch has ended well.
+Every number from the wire is compared with the available bytes before it is used as an address, a length to
+copy, or a size to allocate. Memory is reserved for a batch before it is read, in proportion to its size, and
+the records are only added when the whole batch was read.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -40,7 +40,7 @@ MESSAGES = {
 
 
 cdef class Memory:
-    """Bytes that grow while they are written, and are read through the buffer protocol afterwards."""
+    """A growing byte buffer, read through the buffer protocol after it was written."""
 
     cdef uint8_t* data
     cdef Py_ssize_t size
@@ -56,7 +56,7 @@ cdef class Memory:
         return self.size
 
     cdef int reserve(self, Py_ssize_t more) except -1:
-        """Make room for so many bytes behind those that are written."""
+        """Make room for this many more bytes."""
         cdef Py_ssize_t wanted = self.size + more
         cdef uint8_t* grown
         if wanted <= self.capacity and self.data != NULL:
@@ -71,7 +71,7 @@ cdef class Memory:
 
 
 cdef Memory like(Memory before):
-    """Empty, with as much room as the one before it: what comes next is about as long, and is not moved."""
+    """Return an empty one with the capacity of the last: the next is about as long, and is not moved."""
     cdef Memory fresh = Memory()
     if before is not None and before.capacity:
         fresh.reserve(before.capacity)
@@ -79,7 +79,7 @@ cdef Memory like(Memory before):
 
 
 cdef class View:
-    """The bytes of another object, for as long as this one lives. None has none."""
+    """The bytes of another object during the life of this one; empty for None."""
 
     cdef Py_buffer buffer
     cdef bint is_held
@@ -131,7 +131,7 @@ cdef inline Problem read_varint(const uint8_t** at, const uint8_t* end, uint64_t
 cdef inline Problem read_bytes(
     const uint8_t** at, const uint8_t* end, const uint8_t** found, int64_t* size
 ) noexcept nogil:
-    """A length and as many bytes; -1 and none if they are null."""
+    """Read a length and its bytes; -1 and none for null."""
     cdef uint64_t folded
     cdef Problem problem = read_varint(at, end, &folded)
     if problem:
@@ -171,7 +171,7 @@ cdef Problem skip_headers(const uint8_t** at, const uint8_t* end) noexcept nogil
 
 
 cdef list unpack_headers(const uint8_t* at, const uint8_t* end):
-    """The headers of a record that was read before, so that nothing can be wrong with them; None for none."""
+    """Return the headers of a record that was checked before; None if it has none."""
     cdef uint64_t count = 0, header
     cdef const uint8_t* name = NULL
     cdef const uint8_t* value = NULL
@@ -194,7 +194,7 @@ cdef list unpack_headers(const uint8_t* at, const uint8_t* end):
 
 
 cdef class BytesColumn:
-    """A column of bytes that is being filled."""
+    """An output column of bytes."""
 
     cdef Memory offsets
     cdef Memory data
@@ -358,7 +358,7 @@ cdef class Reader:
             if folded >> 1 > <uint64_t> (end - at):
                 return CUT
             record_end = at + (folded >> 1)
-            at += 1  # attributes, of which none is defined
+            at += 1  # attributes, none of which is defined
             problem = read_varint(&at, record_end, &folded)
             if problem:
                 return problem
@@ -416,7 +416,7 @@ cdef class Reader:
 
 
 cdef class Given:
-    """A column of bytes as it is given."""
+    """An input column of bytes."""
 
     cdef View offsets, data, validity
     cdef Py_ssize_t first
@@ -436,7 +436,7 @@ cdef class Given:
             raise ValueError("a column has fewer bits of validity than rows")
 
     cdef inline int64_t get(self, Py_ssize_t row, const uint8_t** found) noexcept nogil:
-        """The size of a row; -1 if it is null, -2 if it lies outside of the data."""
+        """Return the size of a row; -1 if it is null, -2 if it is outside of the data."""
         cdef Py_ssize_t at = self.first + row
         cdef int64_t begin, end
         if not self.is_there:
@@ -538,7 +538,7 @@ cdef inline uint8_t* write_bytes(uint8_t* at, const uint8_t* data, int64_t size)
 
 
 cdef class Lane:
-    """The batch of one partition that is being filled."""
+    """The open batch of one partition."""
 
     cdef Memory payload
     cdef int32_t count
@@ -619,7 +619,7 @@ cdef class Packer:
         Py_ssize_t headers_size,
         int64_t timestamp,
     ) except -1:
-        """Write a record, unless it belongs into the next batch."""
+        """Write a record, unless it belongs to the next batch."""
         cdef int64_t time_delta = <int64_t> (<uint64_t> timestamp - <uint64_t> lane.base_timestamp)
         cdef int64_t content = (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
         cdef int64_t size = (
@@ -640,7 +640,7 @@ cdef class Packer:
             return False
         lane.payload.reserve(content + headers_size + LARGEST_FRAMING_BYTES + 10)
         at = write_varint(lane.payload.data + lane.payload.size, size)
-        at[0] = 0  # attributes, of which none is defined
+        at[0] = 0  # attributes, none of which is defined
         at = write_varint(at + 1, time_delta)
         at = write_varint(at, lane.count)
         at = write_bytes(at, key, key_size)

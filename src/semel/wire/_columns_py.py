@@ -1,4 +1,4 @@
-"""The columnar codec in pure Python: for machines without a compiler, and as the meaning of the compiled one.
+"""The columnar codec in pure Python: for machines without a compiler, and the reference for the compiled one.
 
 `_columns.pyx` has the same names with the same behaviour, and the tests run on both.
 """
@@ -23,7 +23,7 @@ _FEW_BITS = "a column has fewer bits of validity than rows"
 
 
 class Reader:
-    """Collects the records of one batch after another as columns, until they are taken."""
+    """Collects the records of successive batches as columns, until they are taken."""
 
     def __init__(self, keys: bool, values: bool, headers: bool) -> None:
         self._has_keys, self._has_values, self._has_headers = keys, values, headers
@@ -37,13 +37,13 @@ class Reader:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of keys and values wait to be taken."""
+        """The number of bytes of keys and values that were not taken yet."""
         return self._key_bytes + self._value_bytes
 
     def add(self, payload: Buffer, header: BatchHeader, start: int, stop: int) -> None:
-        """Take in the records of a batch that have offsets from `start` to before `stop`.
+        """Add the records of a batch with offsets from `start` up to, but not including, `stop`.
 
-        The payload is unpacked. If it is damaged that is a `ProtocolError`, and none of it counts.
+        The payload is decompressed. If it is damaged, a `ProtocolError` is raised and none of it is added.
         """
         if not 0 <= header.record_count <= len(payload) // SMALLEST_RECORD_BYTES:
             raise ProtocolError("a batch ends inside a record")
@@ -61,7 +61,7 @@ class Reader:
             self._value_bytes += sum(len(record.value or b"") for record in found)
 
     def take(self) -> Columns:
-        """What was collected. The reader is empty afterwards."""
+        """Return what was collected, and empty the reader."""
         records = self._records
         headers: ColumnHeaders | None = None
         if self._has_headers:
@@ -95,7 +95,7 @@ def _binary(values: Sequence[bytes | None]) -> Binary:
 
 
 def choose(rows: int, partitions: int, keys: Binary | None, given: Numbers | None, sticky: int) -> Buffer:
-    """The partition of each row, as int32: the given one, else that of its key, else `sticky`."""
+    """Return the partition of each row, as int32: the given one, else that of its key, else `sticky`."""
     if partitions < 1 or not 0 <= sticky < partitions:
         raise ValueError("a topic has at least one partition, and a partition is one of them")
     column = _given(keys, rows)
@@ -112,7 +112,7 @@ def choose(rows: int, partitions: int, keys: Binary | None, given: Numbers | Non
 
 
 class _Column:
-    """A column of bytes as it is given; it is called for the bytes of a row."""
+    """An input column of bytes; call it for the bytes of a row."""
 
     def __init__(self, column: Binary | None, rows: int) -> None:
         self._is_there = column is not None
@@ -158,7 +158,7 @@ def _int32s(data: Buffer) -> memoryview:
 
 
 class _Lane:
-    """The batch of one partition that is being filled."""
+    """The open batch of one partition."""
 
     def __init__(self) -> None:
         self.payload = bytearray()
@@ -177,7 +177,7 @@ class Packer:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of batches wait to be taken."""
+        """The number of bytes of batches that were not taken yet."""
         return sum(len(lane.payload) for lane in self._lanes)
 
     def add(
@@ -190,10 +190,10 @@ class Packer:
         headers: list[bytes | None] | None,
         timestamp: int,
     ) -> int:
-        """Pack the rows from `start` to before `rows`; the row at which it stopped because a batch is full.
+        """Pack the rows from `start` up to `rows`; return the row at which a full batch stopped it.
 
-        `headers` are those of each row as they are on the wire. A record that is larger than a batch should
-        be gets one of its own.
+        `headers` are those of each row in wire format. A record larger than a batch should be gets a batch of
+        its own.
         """
         key_of, value_of, chosen = _given(keys, rows), _given(values, rows), _int32s(partitions)
         if start < 0 or len(chosen) < rows or (headers is not None and len(headers) < rows):
@@ -238,7 +238,7 @@ class Packer:
         return True
 
     def take(self, partition: int) -> Packed | None:
-        """The batch of a partition as it is; None if there is nothing in it."""
+        """Return the batch of a partition as it is; None if it is empty."""
         if not 0 <= partition < len(self._lanes):
             raise ValueError(f"there is no partition {partition}")
         lane = self._lanes[partition]

@@ -1,4 +1,4 @@
-"""Addresses of brokers, as people write them."""
+"""Parses the addresses of brokers."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -9,7 +9,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 def parse_addresses(servers: str | Sequence[str]) -> list[Address]:
-    """Read `host:port,host:port`; IPv6 addresses stand in brackets. ValueError says which part is wrong."""
+    """Parse `host:port,host:port`; IPv6 addresses are in brackets. ValueError says which part is wrong."""
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = [parse_address(text.strip()) for text in texts if text.strip()]
     if not addresses:
@@ -18,7 +18,7 @@ def parse_addresses(servers: str | Sequence[str]) -> list[Address]:
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Read `host:port` or `[ipv6]:port`; the port may be left out."""
+    """Parse `host:port` or `[ipv6]:port`; the port is optional."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         port = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"

@@ -1,9 +1,9 @@
-"""The header of a record batch: what the broker stores and serves it by.
+"""The header of a record batch, which is all that the broker needs to store and serve it.
 
-A batch of format version 2 is 61 bytes of header and then records, perhaps compressed. The broker stores
-and serves a batch as the bytes it got. It reads the header, compares one checksum, and stamps the two
-fields that it owns, the base offset and the leader epoch; both stand before the bytes that the checksum
-covers. So nothing here opens a batch, and nothing here copies one except `with_log_append_time`.
+A batch of format version 2 is 61 bytes of header followed by records, perhaps compressed. The broker stores
+and serves the bytes of a batch unchanged. It reads the header, verifies the checksum, and stamps the two
+fields that it owns, the base offset and the leader epoch; both are outside the bytes that the checksum
+covers. So nothing here decodes a batch, and only `with_log_append_time` copies one.
 
      0  base offset          int64      \\
      8  length of the rest   int32       | not covered
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 MAGIC: Final = 2
-PREFIX_BYTES: Final = 12  # base offset and length: what the length field does not count
+PREFIX_BYTES: Final = 12  # base offset and length: not counted by the length field
 HEADER_BYTES: Final = 61
 
 CODEC_MASK: Final = 0x07
@@ -80,7 +80,7 @@ _SEQUENCES: Final = 1 << 31
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in their order on the wire. `length` is the whole batch in bytes."""
+    """The fields of a batch header, in wire order. `length` is the size of the whole batch."""
 
     base_offset: int
     length: int
@@ -108,20 +108,21 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether all records have the broker's time, which is `max_timestamp`."""
+        """Whether all records have the broker's timestamp, which is `max_timestamp`."""
         return self.attributes & LOG_APPEND_TIME != 0
 
     @property
     def delete_horizon(self) -> int | None:
-        """When compaction may take tombstones and markers out of the batch; None before it was compacted.
+        """When compaction may remove tombstones and markers from the batch; None before it was compacted.
 
-        It stands in the place of the base timestamp, and the times of records are relative to it (KIP-534).
+        It is stored in place of the base timestamp, and the timestamps of records are relative to it
+        (KIP-534).
         """
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed; a number that Kafka does not know is a `ProtocolError`."""
+        """The compression codec; an unknown number is a `ProtocolError`."""
         number = self.attributes & CODEC_MASK
         if number >= len(_CODECS):
             raise ProtocolError(f"compression type {number} is unknown")
@@ -141,7 +142,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
-    """Read the header of the batch that starts at `at`, without any check of what it says."""
+    """Read the header of the batch at `at`, without checking it."""
     try:
         fields = _HEADER.unpack_from(data, at)
     except struct.error:
@@ -158,7 +159,7 @@ def iter_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yield position and header of every whole batch in the records of a Fetch response.
 
     A broker cuts the records at a size, so an incomplete batch at the end is normal and ends the iteration.
-    A batch that cannot be one is a `ProtocolError`, also when it is the last.
+    An impossible batch is a `ProtocolError`, also when it is the last.
     """
     at, size = 0, len(data)
     while size - at > _MAGIC_AT:
@@ -175,7 +176,7 @@ def iter_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def is_transactional(records: Buffer) -> bool:
-    """Say whether these bytes begin with a transactional batch, whatever else is wrong with it."""
+    """Whether these bytes begin with a transactional batch, whatever else is wrong with it."""
     if len(records) < HEADER_BYTES:
         return False
     header = read_header(records)
@@ -183,23 +184,23 @@ def is_transactional(records: Buffer) -> bool:
 
 
 def has_valid_crc(data: Buffer, at: int, header: BatchHeader) -> bool:
-    """Say whether the checksum in the header is that of the bytes behind it."""
+    """Whether the checksum in the header matches the bytes after it."""
     return crc32c(memoryview(data)[at + _COVERED_AT : at + header.length]) == header.crc
 
 
 def check_produced(records: Buffer | None, api_version: int) -> tuple[BatchHeader | None, ErrorCode]:
     """Check the records of one partition in a Produce request, in the order of Kafka's own checks.
 
-    Returns the header and `ErrorCode.NONE`, or None and the error to answer. The batch is not opened here;
-    `validating` does that.
+    Returns the header and `ErrorCode.NONE`, or None and the error to answer. The records are not decoded
+    here; `validating` does that.
 
-    - INVALID_RECORD: not exactly one whole batch (none, cut off, or bytes behind it), another format
-      version than 2, an unknown codec, a base offset other than 0, a record count that is not positive or
-      not the number of offsets, a control batch, a producer id without a sequence number.
-    - UNSUPPORTED_COMPRESSION_TYPE: zstd in a version of the request that may not carry it.
-    - CORRUPT_MESSAGE: a length too small for a header, or a wrong checksum. A client sends it again.
-    - INVALID_TIMESTAMP: the producer claims the broker's time. Kafka clears the bit or refuses; stored as
-      it is, it would change what readers see.
+    - INVALID_RECORD: not exactly one whole batch (none, truncated, or followed by more bytes), another format
+      version than 2, an unknown codec, a base offset other than 0, a record count that is not positive or not
+      the number of offsets, a control batch, a producer id without a sequence number.
+    - UNSUPPORTED_COMPRESSION_TYPE: zstd in a version of the request that does not allow it.
+    - CORRUPT_MESSAGE: a length too small for a header, or a wrong checksum. Clients retry.
+    - INVALID_TIMESTAMP: the producer set the bit for the broker's timestamp. Kafka clears the bit or refuses;
+      stored as it is, it would change what readers see.
     """
     if records is None:
         return None, ErrorCode.INVALID_RECORD
@@ -225,7 +226,7 @@ def check_produced(records: Buffer | None, api_version: int) -> tuple[BatchHeade
 
 
 def _shape_error(records: Buffer) -> ErrorCode:
-    """Say which error it is that these bytes are not exactly one batch."""
+    """Return the error for bytes that are not exactly one batch."""
     size = len(records)
     if size <= _MAGIC_AT or records[_MAGIC_AT] != MAGIC:
         return ErrorCode.INVALID_RECORD
@@ -234,13 +235,13 @@ def _shape_error(records: Buffer) -> ErrorCode:
 
 
 def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
-    """Write the two fields that the broker owns into the batch at `at`; the checksum does not cover them."""
+    """Write the broker's two fields into the batch at `at`; the checksum does not cover them."""
     _BASE_OFFSET.pack_into(buffer, at, base_offset)
     _LEADER_EPOCH.pack_into(buffer, at + _LEADER_EPOCH_AT, leader_epoch)
 
 
 def seal(header: BatchHeader, records: Buffer) -> bytes:
-    """Return the batch of these header fields and (compressed) records; `length` and `crc` are computed."""
+    """Build a batch from header fields and (compressed) records; `length` and `crc` are computed."""
     try:
         covered = _COVERED.pack(*header[5:])
         length = HEADER_BYTES - PREFIX_BYTES + len(records)
@@ -252,9 +253,10 @@ def seal(header: BatchHeader, records: Buffer) -> bytes:
 
 
 def with_log_append_time(records: Buffer, now_ms: int) -> bytes:
-    """Return a copy of the batch in which every record has the broker's time `now_ms`.
+    """Return a copy of the batch in which every record has the broker's timestamp `now_ms`.
 
-    One bit and the max timestamp say so for all records, so the batch stays closed; only the checksum is new.
+    One bit and the max timestamp apply to all records, so the records are not decoded; only the checksum
+    changes.
     """
     header = read_header(records)
     header = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=now_ms)

@@ -1,7 +1,7 @@
-"""Columns as buffers: what the columnar codec (`columns`) gives and takes.
+"""Columns as buffers: the input and output of the columnar codec (`columns`).
 
-The layouts are those of Arrow, so that whoever has Arrow can wrap the buffers without a copy. Nothing here
-or in the codec needs Arrow itself. Numbers are in the byte order of the machine.
+The layouts are those of Arrow, so that the buffers can be wrapped without a copy. Neither this module nor the
+codec needs Arrow itself. Numbers are in native byte order.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -10,14 +10,14 @@ from semel.wire.schema import Buffer
 
 __all__ = ["Binary", "ColumnHeaders", "Columns", "Numbers", "Packed"]
 
-#: For each row its headers, or None if it has none.
+#: The headers of each row, or None if it has none.
 ColumnHeaders: TypeAlias = list[list[tuple[str, bytes | None]] | None]
 
 
 class Binary(NamedTuple):
     """A column of bytes: row `i` is `data[offsets[first + i] : offsets[first + i + 1]]`.
 
-    A row is null if its bit in `validity`, from the lowest on and also counted from `first`, is 0. Without
+    A row is null if its bit in `validity`, counted from the lowest and also from `first`, is 0. Without
     `validity` no row is null.
     """
 
@@ -29,7 +29,7 @@ class Binary(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A column of int32, some of which may be null."""
+    """A column of int32, which may contain nulls."""
 
     data: Buffer
     validity: Buffer | None = None
@@ -37,12 +37,12 @@ class Numbers(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records as columns. Those that were not asked for are None."""
+    """Records as columns. Columns that were not requested are None."""
 
     rows: int
     offsets: Buffer  # int64
     timestamps: Buffer  # int64, milliseconds
-    timestamp_types: Buffer  # int32: 0 is the producer's time, 1 the broker's
+    timestamp_types: Buffer  # int32: 0 is the producer's timestamp, 1 the broker's
     keys: Binary | None
     values: Binary | None
     headers: ColumnHeaders | None

@@ -1,16 +1,16 @@
-"""Record batches as columns, and columns as record batches: for those who handle millions of records.
+"""Record batches as columns, and columns as record batches: for callers that handle millions of records.
 
     reader = ColumnReader(keys=True, values=True)
     for at, header in iter_batches(data):
         reader.add(data, at, header)
     columns = reader.take()
 
-`records` makes an object of every record; this module makes none. It has two halves that do the same: one
-is compiled (`_columns.pyx`), if there was a C compiler when the package was built, and else `_columns_py`
-does the work. `SEMEL_PURE=1` in the environment chooses the latter. `IS_COMPILED` says which one it is.
+`records` makes an object of every record; this module makes none. It has two equivalent implementations: the
+compiled `_columns.pyx`, if there was a C compiler when the package was built, and else `_columns_py`.
+`SEMEL_PURE=1` in the environment selects the latter. `IS_COMPILED` says which one is in use.
 
-Damaged bytes are a `ProtocolError` and nothing else, as everywhere in this layer, and memory is in
-proportion to the bytes given, or to the limit when they are compressed.
+Damaged bytes are a `ProtocolError` and nothing else, as everywhere in this layer, and memory is proportional
+to the input, or to the limit when it is compressed.
 """
 
 from collections.abc import Iterable
@@ -63,18 +63,18 @@ class ColumnReader:
 
     @property
     def rows(self) -> int:
-        """How many records wait to be taken."""
+        """The number of records that were not taken yet."""
         return self._reader.rows
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of keys and values wait to be taken."""
+        """The number of bytes of keys and values that were not taken yet."""
         return self._reader.size_bytes
 
     def add(self, data: Buffer, at: int, header: BatchHeader, start: int = 0, stop: int = _MAX_INT64) -> None:
-        """Take in the records of the batch at `at` that have offsets from `start` to before `stop`.
+        """Add the records of the batch at `at` with offsets from `start` up to, but not including, `stop`.
 
-        ProtocolError if the batch is damaged, also in a record that is not wanted; then none of it counts.
+        ProtocolError if the batch is damaged, also in a record outside the range; then none of it is added.
         """
         if header.magic != MAGIC:
             raise ProtocolError(f"record format version {header.magic} is not supported, only {MAGIC}")
@@ -90,12 +90,12 @@ class ColumnReader:
         self._reader.add(payload, header, start, stop)
 
     def take(self) -> Columns:
-        """What was collected. The reader is empty afterwards."""
+        """Return what was collected, and empty the reader."""
         return self._reader.take()
 
 
 def pack_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """The headers of one record as they are on the wire: their count, then keys and values."""
+    """Encode the headers of one record: their count, then keys and values."""
     parts: list[bytes] = []
     count = 0
     for name, content in headers:
@@ -115,7 +115,7 @@ def seal_packed(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """Return the batch of these records. A value that does not fit is a `ValueError`."""
+    """Build the batch of these records. A value out of range is a `ValueError`."""
     header = BatchHeader(
         base_offset=0,
         length=0,

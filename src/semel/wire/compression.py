@@ -1,15 +1,15 @@
-"""The compression codecs of record batches, as the other Kafka clients write and read them.
+"""The compression codecs of record batches, compatible with other Kafka clients.
 
-The broker stores compressed bytes as they are; a client, the compactor, a lookup by timestamp and the
-validation of what is produced unpack them. Two codecs have a framing of Kafka's own choice:
+The broker stores compressed bytes as they are; clients, the compactor, lookups by timestamp and the
+validation of produced batches decompress them. Two codecs have a framing of Kafka's own choice:
 
 - snappy: Java wraps raw snappy blocks in the frame of the xerial library, other clients send one raw block.
-  Both are read, the frame is written, because every client understands it.
-- lz4: the standard frame, but Java refuses blocks that depend on the block before. So blocks are independent.
+  Both are read; the frame is written, because every client understands it.
+- lz4: the standard frame, but Java refuses dependent blocks. So blocks are independent.
 
-What `decompress` promises: it raises `ProtocolError` and nothing else, and it never produces more than
-`limit_bytes` of output, however much a few hostile bytes would unpack to. The limit is enforced where the
-bytes are produced, not by a size that the input declares.
+`decompress` raises `ProtocolError` and nothing else, and never produces more than `limit_bytes` of output,
+however much a few hostile bytes would expand to. The limit is enforced where the bytes are produced, not by a
+size that the input declares.
 """
 
 import struct
@@ -34,7 +34,7 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest ver
 _XERIAL_VERSIONS = (
     struct.pack(">ii", 1, 1),
     struct.pack("<ii", 1, 1),
-)  # some writers have the wrong byte order
+)  # some writers use the wrong byte order
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 
@@ -54,7 +54,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """Return `data` compressed, in the framing that every Kafka client reads."""
+    """Compress `data`, in the framing that every Kafka client reads."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -65,20 +65,20 @@ def compress(codec: Codec, data: Buffer) -> bytes:
             return _compress_snappy(data)
         case Codec.LZ4:
             frame = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
-            frame.compress(bytes(data))  # takes nothing else
+            frame.compress(bytes(data))  # accepts nothing else
             return bytes(frame.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
 
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
-    """Return `data` unpacked; more than `limit_bytes` of output, or damaged input, is a `ProtocolError`."""
+    """Decompress `data`; more than `limit_bytes` of output, or damaged input, is a `ProtocolError`."""
     unpacked = unpack(codec, data, limit_bytes)
     return unpacked if isinstance(unpacked, bytes) else bytes(unpacked)
 
 
 def unpack(codec: Codec, data: Buffer, limit_bytes: int) -> Buffer:
-    """The same for a caller that only passes over the bytes: it saves the copy that makes them `bytes`."""
+    """The same for a caller that only reads the bytes once: it saves the copy to `bytes`."""
     match codec:
         case Codec.NONE:
             if len(data) > limit_bytes:
@@ -99,9 +99,9 @@ def _too_large(limit_bytes: int) -> ProtocolError:
 
 
 def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
-    """Unpack the one gzip member that a batch holds.
+    """Decompress the one gzip member that a batch holds.
 
-    A second member is refused: no client writes one, and a long row of empty members would cost quadratic
+    A second member is refused: no client writes one, and a long series of empty members would cost quadratic
     time.
     """
     unpacker = zlib.decompressobj(_GZIP_WINDOW)
@@ -120,11 +120,11 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
 def _decompress_into(
     unpack_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int
 ) -> Buffer:
-    """Unpack into a buffer of fixed size, and into a larger one while the limit allows.
+    """Decompress into a buffer of fixed size, and into a larger one while the limit allows.
 
-    The size that a frame declares is not believed. A failure does not say dependably whether the output was
-    full or the input damaged, so damaged input is tried again too; the growth keeps that below a quarter of
-    the work.
+    The size that a frame declares is not trusted. A failure does not reliably say whether the output was full
+    or the input damaged, so damaged input is tried again too; the growth keeps that below a quarter of the
+    work.
     """
     if not data:
         return b""
@@ -176,7 +176,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> memoryview:
-    """Unpack one raw block, whose declared size is checked before anything is allocated."""
+    """Decompress one raw block, whose declared size is checked before anything is allocated."""
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > room:

@@ -1,8 +1,8 @@
-"""What every declared class has: the constructor, comparison and a text, as a dataclass would have them.
+"""The base of every declared class: constructor, comparison and repr, as in a dataclass.
 
-`dataclass` writes all of that for each class when it is made, and there are hundreds of them: that was a
-fifth of the time in which a broker starts. Here a constructor is written when the first object is made, as
-encoders and decoders are when they are first needed, and the rest needs no code of its own.
+`dataclass` generates all of that for each of hundreds of classes at import, which took a fifth of the
+broker's startup time. Here a constructor is generated when the first object is created, as encoders and
+decoders are on first use, and the rest needs no generated code.
 """
 
 from typing import Any, ClassVar
@@ -12,12 +12,12 @@ from semel.wire.spec import Field
 
 
 class Declared:
-    """The base of all structs and messages. `declare` makes the classes."""
+    """The base of all structs and messages. `declare` creates the classes."""
 
     __slots__ = ()
 
     declared: ClassVar[dict[str, Field]] = {}
-    """The fields by their names, in wire order."""
+    """The fields by name, in wire order."""
 
     def __init__(self, **values: Any) -> None:
         kind = type(self)
@@ -38,7 +38,7 @@ class Declared:
 
 
 def declare(declaration: type) -> type:
-    """The class of a declaration, with a slot for every field."""
+    """Return the class of a declaration, with a slot for every field."""
     content = {name: value for name, value in vars(declaration).items() if name not in _OF_A_CLASS}
     fields = {name: content.pop(name) for name in declaration.__annotations__}
     bases = declaration.__bases__ if issubclass(declaration, Declared) else (Declared,)
@@ -50,7 +50,7 @@ _NOT_GIVEN = object()
 
 
 def _constructor(kind: type[Declared]) -> Any:
-    """A function that takes every field by its name and gives defaults to those that are missing."""
+    """Generate a function that takes every field by name, with defaults."""
     out = SourceWriter({"NOT_GIVEN": _NOT_GIVEN})
     made = {name: _made_anew(out, field) for name, field in kind.declared.items()}
     for name, field in kind.declared.items():
@@ -67,7 +67,7 @@ def _constructor(kind: type[Declared]) -> Any:
 
 
 def _made_anew(out: SourceWriter, field: Field) -> str | None:
-    """The source of a default that can be changed, and so is made for each object; None if it cannot be."""
+    """Return the source of a mutable default, which is created for each object; None if it is immutable."""
     if field.default is ...:
         assert isinstance(field.element, type)
         return f"{out.class_name(field.element)}()"

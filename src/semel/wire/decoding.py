@@ -22,20 +22,18 @@ The function reads the whole message, with all structs inlined, in one pass from
             p = e3
         ...
 
-Three things make it fast: fields of fixed width that follow each other, and the length that follows
-them, are one `unpack_from`; a length of one byte needs no call; and objects are made without a call of
-`__init__`.
+Three things make it fast: adjacent fields of fixed width, with the length that follows them, are one
+`unpack_from`; a length of one byte needs no call; and objects are created without calling `__init__`.
 
 Reading past the end is a `struct.error` or an `IndexError`; `Message.decode` turns those into
-`ProtocolError`. Slices never fail, so each has its own test against `end`, and an array must fit into
-the bytes that are left, each element counted with the least size that it can have, before the first
-element is read.
+`ProtocolError`. Slices never fail, so each is checked against `end`. An array must fit into the remaining
+bytes, each element counted with its minimum size, before the first element is read.
 
-A message that carries records is read from a view of the frame, so that records are not copied. Any
-other is read from `bytes`, which is quicker to index.
+A message with records is read from a view of the frame, so that records are not copied. Other messages are
+read from `bytes`, which is faster to index.
 
 A long frame is read by another function of the same declaration, a generator. It counts the elements of all
-arrays and the tagged fields against a limit, and yields after every `SLICE_ELEMENTS` of them, so that an
+arrays and the tagged fields against a limit, and yields after every `SLICE_ELEMENTS` of them, so that the
 event loop can do other work in between.
 """
 
@@ -78,17 +76,17 @@ _CONSTANTS = {
 
 
 def compile_decoder(message: type, version: int, flexible: bool) -> Decoder:
-    """The function that reads this message in this version from a buffer and a position."""
+    """Return the function that reads this message in this version from a buffer and a position."""
     return _DecoderWriter(message, version, flexible, is_sliced=False).compile()
 
 
 def compile_sliced_decoder(message: type, version: int, flexible: bool) -> SlicedDecoder:
-    """The generator that reads it from a buffer, a position and the number of elements it may have."""
+    """Return the generator that reads it from a buffer, a position and a maximum number of elements."""
     return _DecoderWriter(message, version, flexible, is_sliced=True).compile()
 
 
 class _DecoderWriter:
-    """Writes one decoder. The current run is the fixed-width reads that were not written yet."""
+    """Generates one decoder. The current run is the fixed-width reads that were not emitted yet."""
 
     def __init__(self, message: type, version: int, flexible: bool, *, is_sliced: bool) -> None:
         self.message = message
@@ -108,7 +106,7 @@ class _DecoderWriter:
             self.out.line("end = len(b)")
             if self.is_sliced:
                 self.out.line(f"most, pause = left, max(left - {SLICE_ELEMENTS}, 0)")
-                # A generator, also if nothing in the message can be long.
+                # A generator, even if nothing in the message can be long.
                 self.out.line("yield")
             target = self.struct(self.message)
             self.flush()
@@ -116,7 +114,7 @@ class _DecoderWriter:
         return self.out.function("decode", f"decoder of {self.message.__name__} v{self.version}")
 
     def count(self, elements: str) -> None:
-        """Take elements from those that are left; let others work when a slice is over."""
+        """Count elements against the limit; yield at the end of a slice."""
         if not self.is_sliced:
             return
         self.out.line(f"left -= {elements}")
@@ -131,7 +129,7 @@ class _DecoderWriter:
         self.run_size += FIXED_SIZES[kind]
 
     def flush(self) -> None:
-        """Write the current run as one unpack."""
+        """Emit the current run as one unpack."""
         if self.run_size == 1 and self.run[0][0] == "B":
             self.out.line(f"{self.run[0][1]} = b[p]")
             self.out.line("p += 1")
@@ -143,7 +141,7 @@ class _DecoderWriter:
         self.run, self.run_size = [], 0
 
     def length(self, kind: str) -> str:
-        """Read a length; the name that holds it, below zero for null. Ends the run."""
+        """Read a length; return the name that holds it, negative for null. Ends the run."""
         name = self.out.name("n")
         if not self.flexible:
             self.read_fixed("int16" if kind == "string" else "int32", name)
@@ -162,7 +160,7 @@ class _DecoderWriter:
         self.flush()
 
     def struct(self, struct_class: type) -> str:
-        """Read a struct; the name that holds it."""
+        """Read a struct; return the name that holds it."""
         target = self.out.name("m")
         self.out.line(f"{target} = new({self.out.class_name(struct_class)})")
         present = list(untagged_members(struct_class, self.version))
@@ -177,7 +175,7 @@ class _DecoderWriter:
         return target
 
     def default(self, target: str, field: Field) -> None:
-        """Give a field that is not read its default."""
+        """Set a field that is not read to its default."""
         if field.kind == "array" and field.default is not None:
             self.out.line(f"{target} = []")
         elif field.kind == "nested" and field.default is not None:

@@ -1,4 +1,4 @@
-"""Which field is to blame when a message cannot be encoded.
+"""Finds the field that makes a message impossible to encode.
 
 Encoders do not check what they write; `struct` does, and its message names no field. This walk over the
 message finds the first value that its field cannot hold. It runs only after an encoder failed.
@@ -11,7 +11,7 @@ from semel.wire.spec import FIXED_SIZES, Field, element_field, members
 
 
 def find_fault(value: Any, struct_class: type, version: int) -> str | None:
-    """A sentence such as `responses[0].error_code: 99999 does not fit int16`, or None."""
+    """Return a sentence such as `responses[0].error_code: 99999 does not fit int16`, or None."""
     for member in members(struct_class):
         if version in member.field.versions:
             fault = _field_fault(getattr(value, member.name), member.field, version)

@@ -16,14 +16,14 @@ The function writes the whole message, with all structs inlined, into the bytear
             ...
             w += PACK_ihqqqB(x6.index, x6.error_code, x6.base_offset, ...)
 
-Fields of fixed width that follow each other, and the length that follows them, are one `pack`. The
-bytearray is cut only for records of more than a few KiB: they go into the list of parts as they are, so
-that what was read from a chunk is handed to the socket without a copy.
+Adjacent fields of fixed width, with the length that follows them, are one `pack`. The bytearray is split only
+for records of more than a few KiB: they go into the list of parts as they are, so that bytes read from a
+chunk reach the socket without a copy.
 
 A long message is written by a generator of the same declaration, which yields after every thousand elements.
 
-An encoder checks little by itself. A value that does not fit makes `struct`, `len` or `encode` fail, and
-only then does `Message.encode_parts` look for the field that is to blame.
+An encoder checks little by itself. A value out of range makes `struct`, `len` or `encode` fail, and only then
+does `Message.encode_parts` search for the field.
 """
 
 import struct
@@ -58,17 +58,17 @@ _CONSTANTS = {
 
 
 def compile_encoder(message: type, version: int, flexible: bool) -> Encoder:
-    """The function that writes a message in this version as a list of buffers."""
+    """Return the function that writes a message in this version as a list of buffers."""
     return _EncoderWriter(message, version, flexible, is_sliced=False).compile()
 
 
 def compile_sliced_encoder(message: type, version: int, flexible: bool) -> SlicedEncoder:
-    """The generator that writes it in slices."""
+    """Return the generator that writes it in slices."""
     return _EncoderWriter(message, version, flexible, is_sliced=True).compile()
 
 
 class _EncoderWriter:
-    """Writes one encoder. The current run is the fixed-width values that were not written yet."""
+    """Generates one encoder. The current run is the fixed-width values that were not emitted yet."""
 
     def __init__(self, message: type, version: int, flexible: bool, *, is_sliced: bool) -> None:
         self.message = message
@@ -77,7 +77,7 @@ class _EncoderWriter:
         self.is_sliced = is_sliced
         self.out = SourceWriter(_CONSTANTS)
         self.run: list[tuple[str, str]] = []
-        #: The bytearray that is being written to: the message's, or that of one tagged field.
+        #: The current bytearray: the message's, or that of one tagged field.
         self.buffer = "w"
 
     def compile(self) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ class _EncoderWriter:
         return self.out.function("encode", f"encoder of {self.message.__name__} v{self.version}")
 
     def flush(self) -> None:
-        """Write the current run as one pack."""
+        """Emit the current run as one pack."""
         if len(self.run) == 1 and self.run[0][0] in "xB":
             self.out.line(f"{self.buffer}.append({self.run[0][1] or 0})")
         elif self.run:
@@ -122,7 +122,7 @@ class _EncoderWriter:
             self.out.line(f"{self.buffer} += {helper}({value})")
 
     def length(self, kind: str, count: str) -> None:
-        """Write a length, which is one more than it is in a flexible version. Ends the run."""
+        """Write a length, which is incremented by one in a flexible version. Ends the run."""
         if self.flexible:
             self.byte_or_varint(count, "string_uvarint" if kind == "string" else "uvarint")
         else:
@@ -130,7 +130,7 @@ class _EncoderWriter:
             self.flush()
 
     def struct(self, source: str, struct_class: type) -> None:
-        """Write a struct that the expression `source` names."""
+        """Write the struct that the expression `source` names."""
         for member in untagged_members(struct_class, self.version):
             name = f"{struct_class.__name__}.{member.name}"
             self.value(f"{source}.{member.name}", name, member.field)
@@ -193,7 +193,7 @@ class _EncoderWriter:
         self.out.line(f"{count} = len({value}){extra}")
 
     def records(self, value: str, count: str) -> None:
-        """Pass large records by reference: close this bytearray, and begin another behind them."""
+        """Pass large records by reference: close this bytearray, and start another after them."""
         with self.out.block(f"if {count} > {primitives.COPY_LIMIT}:"):
             self.out.line("parts.append(w)")
             self.out.line(f"parts.append({value})")
@@ -235,7 +235,7 @@ class _EncoderWriter:
                 self.tag(source, struct_class, member)
 
     def tag(self, source: str, struct_class: type, member: Member) -> None:
-        """Write one tagged field: its value first, because its size stands before it."""
+        """Write one tagged field: its value is encoded first, because its size precedes it."""
         outer, self.buffer = self.buffer, self.out.name("w")
         self.out.line(f"{self.buffer} = bytearray()")
         self.value(f"{source}.{member.name}", f"{struct_class.__name__}.{member.name}", member.field)
@@ -245,7 +245,7 @@ class _EncoderWriter:
         self.out.line(f"{self.buffer} += {inner}")
 
     def differs(self, source: str, field: Field) -> str:
-        """The expression that says whether a value is not the default of its field."""
+        """Return the expression that tells whether a value differs from the default of its field."""
         if field.default is None:
             return f"({source} is not None)"
         if field.kind == "array":

@@ -1,22 +1,22 @@
 """Kafka's error codes, and the exceptions of the wire layer.
 
-`ErrorCode` has every code of Kafka 4.x under the name and number of the protocol, and says of each
-whether a client may send the same request again (`retriable`). Handlers put the number in a response;
-the client turns a number that is not zero into a `KafkaError`.
+`ErrorCode` has every code of Kafka 4.x under the name and number of the protocol, and tells whether a client
+may retry the request (`retriable`). Handlers put the number in a response; the client turns a nonzero number
+into a `KafkaError`.
 
-`ProtocolError` is different: the peer sent bytes that no version of the protocol allows. There is no
-answer to that. The server closes the connection, and nothing else is lost.
+`ProtocolError` is different: the peer sent bytes that no version of the protocol allows. It cannot be
+answered. The server closes the connection, and nothing else is affected.
 """
 
 from enum import IntEnum
 
 
 class ProtocolError(Exception):
-    """The bytes that a peer sent are not a message of the protocol."""
+    """The peer sent bytes that are not a message of the protocol."""
 
 
 class EncodeError(ValueError):
-    """A message holds a value that its field cannot carry; a mistake of ours, never of the peer."""
+    """A message holds a value that its field cannot carry; a bug of ours, never of the peer."""
 
 
 class ErrorCode(IntEnum):
@@ -160,7 +160,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed when it is sent again."""
+        """Whether a retry of the same request may succeed."""
         return self in _RETRIABLE
 
 
@@ -203,14 +203,14 @@ _RETRIABLE = frozenset(
 
 
 class InvalidRecords(ProtocolError):
-    """A batch that cannot be appended because of what is inside it."""
+    """A batch that cannot be appended because of its records."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_RECORD, index: int = -1) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.index = index
-        """Which of its records is wrong, counted from 0; -1 if it is the batch as a whole."""
+        """The index of the invalid record, counted from 0; -1 for the batch as a whole."""
 
 
 class KafkaError(Exception):
@@ -219,7 +219,7 @@ class KafkaError(Exception):
     def __init__(self, code: int, message: str = "") -> None:
         try:
             self.code = ErrorCode(code)
-        except ValueError:  # a newer broker may know codes that we do not
+        except ValueError:  # a newer broker may have codes unknown here
             self.code = ErrorCode.UNKNOWN_SERVER_ERROR
             message = message or f"unknown error code {code}"
         self.message = message
@@ -227,5 +227,5 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed when it is sent again."""
+        """Whether a retry of the same request may succeed."""
         return self.code.retriable

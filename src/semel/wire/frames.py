@@ -1,17 +1,17 @@
-"""Frames and headers: what stands around a message on a connection.
+"""Frames and headers around a message on a connection.
 
-A frame is a size of four bytes, and as many bytes of payload: a header, then the body of one message.
-`FrameParser` cuts what a socket delivers into payloads. The functions below read and write the headers;
-which header a message has follows from its API and version:
+A frame is a size of four bytes, and a payload of that size: a header, then the body of one message.
+`FrameParser` splits the bytes from a socket into payloads. The functions below read and write the headers,
+which depend on the API and version of the message:
 
-- A request has its API key, version, correlation id and client id, and a section of tagged fields when
-  the version is flexible. The client id has a length of two bytes always.
+- A request has its API key, version, correlation id and client id, and a section of tagged fields when the
+  version is flexible. The client id always has a length of two bytes.
 - A response has the correlation id, and tagged fields when the version is flexible. ApiVersions is the
-  exception: its response never has them, because a client cannot know yet what the broker speaks.
+  exception: its response never has them, because a client cannot know yet what the broker supports.
 
-Frames are cut without copying where a piece from the socket holds them whole. A frame in several pieces
-is collected in a bytearray that grows with the bytes that arrived, never with the size that was
-declared, and is handed out itself: one copy for each byte, however the pieces fall.
+A frame that arrives in one piece is returned without a copy. A frame in several pieces is collected in a
+bytearray that grows with the received bytes, never with the declared size, and is returned itself: one copy
+of each byte, however the pieces are cut.
 """
 
 import struct
@@ -34,12 +34,12 @@ _FLEXIBLE_RESPONSE_PREFIX = struct.Struct(">iix")
 
 
 class FrameParser:
-    """Cuts a stream of bytes into the payloads of its frames.
+    """Splits a stream of bytes into the payloads of its frames.
 
     Requests of the APIs in `large` may have up to `max_frame_bytes`, all others up to `usual_max_bytes`. The
-    API key stands right behind the size, so a frame that is too large is refused when it begins.
+    API key follows the size, so a frame that is too large is refused at its start.
 
-    After a `ProtocolError` the place of the next frame is unknown: the connection must be closed.
+    After a `ProtocolError` the position of the next frame is unknown: the connection must be closed.
     """
 
     __slots__ = ("_large", "_missing", "_must_check_key", "_partial", "max_frame_bytes", "usual_max_bytes")
@@ -52,31 +52,31 @@ class FrameParser:
             max_frame_bytes if usual_max_bytes is None else min(usual_max_bytes, max_frame_bytes)
         )
         self._large = large
-        #: Whether a large frame has begun whose API key has not arrived.
+        #: Whether a large frame has started whose API key has not arrived.
         self._must_check_key = False
-        #: The beginning of a frame, with as much of its size as has arrived.
+        #: The start of a frame, with as much of its size as has arrived.
         self._partial = bytearray()
         #: How many bytes `_partial` still needs for its size, and then for its payload.
         self._missing = 4
 
     @property
     def buffered(self) -> int:
-        """How many bytes wait for the rest of their frame."""
+        """The number of bytes that wait for the rest of their frame."""
         return len(self._partial)
 
     @property
     def missing(self) -> int:
-        """How many bytes the frame that has begun still needs, as far as is known."""
+        """The number of bytes that the current frame still needs, as far as is known."""
         return self._missing
 
     def take_over(self) -> memoryview:
-        """What has arrived of a frame whose size is known. The rest of it goes elsewhere."""
+        """Return what has arrived of a frame of known size. The caller receives the rest itself."""
         begun, self._partial, self._missing = self._partial, bytearray(), 4
         return memoryview(begun)[4:]
 
     def feed(self, data: Buffer) -> list[memoryview]:
-        """Take the next bytes of the stream; the payloads that are complete now, read-only."""
-        # The payloads that are returned point into the data, which therefore must never change.
+        """Add the next bytes of the stream; return the payloads that are now complete, read-only."""
+        # The returned payloads point into the data, which therefore must never change.
         piece = data if type(data) is bytes else bytes(data)
         frames: list[memoryview] = []
         position = 0
@@ -101,7 +101,7 @@ class FrameParser:
         return frames
 
     def _continue(self, piece: bytes, frames: list[memoryview]) -> int:
-        """Add to the frame that has begun; how many bytes of the piece it took."""
+        """Add to the current frame; return how many bytes of the piece it took."""
         partial, taken = self._partial, 0
         if len(partial) < 4:
             taken = self._missing
@@ -130,7 +130,7 @@ class FrameParser:
         return size
 
     def _check_key(self, data: Buffer, position: int) -> None:
-        """Refuse a large frame of an API that needs none, as soon as its key is there."""
+        """Refuse a large frame of an API that needs none, as soon as its key has arrived."""
         self._must_check_key = len(data) < position + _SIZED_KEY.size
         if self._must_check_key:
             return
@@ -145,7 +145,7 @@ class FrameParser:
 
 @dataclass(slots=True)
 class RequestHeader:
-    """What a request says about itself before its body."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
@@ -154,10 +154,10 @@ class RequestHeader:
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """Read the header of a request; the header, and where the body begins.
+    """Read the header of a request; return it, and the start of the body.
 
-    Where the API or the version is unknown, so is the layout behind the client id: the position is the one
-    behind the client id. ApiVersions of a version that we do not know is read like that, and can be answered.
+    If the API or the version is unknown, so is the layout after the client id, and the position right after
+    it is returned. ApiVersions of an unknown version is read like that, and can be answered.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
@@ -179,7 +179,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def decode_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
-    """Read the header of a response; the correlation id, and where the body begins."""
+    """Read the header of a response; return the correlation id, and the start of the body."""
     try:
         correlation_id: int = _SIZE.unpack_from(frame)[0]
         position = _SIZE.size
@@ -193,7 +193,7 @@ def decode_response_header(frame: Buffer, api_key: int, version: int) -> tuple[i
 def encode_request(
     message: Request, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """A frame with a request, in pieces to be sent one after another."""
+    """Encode a frame with a request, in pieces to be sent in order."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     parts = message.encode_parts(version)
@@ -205,14 +205,14 @@ def encode_request(
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """A frame with a response, in pieces to be sent one after another."""
+    """Encode a frame with a response, in pieces to be sent in order."""
     return framed_response(message, version, correlation_id, message.encode_parts(version))
 
 
 def framed_response(
     message: Response, version: int, correlation_id: int, parts: list[Buffer]
 ) -> list[Buffer]:
-    """A frame with a response whose body is encoded already; the list is another one, the pieces are not."""
+    """Frame a response whose body is already encoded; the pieces are not copied."""
     size = sum(map(len, parts))
     if message.is_flexible(version) and message.api_key != API_VERSIONS_KEY:
         prefix = _FLEXIBLE_RESPONSE_PREFIX.pack(size + 5, correlation_id)
@@ -229,7 +229,7 @@ def _flexible_response(api_key: int, version: int) -> bool:
 
 
 def _skip_tags(frame: Buffer, position: int) -> int:
-    """The position behind the tagged fields of a header, of which we know none; usually there are none."""
+    """Return the position after the tagged fields of a header; none are known, and usually there are none."""
     if frame[position] == 0:
         return position + 1
     return skip_tagged_fields(frame, position, len(frame), HEADER_TAGS_MAX)

@@ -1,8 +1,8 @@
-"""Which partition a key belongs to: Kafka's hash rules, bit for bit.
+"""Kafka's hash rules, bit for bit: the partition of a key, and the coordinator of an id.
 
-Two rules exist. A record's key goes through murmur2, so that a producer in any language sends a key to the
-same partition. The id of a group or a transaction goes through Java's `String.hashCode`, so that every
-broker and tool names the same coordinator. Neither may ever change: an id that moved would lose its state.
+There are two rules. A record's key goes through murmur2, so that producers in any language send a key to the
+same partition. The id of a group or a transaction goes through Java's `String.hashCode`, so that every broker
+and tool names the same coordinator. Neither may ever change: an id that moved would lose its state.
 """
 
 __all__ = ["coordinator_partition", "java_hash", "murmur2", "partition_for"]
@@ -31,7 +31,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for(key: bytes | None, partitions: int) -> int | None:
-    """Return the partition of a record's key, or None when there is no key and any partition will do."""
+    """Return the partition of a record's key, or None if there is no key and any partition will do."""
     if partitions <= 0:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
     if key is None:

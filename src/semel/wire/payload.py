@@ -1,14 +1,14 @@
-"""What is inside a batch: records as bytes, after decompression and before compression.
+"""The records inside a batch, after decompression and before compression.
 
     length of the rest, attributes (one byte, none defined), timestamp delta, offset delta, key length, key,
     value length, value, count of headers, and for each its key length, key, value length, value
 
 All numbers but the attributes are varints. A length of -1 is null, except for the key of a header.
 
-What `walk` promises: it raises `ProtocolError` and nothing else, it allocates nothing for a length or a
-count before it has found the bytes, and it gives no record that is damaged. A broker may not have looked
-inside, so here every record must be exactly as long as it says, and offsets must ascend within the range of
-the header: a reader that took an offset twice, or one of another batch, would lose its place in the log.
+`walk` raises `ProtocolError` and nothing else, allocates nothing for a length or a count before it has found
+the bytes, and returns no damaged record. A broker may not have validated the batch, so here every record must
+be exactly as long as it says, and offsets must ascend within the range of the header: a reader that took an
+offset twice, or one of another batch, would lose its position in the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ __all__ = ["Header", "Record", "RecordLike", "pack", "walk"]
 
 _MIN_INT64: Final = -(1 << 63)
 _MAX_INT64: Final = (1 << 63) - 1
-_FOLDED_NULL: Final = 1  # the length -1 of what is null, in zigzag
+_FOLDED_NULL: Final = 1  # the length -1 of a null, in zigzag
 _NULL: Final = b"\x01"
 
 
@@ -34,7 +34,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as a reader sees it. `encode_batch` takes it too, and then numbers offsets itself."""
+    """One record as a reader sees it. `encode_batch` accepts it too, and then numbers offsets itself."""
 
     offset: int
     timestamp: int
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
 
 class RecordLike(Protocol):
-    """What `encode_batch` needs to know of a record."""
+    """The part of a record that `encode_batch` needs."""
 
     @property
     def timestamp(self) -> int:
@@ -52,7 +52,7 @@ class RecordLike(Protocol):
 
     @property
     def key(self) -> bytes | None:
-        """What the partition is chosen by and what compaction compares."""
+        """Determines the partition, and is compared by compaction."""
 
     @property
     def value(self) -> bytes | None:
@@ -64,7 +64,7 @@ class RecordLike(Protocol):
 
 
 def pack(records: Sequence[RecordLike]) -> bytes:
-    """Return the bytes of these records, numbered from 0, with times relative to that of the first."""
+    """Encode these records, numbered from 0, with timestamps relative to the first."""
     base_timestamp = records[0].timestamp
     encode, small, count = varint.encode, varint.SMALL, len(varint.SMALL)
     parts: list[bytes] = []
@@ -73,7 +73,7 @@ def pack(records: Sequence[RecordLike]) -> bytes:
         if not _MIN_INT64 <= timestamp_delta <= _MAX_INT64:
             raise ValueError("the timestamps of a batch are too far apart")
         key, value, headers = record.key, record.value, record.headers
-        # The first byte is that of the attributes, of which none is defined.
+        # The first byte is the attributes, none of which is defined.
         whole = b"".join(
             (
                 b"\x00",
@@ -103,10 +103,10 @@ def _pack_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def walk(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Read the unpacked records of a batch.
+    """Read the decompressed records of a batch.
 
-    This is the loop of every consumer, so numbers of one byte are read in place. A length past the end
-    needs no check of its own: it moves `at` out of the data, or away from the end that the record declares.
+    This is the inner loop of every consumer, so numbers of one byte are read in place. A length past the end
+    needs no check of its own: it moves `at` out of the data, or away from the declared end of the record.
     """
     at, size, previous = 0, len(data), -1
     base_offset, base_timestamp, last_delta = (
@@ -123,7 +123,7 @@ def walk(data: bytes, header: BatchHeader) -> Iterator[Record]:
             if length > 0x7F:
                 length, at = rest(data, at, length)
             end = at + (length >> 1)
-            time_delta = data[at + 1]  # behind the attributes, of which none is defined
+            time_delta = data[at + 1]  # after the attributes, none of which is defined
             at += 2
             if time_delta > 0x7F:
                 time_delta, at = rest(data, at, time_delta)
@@ -167,7 +167,7 @@ def _null(folded: int) -> bytes | None:
 
 
 def _read_headers(data: bytes, at: int) -> tuple[tuple[Header, ...], int]:
-    """Read the headers of a record. They are collected as they are found; a count alone allocates nothing."""
+    """Read the headers of a record. They are collected one by one; a count alone allocates nothing."""
     count, at = varint.read(data, at)
     if count < 0:
         raise ProtocolError("a negative count of headers")

@@ -1,10 +1,10 @@
-"""The slow paths of the codec: what the compiled functions call when a value is not the usual one.
+"""The slow paths of the codec: what the compiled functions call for unusual values.
 
-Compiled code reads a length of one byte by itself, because nearly every length is below 128. Longer
-variable-length integers, tagged fields that are present, and everything that is wrong end up here.
+Compiled code reads a length of one byte inline, because nearly every length is below 128. Longer
+variable-length integers, tagged fields that are present, and all errors are handled here.
 
-Functions that are named after a fault return the exception; the caller raises it, so that the compiled
-code shows where it can fail.
+Functions that are named after an error return the exception; the caller raises it, so that the compiled code
+shows where it can fail.
 """
 
 from semel.wire.errors import EncodeError, ProtocolError
@@ -21,7 +21,7 @@ HEADER_TAGS_MAX = 64
 
 
 def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned integer of at most 32 bits in groups of seven bits, and the position behind it."""
+    """Read an unsigned integer of at most 32 bits in groups of seven; return it and the position after it."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         byte = data[position]
@@ -35,7 +35,7 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """The bytes of an unsigned integer in groups of seven bits, the lowest first."""
+    """Encode an unsigned integer in groups of seven bits, the lowest first."""
     if value < 0x80:
         return bytes((value,))
     if value < 0x4000:
@@ -49,19 +49,19 @@ def uvarint(value: int) -> bytes:
 
 
 def string_uvarint(value: int) -> bytes:
-    """The length prefix of a compact string that is too long for one byte."""
+    """Encode the length of a compact string that is too long for one byte."""
     if value > MAX_STRING + 1:
         raise EncodeError(f"a string of {value - 1} bytes is longer than {MAX_STRING}")
     return uvarint(value)
 
 
 def tag_prefix(tag: int, size: int) -> bytes:
-    """What stands before the value of a tagged field."""
+    """Encode the prefix of a tagged field."""
     return uvarint(tag) + uvarint(size)
 
 
 def read_tag(data: Buffer, position: int, end: int, previous: int) -> tuple[int, int, int]:
-    """The number of a tagged field, the position of its value and the position behind it."""
+    """Return the number of a tagged field, the position of its value and the position after it."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if tag <= previous:
@@ -72,7 +72,7 @@ def read_tag(data: Buffer, position: int, end: int, previous: int) -> tuple[int,
 
 
 def skip_tagged_fields(data: Buffer, position: int, end: int, most: int | None = None) -> int:
-    """The position behind a section of tagged fields of which we know none; `most` limits their number."""
+    """Return the position after a section of unknown tagged fields; `most` limits their number."""
     count, position = read_uvarint(data, position)
     if most is not None and count > most:
         raise ProtocolError(f"{count} tagged fields; at most {most} are allowed here")
@@ -83,22 +83,22 @@ def skip_tagged_fields(data: Buffer, position: int, end: int, most: int | None =
 
 
 def too_many(most: int) -> ProtocolError:
-    """The fault of a message with more elements than its reader takes."""
+    """The error for a message with more elements than allowed."""
     return ProtocolError(f"more than {most} elements (semel.request.elements.max)")
 
 
 def bad_length(name: str, length: int, left: int) -> ProtocolError:
-    """The fault of a length that is negative where null is not allowed, or larger than what is left."""
+    """The error for a length that is negative where null is not allowed, or exceeds the remaining bytes."""
     if length < 0:
         return ProtocolError(f"{name} must not be null")
     return ProtocolError(f"{name} has length {length}, {left} bytes are left")
 
 
 def bad_tag(name: str) -> ProtocolError:
-    """The fault of a tagged field whose value does not end where its size says."""
+    """The error for a tagged field whose value does not have the declared size."""
     return ProtocolError(f"tagged field {name} does not have the size that it declares")
 
 
 def bad_uuid(name: str) -> EncodeError:
-    """The fault of a uuid that is not 16 bytes; struct would pad or cut it silently."""
+    """The error for a uuid that is not 16 bytes; struct would pad or cut it silently."""
     return EncodeError(f"{name} is not 16 bytes")

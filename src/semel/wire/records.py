@@ -1,12 +1,12 @@
-"""Records and the batches they travel in, for those who open batches: clients, the compactor, tools.
+"""Records and their batches, for code that decodes batches: clients, the compactor, tools.
 
-The broker stores and serves batches by their headers (see `batch`, whose names are offered here too) and
-validates what is inside when they are produced (`validating`). Opening follows the same rule as every decoder
-of this layer: `ProtocolError` and nothing else, and memory in proportion to the bytes given, or to the limit
-when they are compressed. Nothing that a length or a count declares is allocated before it is found.
+The broker stores and serves batches by their headers (see `batch`, whose names are exported here too) and
+validates their records when they are produced (`validating`). Decoding follows the same rule as every decoder
+of this layer: `ProtocolError` and nothing else, and memory proportional to the input, or to the limit when it
+is compressed. Nothing is allocated for a declared length or count before the bytes are found.
 
-A batch can still be damaged inside: other brokers do not look, nor do topics with
-`semel.validate.records=none`. So reading checks the count of records, their lengths and their offsets (see
+A batch can still be damaged inside: other brokers do not check, nor do topics with
+`semel.validate.records=none`. So reading checks the number of records, their lengths and their offsets (see
 `payload`).
 """
 
@@ -61,7 +61,7 @@ DECOMPRESSED_LIMIT_BYTES: Final = 128 * 1024 * 1024
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 _MARKER_RECORD = struct.Struct(">BBBBBhhBhiB")
-"""The record of a marker: length, attributes, deltas of time and offset, key, value, no headers.
+"""The record of a marker: length, attributes, timestamp and offset deltas, key, value, no headers.
 
 Lengths and deltas are varints of one byte: 32 is a record of 16 bytes, 8 a key of 4, 12 a value of 6.
 """
@@ -88,7 +88,7 @@ def encode_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Return one batch of these records, in their order. A value that does not fit is a `ValueError`."""
+    """Encode one batch of these records, in their order. A value out of range is a `ValueError`."""
     if not records:
         raise ValueError("a batch has at least one record")
     payload = pack(records)
@@ -120,7 +120,7 @@ def decode_batch(
 def iter_records(
     data: Buffer, at: int = 0, *, check_crc: bool = True, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
 ) -> Iterator[Record]:
-    """Unpack the batch at `at` now, and read its records one by one as they are asked for.
+    """Decompress the batch at `at` now, and decode its records one by one on demand.
 
     For a caller that may stop early, or that must not hold all records at once: a record costs many times the
     seven bytes that the smallest has on the wire.
@@ -167,9 +167,9 @@ def marker(
 
 
 def read_marker(data: Buffer, at: int = 0) -> Marker | None:
-    """Return how the control batch at `at` ends a transaction, or None if it is of another type.
+    """Return the outcome in the control batch at `at`, or None if it is of another type.
 
-    Versions above 0 may only add to the end, so they are read like 0.
+    Versions above 0 may only append fields, so they are read like 0.
     """
     if not read_header(data, at).is_control:
         raise ProtocolError("a batch of data where a control batch is expected")
@@ -195,7 +195,7 @@ def first_at_or_after(
 ) -> Record | None:
     """Return the first record of the batch with at least this timestamp and, if given, this offset.
 
-    A batch whose header says that it is older is not opened. Offsets are counted from the header's base
+    A batch whose header says that it is older is not decoded. Offsets are counted from the header's base
     offset, so a batch that is not stamped yet gives offsets from 0.
     """
     if read_header(data, at).max_timestamp < timestamp:

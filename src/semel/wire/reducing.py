@@ -1,15 +1,16 @@
-"""A batch with fewer records: what compaction does to bytes.
+"""Removes records from a batch, for compaction.
 
-Records that stay are not made anew. Their bytes are copied as the producer wrote them, so that nothing of
-them can change, whatever a client put into headers. The batch keeps its base offset, its last offset, its
-producer and sequence, and its codec; the count of records, the largest timestamp and the checksum are new.
+Records that stay are not encoded again. Their bytes are copied as the producer wrote them, so that nothing in
+them can change, whatever a client put into headers. The batch keeps its base offset, last offset, producer,
+sequence and codec; the number of records, the largest timestamp and the checksum are new.
 
-A *delete horizon* is the time from which tombstones may go. It is kept as Kafka keeps it (KIP-534): a bit
-of the attributes, and the time itself in the place of the base timestamp. Then the time of every record is
-written anew, relative to the horizon. Readers need not know: base and delta still make the record's time.
+A *delete horizon* is the time from which tombstones may be removed. It is stored as in Kafka (KIP-534): a bit
+of the attributes, and the time itself in place of the base timestamp. Then the timestamp of every record is
+written again, relative to the horizon. Readers need not know: base and delta still add up to the record's
+timestamp.
 
-The same promise as everywhere in this layer: `ProtocolError` and nothing else for what is damaged, memory in
-proportion to the bytes, or to the limit when they are compressed.
+As everywhere in this layer, damaged input is a `ProtocolError` and nothing else, and memory is proportional
+to the input, or to the limit when it is compressed.
 """
 
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ NO_HORIZON: Final = -1
 
 
 class Entry(NamedTuple):
-    """One record, and where its bytes are: from ``start`` to ``end``, from ``rest`` on without its time."""
+    """One record and its bytes: from ``start`` to ``end``; ``rest`` is the position after its timestamp."""
 
     offset_delta: int
     time_delta: int
@@ -50,18 +51,18 @@ class Entry(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A batch whose records are unpacked."""
+    """A batch whose records are decompressed."""
 
     header: BatchHeader
     payload: bytes
 
     def entries(self) -> Iterator[Entry]:
-        """The records, one after another. ProtocolError where one is damaged."""
+        """Iterate over the records. ProtocolError if one is damaged."""
         return _walk(self.payload, self.header)
 
 
 def open_batch(data: Buffer, *, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> Opened:
-    """Unpack a batch. ProtocolError if it is damaged."""
+    """Decompress a batch. ProtocolError if it is damaged."""
     header = read_header(data)
     if header.magic != MAGIC or header.length != len(data) or header.record_count < 0:
         raise ProtocolError("these bytes are not one batch")
@@ -71,10 +72,10 @@ def open_batch(data: Buffer, *, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES) -> 
 
 
 def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None) -> bytes:
-    """Return the batch with the records whose byte in ``stays`` is not 0, one byte for each, in their order.
+    """Return the batch with the records whose byte in ``stays`` is not 0, one byte for each, in order.
 
-    ``delete_horizon`` is set if it is given, NO_HORIZON takes it away, with None it is what it was.
-    ValueError if a record's time cannot be told relative to it.
+    ``delete_horizon`` sets the horizon; NO_HORIZON removes it, None keeps it. ValueError if the timestamp of
+    a record cannot be expressed relative to it.
     """
     header, payload = opened
     base_timestamp, attributes = header.base_timestamp, header.attributes
@@ -95,12 +96,12 @@ def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None
         time_delta = entry.time_delta + shift
         if not -_MAX_INT64 - 1 <= time_delta <= _MAX_INT64:
             raise ValueError("a record is too far away in time from the horizon of its batch")
-        # Attributes, of which none is defined, are the byte before the time.
+        # The byte before the timestamp is the attributes, none of which is defined.
         body = b"\x00" + varint.encode(time_delta) + payload[entry.rest : entry.end]
         output += varint.encode(len(body))
         output += body
     if header.is_log_append_time or latest > header.max_timestamp:
-        # The broker's time, or what the producer said: the ledger knows the batch by it.
+        # The broker's timestamp, or the producer's: the ledger has the batch under it.
         latest = header.max_timestamp
     header = header._replace(
         attributes=attributes,
@@ -114,7 +115,7 @@ def reduced(opened: Opened, stays: bytes | bytearray, delete_horizon: int | None
 
 
 def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
-    """Read the records as `payload.walk` does, but headers are only passed over."""
+    """Read the records as `payload.walk` does, but skip headers."""
     at, size, previous = 0, len(data), -1
     last_delta = header.last_offset_delta
     read, rest_of = varint.read, varint.decode_rest
@@ -154,7 +155,7 @@ def _walk(data: bytes, header: BatchHeader) -> Iterator[Entry]:
 
 
 def _skip_headers(data: bytes, at: int) -> int:
-    """Return the position behind the headers: what a reader could not read is damaged here too."""
+    """Return the position after the headers: what a reader could not read is damaged here too."""
     count, at = varint.read(data, at)
     if count < 0:
         raise ProtocolError("a negative count of headers")

@@ -11,16 +11,15 @@
         ...
 
 A declared class is like a dataclass with slots and keyword arguments, and every field has a default. A field
-that does not exist in a version is left out when it is encoded and has its default when it is decoded,
-so the code above the wire handles one class and rarely asks for the version.
+that does not exist in a version is left out when encoding and has its default after decoding, so the code
+above the wire handles one class and rarely asks for the version.
 
-The first `encode` or `decode` of a class in a version writes a Python function for exactly that pair (see
-`encoding` and `decoding`) and keeps it; reading a declaration is slow, running its function is not.
+The first `encode` or `decode` of a class in a version generates a Python function for exactly that pair (see
+`encoding` and `decoding`) and caches it; reading a declaration is slow, running its function is not.
 
-What a decoder promises: it raises `ProtocolError` and nothing else, it compares every length with the
-bytes that are left before it allocates, and it ignores bytes behind the end of the message, as Kafka
-does. What an encoder promises: a value that its field cannot hold is an `EncodeError` that names the
-field.
+A decoder raises `ProtocolError` and nothing else, compares every length with the remaining bytes before it
+allocates, and ignores bytes after the end of the message, as Kafka does. An encoder raises an `EncodeError`
+that names the field if a value is out of range.
 """
 
 import struct as struct_module
@@ -78,7 +77,7 @@ _DECODE_ERRORS = (
 
 
 class Message(Declared):
-    """A request or a response: what the decorators below make of a declaration."""
+    """A request or a response, created by the decorators below from a declaration."""
 
     __slots__ = ()
 
@@ -93,11 +92,11 @@ class Message(Declared):
     _sliced_decoders: ClassVar[dict[int, SlicedDecoder]]
 
     def encode(self, version: int) -> bytes:
-        """The body of this message in one piece."""
+        """Encode the body of this message in one piece."""
         return b"".join(self.encode_parts(version))
 
     def encode_parts(self, version: int) -> list[Buffer]:
-        """The body of this message in pieces to be sent one after another; large records are not copied."""
+        """Encode the body of this message in pieces to be sent in order; large records are not copied."""
         encoder = self._encoders.get(version) or self._compile_encoder(version)
         try:
             return encoder(self)
@@ -121,7 +120,7 @@ class Message(Declared):
 
     @classmethod
     def decode(cls, data: Buffer, version: int, offset: int = 0) -> Self:
-        """Read a body that begins at `offset`; raises `ProtocolError` when it is malformed."""
+        """Decode a body at `offset`; raises `ProtocolError` when it is malformed."""
         decoder = cls._decoders.get(version) or cls._compile_decoder(version)
         try:
             message: Self = decoder(data, offset)
@@ -135,7 +134,7 @@ class Message(Declared):
     ) -> Generator[None, None, Self]:
         """The same for a long body: yields now and then, and returns the message.
 
-        More than `elements_max` elements of arrays and tagged fields are a `ProtocolError`.
+        More than `elements_max` array elements and tagged fields are a `ProtocolError`.
         """
         decoder = cls._sliced_decoders.get(version)
         if decoder is None:
@@ -178,19 +177,19 @@ class Message(Declared):
 
 
 class Request(Message):
-    """What a client sends."""
+    """A message from a client."""
 
     __slots__ = ()
 
 
 class Response(Message):
-    """What a broker answers."""
+    """A message from a broker."""
 
     __slots__ = ()
 
 
 class Encoded(Response):
-    """A response that is encoded already, for one version."""
+    """A response that is already encoded, for one version."""
 
     __slots__ = ("_kind", "_parts")
 
@@ -214,19 +213,19 @@ class Encoded(Response):
 
 @dataclass_transform(kw_only_default=True)
 def struct(declaration: type[S]) -> type[S]:
-    """Make a class a part of messages, with slots, keyword arguments and defaults."""
+    """Declare a part of messages, with slots, keyword arguments and defaults."""
     return declare(declaration)
 
 
 @dataclass_transform(kw_only_default=True)
 def request(api_key: int, *, versions: str, flexible: int | None) -> Callable[[type[M]], type[M]]:
-    """Make a class the request of an API in these versions, flexible from version `flexible` on."""
+    """Declare the request of an API in these versions, flexible from version `flexible` on."""
     return _message(api_key, versions, flexible)
 
 
 @dataclass_transform(kw_only_default=True)
 def response(api_key: int, *, versions: str, flexible: int | None) -> Callable[[type[M]], type[M]]:
-    """Make a class the response of an API in these versions, flexible from version `flexible` on."""
+    """Declare the response of an API in these versions, flexible from version `flexible` on."""
     return _message(api_key, versions, flexible)
 
 
@@ -261,7 +260,7 @@ def _field(
     element: str | type | None = None,
     show: bool = True,
 ) -> Any:
-    """What is declared of a field; returned as Any, so that it may stand for its value."""
+    """Declare a field; typed as Any, so that it can stand for its value."""
     if nullable is True:
         nullable = "0+"
     nulls = Versions.parse(nullable) if nullable else None
@@ -309,7 +308,7 @@ def boolean(*, versions: str = "0+", default: bool = False, tag: int | None = No
 
 
 def uuid(*, versions: str = "0+", tag: int | None = None) -> Any:
-    """Sixteen raw bytes; all zero means that there is none."""
+    """Sixteen raw bytes; all zero means none."""
     return _field("uuid", versions, ZERO_UUID, tag)
 
 
@@ -323,7 +322,7 @@ def string(
 def bytes_(
     *, versions: str = "0+", nullable: bool | str = False, default: bytes | None = b"", tag: int | None = None
 ) -> Any:
-    """A short run of bytes, copied out of the frame; not shown by repr, because it may be a secret."""
+    """A short byte string, copied out of the frame; not shown by repr, because it may be a secret."""
     return _field("bytes", versions, default, tag, nullable=nullable, show=False)
 
 
@@ -354,7 +353,7 @@ def nested(
     default: EllipsisType | None = ...,
     tag: int | None = None,
 ) -> Any:
-    """One struct inside another; with all its own defaults unless `default=None` says that it is null."""
+    """One struct inside another; with all its own defaults unless `default=None` makes it null."""
     if default is None:
         return _field("nested", versions, None, tag, nullable=nullable, element=element)
     return _field("nested", versions, ..., tag, nullable=nullable, element=element)

@@ -1,8 +1,7 @@
-"""A small writer of Python source, shared by the encoder's and the decoder's generator.
+"""A small writer of Python source, shared by the generators of encoders and decoders.
 
-It keeps lines and their indentation, hands out names that are not taken, and collects the constants that
-the written function refers to: classes, helpers, and the bound methods of `struct.Struct`, one for each
-format.
+It keeps lines and their indentation, provides unique names, and collects the constants that the generated
+function refers to: classes, helpers, and the bound methods of `struct.Struct`, one for each format.
 """
 
 import struct
@@ -12,7 +11,7 @@ from typing import Any
 
 
 class SourceWriter:
-    """The source of one function, while it is being written."""
+    """The source of one function under construction."""
 
     def __init__(self, constants: dict[str, Any]) -> None:
         self.constants = dict(constants)
@@ -33,21 +32,21 @@ class SourceWriter:
         self._depth -= 1
 
     def name(self, prefix: str) -> str:
-        """A local name that is not in use."""
+        """Return an unused local name."""
         self._names += 1
         return f"{prefix}{self._names}"
 
     def class_name(self, struct_class: type) -> str:
-        """The global name of a class."""
+        """Return the global name of a class."""
         self.constants[struct_class.__name__] = struct_class
         return struct_class.__name__
 
     def packer(self, codes: str) -> str:
-        """The name of the function that packs these struct codes."""
+        """Return the name of the function that packs these struct codes."""
         return self._struct_method("PACK_", codes, "pack")
 
     def unpacker(self, codes: str) -> str:
-        """The name of the function that unpacks these struct codes at a position."""
+        """Return the name of the function that unpacks these struct codes at a position."""
         return self._struct_method("UNPACK_", codes, "unpack_from")
 
     def _struct_method(self, prefix: str, codes: str, method: str) -> str:
@@ -57,11 +56,11 @@ class SourceWriter:
         return name
 
     def text(self) -> str:
-        """Everything that was written."""
+        """Return the source so far."""
         return "\n".join(self._lines) + "\n"
 
     def function(self, name: str, title: str) -> Callable[..., Any]:
-        """Compile what was written, and return the function of that name."""
+        """Compile the source, and return the function of that name."""
         namespace = dict(self.constants)
         exec(compile(self.text(), f"<semel.wire {title}>", "exec"), namespace)
         function: Callable[..., Any] = namespace[name]

@@ -1,7 +1,7 @@
-"""What a declaration says, as plain values: versions, fields, and the size of things.
+"""Declarations as plain values: versions, fields and sizes.
 
-`schema` makes these values out of the declared classes; `encoding` and `decoding` turn them into code.
-Nothing here knows how a message is declared or how it is compiled.
+`schema` creates these values from the declared classes; `encoding` and `decoding` turn them into code.
+Nothing here knows how a message is declared or compiled.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: struct codes of everything whose width does not depend on its value.
+#: struct codes of all kinds of fixed width.
 FIXED_CODES = {
     "int8": "b",
     "int16": "h",
@@ -38,7 +38,7 @@ FIXED_SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A range of versions, both ends included; `last` is None where it is open."""
+    """A range of versions, inclusive; `last` is None if it is open."""
 
     first: int
     last: int | None
@@ -46,7 +46,7 @@ class Versions:
     @classmethod
     @cache
     def parse(cls, text: str) -> "Versions":
-        """Read `"3-12"`, `"7+"` or `"5"`."""
+        """Parse `"3-12"`, `"7+"` or `"5"`."""
         if text.endswith("+"):
             return cls(int(text[:-1]), None)
         first, dash, last = text.partition("-")
@@ -72,30 +72,30 @@ class Field:
     tag: int | None
     element: str | type | None = None
     is_shown: bool = True
-    """Whether a text shows it."""
+    """Whether repr shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field under the name that its class gives it."""
+    """A field with its name in the class."""
 
     name: str
     field: Field
 
 
 def element_field(kind: str) -> Field:
-    """The field that each element of an array of strings or numbers is like."""
+    """Return the field for the elements of an array of strings or numbers."""
     return Field(kind, Versions(0, None), None, "", None)
 
 
 def members(struct_class: type) -> list[Member]:
-    """The declared fields of a struct or message class, in wire order."""
+    """Return the declared fields of a struct or message class, in wire order."""
     declared: dict[str, Field] = struct_class.declared  # type: ignore[attr-defined]  # every one has it
     return [Member(name, field) for name, field in declared.items()]
 
 
 def untagged_members(struct_class: type, version: int) -> list[Member]:
-    """The fields that every struct of this version carries."""
+    """Return the fields that every struct of this version carries."""
     return [
         member
         for member in members(struct_class)
@@ -104,7 +104,7 @@ def untagged_members(struct_class: type, version: int) -> list[Member]:
 
 
 def tagged_members(struct_class: type, version: int) -> list[Member]:
-    """The optional fields of this version, in the order of their tags."""
+    """Return the tagged fields of this version, ordered by tag."""
     tagged = [
         member
         for member in members(struct_class)
@@ -124,7 +124,7 @@ def has_records(struct_class: type, version: int) -> bool:
 
 
 def least_size(element: str | type, version: int, flexible: bool) -> int:
-    """The least number of bytes that an element of an array takes; never zero."""
+    """Return the minimum number of bytes of an array element; never zero."""
     if isinstance(element, str):
         return FIXED_SIZES.get(element) or (1 if flexible else 2 if element == "string" else 4)
     size = 1 if flexible else 0

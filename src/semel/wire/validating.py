@@ -1,9 +1,9 @@
-"""The validation of a batch from a producer: what is inside must be what its header says.
+"""Validates a produced batch: its records must match its header.
 
-A batch that is damaged inside stops every reader at its place in the log, so it must not get there.
-`validate` unpacks a batch within a limit and passes over its records without copying a key or a value. As in
-`columns` there are two halves that do the same: `_checking.pyx` is compiled; `_checking_py` takes its place
-where it was not built or `SEMEL_PURE=1` is set.
+A batch that is damaged inside would stop every reader at its position in the log, so it must not get there.
+`validate` decompresses a batch within a limit and walks over its records without copying a key or a value. As
+in `columns` there are two equivalent implementations: the compiled `_checking.pyx`, and `_checking_py` if it
+was not built or `SEMEL_PURE=1` is set.
 """
 
 from typing import Final
@@ -34,11 +34,11 @@ def validate(
     latest: int = MAX_TIMESTAMP,
     needs_keys: bool = False,
 ) -> int:
-    """Check what is inside a batch whose header passed `check_produced`; return its largest timestamp.
+    """Check the records of a batch whose header passed `check_produced`; return the largest timestamp.
 
-    `InvalidRecords` if the batch does not unpack to at most `limit_bytes`; if its records are not as many and
-    as long as they say, numbered from 0; or if a timestamp other than -1, which is none, is not between
-    `earliest` and `latest`, or a key is missing where keys are needed.
+    `InvalidRecords` if the batch decompresses to more than `limit_bytes` or not at all; if the number or the
+    lengths of its records are wrong, or their offsets are not numbered from 0; if a timestamp other than -1,
+    which means none, is not between `earliest` and `latest`; or if a required key is missing.
     """
     packed = memoryview(records)[HEADER_BYTES : header.length]
     if not header.attributes & CODEC_MASK:

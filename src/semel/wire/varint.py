@@ -1,8 +1,8 @@
-"""The signed numbers of variable size inside records: zigzag, then seven bits to a byte.
+"""The variable-length signed numbers inside records: zigzag, then seven bits to a byte.
 
 Zigzag folds the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3), so that small numbers of either
-sign are one byte. The reader of records handles that one byte itself, because a call is dear there, and
-comes here for the rest; the writer looks small numbers up.
+sign are one byte. The reader of records handles that one byte inline, because a call is expensive there, and
+calls this module for the rest; the writer looks up small numbers.
 """
 
 from semel.wire.errors import ProtocolError
@@ -15,7 +15,7 @@ _TABLE_SIZE = 2048
 
 
 def encode_zigzag(folded: int) -> bytes:
-    """Return the bytes of a number that is folded already."""
+    """Encode a number that is already folded."""
     output = bytearray()
     while folded > 0x7F:
         output.append(folded & 0x7F | 0x80)
@@ -26,19 +26,19 @@ def encode_zigzag(folded: int) -> bytes:
 
 _TABLE = tuple(encode_zigzag(folded) for folded in range(_TABLE_SIZE))
 SMALL = _TABLE[::2]
-"""The bytes of the numbers from 0 on that need no arithmetic, for whoever writes many."""
+"""The bytes of small numbers from 0 on, precomputed for writers of many."""
 
 
 def encode(value: int) -> bytes:
-    """Return the bytes of a signed number that fits 64 bits."""
+    """Encode a signed number of up to 64 bits."""
     folded = (value << 1) ^ (value >> 63)
     return _TABLE[folded] if folded < _TABLE_SIZE else encode_zigzag(folded)
 
 
 def decode_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
-    """Read on behind a first byte that announced more; return the folded number and the position behind it.
+    """Read the rest of a number after its first byte; return it, folded, and the position after it.
 
-    Bytes that end too early are an `IndexError`, which the caller has to expect anyway.
+    Truncated input is an `IndexError`, which the caller has to expect anyway.
     """
     byte = data[at]
     if byte < 0x80:  # two bytes, the usual case
@@ -56,7 +56,7 @@ def decode_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
 
 
 def read(data: Buffer, at: int) -> tuple[int, int]:
-    """Read a signed number; return it and the position behind it."""
+    """Read a signed number; return it and the position after it."""
     first = data[at]
     folded, at = decode_rest(data, at + 1, first) if first > 0x7F else (first, at + 1)
     return (folded >> 1) ^ -(folded & 1), at

@@ -114,10 +114,10 @@ def test_versions_that_do_not_meet(fake_broker) -> None:
     broker = fake_broker(lambda request, version: None)
     with Connection("127.0.0.1", broker.port) as connection:
         connection.versions[DescribeClusterRequest.api_key] = Range(7, 9)
-        with pytest.raises(UnsupportedRequest, match=r"serves 7 to 9"):
+        with pytest.raises(UnsupportedRequest, match=r"supports 7 to 9"):
             connection.send(DescribeClusterRequest())
         del connection.versions[DescribeClusterRequest.api_key]
-        with pytest.raises(UnsupportedRequest, match=r"does not serve"):
+        with pytest.raises(UnsupportedRequest, match=r"does not support"):
             connection.send(DescribeClusterRequest())
 
 

@@ -26,7 +26,7 @@ def test_a_commit_without_an_answer_has_an_unknown_outcome_and_can_be_asked_agai
     with pytest.raises(OutcomeUnknown, match="call commit again") as caught:
         producer.commit()
     assert not caught.value.retriable
-    with pytest.raises(TransactionMisuse, match="does not know its outcome"):
+    with pytest.raises(TransactionMisuse, match="whose outcome is unknown"):
         producer.abort()
     scene.script.errors.clear()
     producer.commit()
@@ -119,7 +119,7 @@ def test_a_fenced_producer_stops(stage: Any) -> None:
     scene = stage(2)
     producer = scene.begin()
     scene.script.errors = {"EndTxn": [ErrorCode.PRODUCER_FENCED]}
-    with pytest.raises(ProducerFenced, match="another one has the id"):
+    with pytest.raises(ProducerFenced, match="another producer has the id"):
         producer.commit()
     for call in (producer.commit, producer.abort, producer.begin):
         with pytest.raises(ProducerFenced):
@@ -187,7 +187,7 @@ def test_an_id_that_is_forgotten_ends_the_producer(stage: Any) -> None:
     scene = stage(2)
     producer = scene.begin()
     scene.script.errors = {"EndTxn": [ErrorCode.INVALID_PRODUCER_ID_MAPPING]}
-    with pytest.raises(ProducerFailed, match="make another"):
+    with pytest.raises(ProducerFailed, match="create another"):
         producer.commit()
     with pytest.raises(ProducerFailed):
         producer.begin()
@@ -210,7 +210,7 @@ def test_outside_a_transaction_there_is_nothing_to_do(stage: Any, call: str) -> 
     producer, script, *_ = stage(2)
     producer.init()
     arguments = {"send": ("t", b"v"), "send_offsets": ({("in", 0): 1}, "g")}.get(call, ())
-    with pytest.raises(TransactionMisuse, match="has no transaction open"):
+    with pytest.raises(TransactionMisuse, match="has no open transaction"):
         getattr(producer, call)(*arguments)
     assert script.names == ["InitProducerId"]
 
@@ -218,7 +218,7 @@ def test_outside_a_transaction_there_is_nothing_to_do(stage: Any, call: str) -> 
 def test_calls_that_do_not_fit_are_refused_at_once(stage: Any) -> None:
     producer, *_ = stage(2)
     with producer.transaction():
-        with pytest.raises(TransactionMisuse, match="has a transaction open"):
+        with pytest.raises(TransactionMisuse, match="has an open transaction"):
             producer.begin()
         with pytest.raises(TransactionMisuse):
             producer.init()

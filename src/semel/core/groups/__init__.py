@@ -1,16 +1,17 @@
-"""Consumer groups: classic groups and consumer (KIP-848) groups. The way in for the rest of the core.
+"""Consumer groups: classic groups and consumer (KIP-848) groups. The interface for the rest of the core.
 
-Where things are: ``model`` is what a group is (durable), ``session`` what may be lost, ``commands`` what
-may be asked. ``classic_join``, ``classic_members`` and ``classic_rebalance`` are the classic protocol;
-``consumer``, ``reconcile`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle``
-is the rest.
+``model`` is the durable part of a group, ``session`` the volatile part, ``commands`` the requests.
+``classic_join``, ``classic_members`` and ``classic_rebalance`` are the classic protocol; ``consumer``,
+``reconcile``, ``targets`` and ``assignors`` are KIP-848; ``patterns`` matches topic names; ``lifecycle`` is
+the rest.
 
 A plain heartbeat writes nothing to the ledger: it is a ``SessionChanged`` and no ``GroupChanged``. Neither
-does a join while a classic group prepares its next generation (``GroupGathered``): the generation is written.
+does a join while a classic group prepares its next generation (``GroupGathered``); only the complete
+generation is written.
 
-Housekeeping asks ``GroupTick()`` every ``GROUP_TICK_MS``; once after a start it asks
-``GroupTick(group_ids)`` for the groups that the ledger lists with members. ``ExpireOffsets`` (decided in
-``semel.core.offsets``) is asked for each group about as often as producers are expired.
+Housekeeping submits ``GroupTick()`` every ``GROUP_TICK_MS``, and once after startup ``GroupTick(group_ids)``
+for the groups that have members in the ledger. It submits ``ExpireOffsets`` (decided in
+``semel.core.offsets``) for each group about as often as it expires producers.
 """
 
 from semel.core.facts import GroupChanged, GroupDeleted, GroupGathered, SessionChanged

@@ -1,12 +1,12 @@
-"""Server-side assignors of KIP-848: who should own which partition.
+"""Server-side assignors of KIP-848: which member should own which partition.
 
-An assignor is a function of who wants which topics, what the topics are, and who owned what before. It is
-deterministic, so that the same group gives the same answer on every broker.
+An assignor is a function of the members' subscriptions, the topics, and the previous assignment. It is
+deterministic, so every broker computes the same assignment for the same group.
 
-- ``uniform`` spreads partitions evenly (counts differ by one at most when all want the same topics) and
-  leaves with a member what it had, as far as that is even.
-- ``range`` gives neighbouring partitions of each topic to a member, the same ranges for topics of the same
-  size, which is what joins over several topics need. It does not look at what was before.
+- ``uniform`` spreads partitions evenly (counts differ by at most one when all subscriptions are equal) and
+  keeps the previous owner as far as that is even.
+- ``range`` gives each member adjacent partitions of each topic, with the same ranges for topics of the same
+  size, as joins over several topics require. It ignores the previous assignment.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ Assignor: TypeAlias = Callable[
 def assign_range(
     wanted: Wanted, topics: Mapping[str, TopicShape], previous: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """Neighbouring partitions of each topic to each member that wants it."""
+    """Give each subscribed member adjacent partitions of each topic."""
     assigned: dict[str, set[Owned]] = {member_id: set() for member_id in wanted}
     for name, shape in topics.items():
         members = [member_id for member_id, names in wanted.items() if name in names]
@@ -43,7 +43,7 @@ def assign_range(
 def assign_uniform(
     wanted: Wanted, topics: Mapping[str, TopicShape], previous: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """As even as can be, and as it was as far as it can be."""
+    """Spread partitions evenly, and keep previous owners as far as possible."""
     if len(set(wanted.values())) == 1:
         return _assign_evenly(wanted, topics, previous)
     return _assign_by_load(wanted, topics, previous)
@@ -52,7 +52,7 @@ def assign_uniform(
 def _assign_evenly(
     wanted: Wanted, topics: Mapping[str, TopicShape], previous: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """All members want the same: each gets its share, and keeps of its own what fits into the share."""
+    """All subscriptions are equal: each member gets its share and keeps as many of its partitions as fit."""
     names = next(iter(wanted.values()))
     everything = {
         (shape.topic_id, partition)
@@ -84,7 +84,7 @@ def _assign_evenly(
 def _assign_by_load(
     wanted: Wanted, topics: Mapping[str, TopicShape], previous: Mapping[str, Assignment]
 ) -> dict[str, Assignment]:
-    """Members want different topics: topics that few want first, each to the least loaded member."""
+    """Subscriptions differ: topics with few subscribers first, each partition to the least loaded member."""
     order = {member_id: index for index, member_id in enumerate(wanted)}
     eligible = {name: [each for each, names in wanted.items() if name in names] for name in topics}
     owner: dict[Owned, str] = {}
@@ -113,7 +113,7 @@ def _fill(
     load: dict[str, int],
     order: dict[str, int],
 ) -> None:
-    """Give each partition of a topic that nobody owns to the least loaded member."""
+    """Give each unowned partition of a topic to the least loaded member."""
     heap = [(load[member_id], order[member_id], member_id) for member_id in eligible]
     heapify(heap)
     for partition in range(shape.partitions):
@@ -132,12 +132,13 @@ def _even_out(
     load: dict[str, int],
     order: dict[str, int],
 ) -> None:
-    """Move partitions of a topic from loaded members to idle ones, while that makes them more even."""
+    """Move partitions of a topic from loaded to less loaded members, while that evens out the load."""
     heap = [(load[member_id], order[member_id], member_id) for member_id in eligible]
     heapify(heap)
     for partition in range(shape.partitions):
         giver = owner.get((shape.topic_id, partition))
-        # A heap entry is stale when its member has given since; it is put back with what it has now.
+        # A heap entry is stale when its member has given away partitions since; push it with its current
+        # load.
         while heap and heap[0][0] != load[heap[0][2]]:
             _, position, member_id = heappop(heap)
             heappush(heap, (load[member_id], position, member_id))

@@ -1,13 +1,13 @@
-"""JoinGroup: how a member comes into a classic group, and comes back to it.
+"""JoinGroup: how a member joins and rejoins a classic group.
 
-A member without an id is given one; dynamic members must come back with it before they count (KIP-394), so
-that a client which gave up waiting leaves no ghost behind. A static member (KIP-345) is known by its
-instance id: when it comes back without a member id it takes the place of its older self, and a stable group
-does not rebalance.
+A member without an id is given one. Dynamic members must join again with it before they count (KIP-394), so
+that a client that gave up waiting leaves no ghost member behind. A static member (KIP-345) is identified by
+its instance id: when it rejoins without a member id it replaces its older self, and a stable group does not
+rebalance.
 
-A member that is known may send JoinGroup again, because it lost an answer or because it wants a rebalance. If
-nothing changed, it is told the current generation; the leader of a stable group always gets a rebalance,
-since it may have seen more partitions.
+A known member may send JoinGroup again, because it lost an answer or because it wants a rebalance. If nothing
+changed, it gets the current generation. The leader of a stable group always gets a rebalance, since it may
+have seen new partitions.
 
 There is no online migration: JoinGroup to a consumer group that has members is INCONSISTENT_GROUP_PROTOCOL.
 An empty consumer group becomes a classic one, and keeps its offsets.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
-    """Answer at once if nothing has to happen, else wait for the rebalance."""
+    """Answer at once if no rebalance is needed, else park the request until it completes."""
     known = state.groups[GroupKey(command.group_id)]
     error = _check_request(command)
     if error is ErrorCode.NONE and isinstance(known, ConsumerGroup) and known.members:
@@ -47,7 +47,7 @@ def decide_join(state: "BrokerState", command: JoinGroup, now: int) -> Decision:
     group = as_classic(command.group_id, known)
     turn = ClassicTurn(group, state.sessions.get(command.group_id), now)
     if not _has_room(group, turn.session, command):
-        # A member that is already in stops counting, as it is told that it is not.
+        # An existing member that is refused is removed, in line with the answer it gets.
         if command.member_id in group.members:
             turn.remove_members((command.member_id,))
             turn.complete_if_all_joined()
@@ -76,7 +76,7 @@ def _metadata_bytes(command: JoinGroup) -> int:
 
 
 def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
-    # Ids that were handed out are counted too, so that nobody can fill the memory with promises.
+    # Promised ids count too, so that a client cannot fill the memory with them.
     if not command.member_id and len(session.promised) >= command.members_max:
         return False
     known = group.members.get(command.member_id)
@@ -91,7 +91,7 @@ def _has_room(group: ClassicGroup, session: Session, command: JoinGroup) -> bool
 
 
 def _fits(group: ClassicGroup, session: Session, command: JoinGroup) -> bool:
-    """Whether the member speaks a protocol that all others speak too."""
+    """Whether the member supports a protocol that all other members support too."""
     if not command.protocol_type or not command.protocols:
         return False
     if group.state is ClassicState.EMPTY or not group.members:
@@ -145,7 +145,7 @@ def _add(turn: ClassicTurn, command: JoinGroup, member_id: str) -> Decision:
 
 
 def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) -> Decision:
-    """A static member came back: a stable group goes on as it was, unless the protocol would change."""
+    """A static member rejoined: a stable group stays as it is, unless the protocol would change."""
     member_id = command.new_member_id
     leader_before = turn.group.leader or ""
     turn.replace_static(older.member_id, _member(command, member_id, older.assignment))
@@ -155,7 +155,7 @@ def _return_static(turn: ClassicTurn, command: JoinGroup, older: ClassicMember) 
         joined = turn.joined(member_id)
         if not command.can_skip_assignment:
             # A leader that cannot skip the assignment must not learn that it is the leader: it would compute
-            # one, which nobody waits for. It is told the id of its older self, as Kafka does.
+            # an assignment that the group does not wait for. It gets its old id as the leader, as in Kafka.
             joined = joined.but(leader=leader_before, members=())
         elif member_id == group.leader:
             joined = joined.but(skip_assignment=True)
@@ -178,7 +178,7 @@ def _join_with_id(turn: ClassicTurn, command: JoinGroup) -> Decision:
     member = group.members[member_id]
     is_same = member.protocols == command.protocols
     if group.state is ClassicState.COMPLETING and is_same:
-        # It did not get the answer to its last JoinGroup: say it again.
+        # The answer to its last JoinGroup was lost: send it again.
         turn.heard(member_id)
         return turn.decision(turn.joined(member_id))
     if group.state is ClassicState.STABLE and is_same and member_id != group.leader:

@@ -1,8 +1,8 @@
-"""SyncGroup, Heartbeat, LeaveGroup, and what time does to a classic group.
+"""SyncGroup, Heartbeat, LeaveGroup and timeouts of classic groups.
 
-SyncGroup ends a rebalance: the leader's brings everyone's assignment, all others wait for it. Assignments
-are durable before anybody gets one, so a broker that is killed a moment later finds a stable group and its
-members notice nothing.
+SyncGroup ends a rebalance: the leader's request carries all assignments, the other members wait for it.
+Assignments are durable before any member gets one. So a broker that is killed right after finds a stable
+group, and its members notice nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -24,13 +24,13 @@ def _turn(state: "BrokerState", group_id: str, now: int) -> ClassicTurn | None:
     if isinstance(group, ClassicGroup):
         return ClassicTurn(group, session, now)
     if group is None and session is not None:
-        # Nobody has joined yet, but member ids were handed out.
+        # No member has joined yet, but member ids were promised.
         return ClassicTurn(ClassicGroup(group_id), session, now)
     return None
 
 
 def decide_sync(state: "BrokerState", command: SyncGroup, now: int) -> Decision:
-    """Give a member its assignment, or let it wait for the leader."""
+    """Answer with the member's assignment, or park the request until the leader sends it."""
     turn = _turn(state, command.group_id, now)
     error = _check_sync(turn, command)
     if error is not ErrorCode.NONE or turn is None:
@@ -74,7 +74,7 @@ def _check_sync(turn: ClassicTurn | None, command: SyncGroup) -> ErrorCode:
 
 
 def _assign(turn: ClassicTurn, command: SyncGroup) -> None:
-    """The leader has spoken: the group is stable, and all who waited are answered."""
+    """The leader sent the assignments: the group is stable, and all parked requests are answered."""
     turn.group = turn.group.but(
         state=ClassicState.STABLE,
         members={
@@ -102,7 +102,7 @@ def _synced(turn: ClassicTurn, member_id: str) -> Synced:
 
 
 def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Decision:
-    """A member lives; tell it if it should join again."""
+    """Record that a member is alive; tell it to rejoin if necessary."""
     if not command.group_id:
         return Decision(ErrorCode.INVALID_GROUP_ID)
     turn = _turn(state, command.group_id, now)
@@ -119,7 +119,7 @@ def decide_heartbeat(state: "BrokerState", command: Heartbeat, now: int) -> Deci
 
 
 def decide_leave(state: "BrokerState", command: LeaveGroup, now: int) -> Decision:
-    """Members leave; one rebalance for all of them."""
+    """Remove members, with one rebalance for all of them."""
     if not command.group_id:
         return Decision(Left(ErrorCode.INVALID_GROUP_ID))
     turn = _turn(state, command.group_id, now)
@@ -154,7 +154,7 @@ def _remove(turn: ClassicTurn, leaving: LeavingMember) -> ErrorCode:
 
 
 def pass_time(turn: ClassicTurn) -> None:
-    """End what is overdue: sessions, promises, and the phases of a rebalance."""
+    """Expire what is overdue: sessions, promised ids, and the phases of a rebalance."""
     session = turn.session
     overdue = [each for each, deadline in session.promised.items() if deadline <= turn.now]
     if overdue:

@@ -1,15 +1,15 @@
-"""How a classic group rebalances: the steps that all classic commands share.
+"""The rebalance of a classic group: the steps that all classic commands share.
 
-How it works. A rebalance has two phases. *Joining*: every member sends JoinGroup and waits; when all have, or
-when the rebalance timeout is over, the next generation begins, a protocol is chosen by vote and everyone is
-answered. *Syncing*: the leader computes assignments and sends them with SyncGroup; the others wait for them.
-An empty group waits a little longer for more members to come (the initial delay).
+A rebalance has two phases. *Joining*: every member sends JoinGroup and waits. When all have, or when the
+rebalance timeout has passed, the next generation starts, a protocol is chosen by vote, and all are answered.
+*Syncing*: the leader computes assignments and sends them with SyncGroup; the others wait for them. An empty
+group waits a little longer for more members to join (the initial delay).
 
-``ClassicTurn`` holds the group and the session while one command is decided. It replaces values and changes
-none, so that the state which was read stays as it was; ``decision`` compares and says what became true.
+``ClassicTurn`` holds the group and the session while one command is decided. It replaces values and never
+changes them, so the state it read is unaffected; ``decision`` derives the facts by comparison.
 
-A member is always in one of three places: it has a deadline, or it waits in a join, or it waits in a sync
-(newcomers that wait have a deadline too). So every member is either heard of, answered, or lost in time.
+A member always has a deadline, or a parked join, or a parked sync (newcomers with a parked join have a
+deadline too). So every member is eventually heard from, answered, or removed.
 
 Next: ``classic_join`` and ``classic_members`` use these steps.
 """
@@ -34,9 +34,9 @@ from semel.core.types import PARKED, Decision, ErrorCode, Fact, Ticket
 
 
 def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
-    """The group as a classic one: itself, a new one, or what an empty consumer group becomes.
+    """Return the group as a classic one: itself, a new one, or an empty consumer group converted.
 
-    Generations go on from the epoch, so that a number which a client has seen never comes again.
+    Generations continue from the epoch, so that a number which a client has seen is never reused.
     """
     if group is None:
         return ClassicGroup(group_id)
@@ -46,7 +46,7 @@ def as_classic(group_id: str, group: Group | None) -> ClassicGroup:
 
 
 class ClassicTurn:
-    """One command on a classic group, while it is decided."""
+    """One command on a classic group while it is decided."""
 
     def __init__(self, group: ClassicGroup, session: Session | None, now: int) -> None:
         self._group_before = group
@@ -58,7 +58,7 @@ class ClassicTurn:
         self._has_replaced = False
 
     def decision(self, answer: Any, ticket: Ticket | None = None) -> Decision:
-        """What follows. A request that parked and was answered in the same step did not have to wait."""
+        """Return the decision. A request parked and answered in the same step is answered directly."""
         replies = tuple(self.replies)
         if answer is PARKED:
             for waiting, reply in replies:
@@ -80,9 +80,9 @@ class ClassicTurn:
         return tuple(facts)
 
     def _is_gathering(self) -> bool:
-        """Whether members only come and go while the next generation is prepared. Nobody was told of it yet.
+        """Whether the only change is in the members of a generation in preparation, which nobody was told of.
 
-        A static member that came back is told to others under its new id, so that is written.
+        A static member that rejoined is visible to others under its new id, so that is written.
         """
         preparing = ClassicState.PREPARING
         return self._group_before.state is preparing is self.group.state and not self._has_replaced
@@ -90,7 +90,7 @@ class ClassicTurn:
     # Members.
 
     def heard(self, member_id: str) -> None:
-        """A member is alive."""
+        """Extend the deadline of a member."""
         member = self.group.members[member_id]
         if member_id in self.session.deadlines:
             self.session = self.session.heard(member_id, self.now + member.session_timeout_ms)
@@ -104,7 +104,7 @@ class ClassicTurn:
         )
 
     def park_join(self, member_id: str, ticket: Ticket) -> None:
-        """Let a member wait for the next generation. An older request of it is not waited for any more."""
+        """Park a member's JoinGroup until the next generation, in place of an older one of the member."""
         session = self.session
         self._reply(session.joins.get(member_id), Joined(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
         session = session.but(
@@ -117,7 +117,7 @@ class ClassicTurn:
         self.session = session
 
     def remove_members(self, member_ids: Collection[str]) -> None:
-        """Members are gone; those that wait are answered with UNKNOWN_MEMBER_ID, and may come anew."""
+        """Remove members; their parked requests get UNKNOWN_MEMBER_ID, and they may join again."""
         session = self.session
         for member_id in member_ids:
             self._reply(session.joins.get(member_id), Joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
@@ -133,7 +133,7 @@ class ClassicTurn:
         self.group = self.group.but(members=members, leader=leader)
 
     def replace_static(self, old_id: str, member: ClassicMember) -> None:
-        """A static member came back under a new id; the old one is fenced (KIP-345)."""
+        """A static member rejoined under a new id; the old one is fenced (KIP-345)."""
         session = self.session
         self._reply(session.joins.get(old_id), Joined(ErrorCode.FENCED_INSTANCE_ID, old_id))
         self._reply(session.syncs.get(old_id), Synced(ErrorCode.FENCED_INSTANCE_ID))
@@ -154,7 +154,7 @@ class ClassicTurn:
     # Phases.
 
     def rebalance(self, initial_delay_ms: int = 0) -> None:
-        """Begin a rebalance, or go on with the one that is under way."""
+        """Start a rebalance, or continue the current one."""
         if self.group.state is ClassicState.PREPARING:
             self.complete_if_all_joined()
             return
@@ -182,7 +182,7 @@ class ClassicTurn:
         ).settled()
 
     def _call_back_syncs(self) -> None:
-        """The leader will not assign any more: nobody keeps an assignment, and all join again."""
+        """The leader will not assign any more: drop all assignments and make all members rejoin."""
         group = self.group
         members = {member_id: member.but(assignment=b"") for member_id, member in group.members.items()}
         self.group = group.but(members=members)
@@ -193,7 +193,7 @@ class ClassicTurn:
         self.session = self.session.but(syncs={}, deadlines=deadlines)
 
     def complete_if_all_joined(self) -> None:
-        """End the joining phase early, unless the group still waits for its first members to gather."""
+        """End the joining phase early, unless the initial delay is still running."""
         session = self.session
         if self.group.state is not ClassicState.PREPARING:
             return
@@ -202,13 +202,13 @@ class ClassicTurn:
             return
         if session.initial_remaining_ms >= 0:
             return
-        # Whoever was promised a member id is about to join; to go on without it would mean one more
+        # A client with a promised member id is about to join; going on without it would cost another
         # rebalance.
         if not session.promised and all(member_id in session.joins for member_id in self.group.members):
             self.complete_join()
 
     def end_initial_delay(self) -> None:
-        """The initial delay is over; it goes on while members keep coming, within the rebalance timeout."""
+        """End the initial delay, or extend it within the rebalance timeout while members keep joining."""
         session = self.session
         if not session.grew or session.initial_remaining_ms <= 0:
             self.complete_join()
@@ -221,14 +221,14 @@ class ClassicTurn:
         ).settled()
 
     def complete_join(self) -> None:
-        """Everyone who wanted to has joined: begin the next generation and answer all who wait."""
+        """End the joining phase: start the next generation and answer all parked joins."""
         joins = self.session.joins
         away = [each for each in self.group.members.values() if each.member_id not in joins]
         self.remove_members([each.member_id for each in away if each.instance_id is None])
         if self.group.members and self.group.leader not in self.session.joins:
             joined = next((each for each in self.group.members if each in self.session.joins), None)
             if joined is None:
-                # Only static members that are away are left. Their sessions end, or they come back.
+                # Only static members that are away are left. They rejoin, or their sessions expire.
                 self._await_joins()
                 return
             self.group = self.group.but(leader=joined)
@@ -268,7 +268,7 @@ class ClassicTurn:
         )
 
     def joined(self, member_id: str) -> Joined:
-        """What a member is told of the current generation."""
+        """Return the answer that describes the current generation to a member."""
         group = self.group
         members: tuple[JoinedMember, ...] = ()
         if member_id == group.leader:
@@ -288,31 +288,31 @@ class ClassicTurn:
 
 
 def rebalance_timeout_ms(group: ClassicGroup) -> int:
-    """How long a phase may take: as long as the slowest member asked for."""
+    """Return the maximum duration of a phase: the largest timeout that a member requested."""
     return max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
 
 
 def common_protocols(group: ClassicGroup) -> set[str]:
-    """The protocols that every member knows."""
+    """Return the protocols that every member supports."""
     known = [{name for name, _ in member.protocols} for member in group.members.values()]
     return set.intersection(*known) if known else set()
 
 
 def select_protocol(group: ClassicGroup) -> str | None:
-    """The protocol with most votes; each member votes for the first in its list that all know.
+    """Return the protocol with most votes; each member votes for the first in its list that all support.
 
-    Among equals the one that the first member prefers wins, so that the choice does not depend on chance.
+    Ties go to the preference of the first member, so that the choice is deterministic.
     """
     candidates = common_protocols(group)
     votes: Counter[str] = Counter()
     for member in group.members.values():
         votes.update([name for name, _ in member.protocols if name in candidates][:1])
-    # most_common keeps the order of first votes among equals.
+    # On ties, most_common keeps the order of first votes.
     return votes.most_common(1)[0][0] if votes else None
 
 
 def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Whether this is a member of the group, and the one that owns its instance id."""
+    """Check that this is a member of the group, and the owner of its instance id."""
     member = group.members.get(member_id)
     if instance_id is not None and (member is None or member.instance_id != instance_id):
         owner = group.static_member(instance_id)

@@ -1,7 +1,8 @@
-"""What may be asked of groups, and the answers. The rules are in the modules that decide them.
+"""The commands of groups, and their answers. The rules are in the modules that decide them.
 
-Whatever depends on a request's version is a plain field here (``requires_member_id``), so that the rules know
-nothing of versions. Random parts of ids and settings are given by the asker, because the core has neither.
+Whatever depends on a request's version is a plain field here (``requires_member_id``), so that the rules are
+independent of versions. The caller provides settings and the random parts of ids, because the core has
+neither.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,15 +12,15 @@ from semel.core.data import Data
 from semel.core.groups.model import NOTHING, Assignment, TopicShape
 from semel.core.types import ErrorCode, GroupKey, Key, OffsetKey, PendingKey, Ticket
 
-# ``sessions_max`` in the commands that make somebody a member: how many groups may be alive at the same time.
-# A session cannot leave memory while somebody counts on it, so the next group has to wait.
+# ``sessions_max`` in the commands that add a member: how many groups may be active at the same time. An
+# active session cannot be evicted from memory, so further groups have to wait.
 
 GROUP_TICK_MS: Final = 100
-"""How often ``GroupTick`` should be asked: deadlines are kept to within this."""
+"""How often ``GroupTick`` should be submitted: the precision of deadlines."""
 
 
 class JoinGroup(Data):
-    """Become a member of a classic group, or take part in its rebalance. Waits; answer: ``Joined``."""
+    """Join a classic group, or take part in its rebalance. May be parked; the answer is ``Joined``."""
 
     group_id: str
     member_id: str
@@ -34,7 +35,7 @@ class JoinGroup(Data):
     new_member_id: str
     """The id that the member gets if it has none."""
     requires_member_id: bool = True
-    """Whether a member without an id must come back with one (KIP-394)."""
+    """Whether a member without an id must join again with one (KIP-394)."""
     can_skip_assignment: bool = True
     """Whether the client can be leader without computing an assignment (KIP-814)."""
     session_timeout_min_ms: int = 6_000
@@ -51,7 +52,7 @@ class JoinGroup(Data):
 
 
 class JoinedMember(Data):
-    """What the leader is told of a member."""
+    """A member as the leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -59,7 +60,7 @@ class JoinedMember(Data):
 
 
 class Joined(Data):
-    """The answer to ``JoinGroup``. Only the leader is given the members."""
+    """The answer to ``JoinGroup``. Only the leader gets the members."""
 
     error: ErrorCode
     member_id: str
@@ -72,7 +73,7 @@ class Joined(Data):
 
 
 class SyncGroup(Data):
-    """Give (the leader) or ask for (all others) assignments. Waits for the leader; answer: ``Synced``."""
+    """Send (the leader) or wait for (all others) assignments. The answer is ``Synced``."""
 
     group_id: str
     generation: int
@@ -98,7 +99,7 @@ class Synced(Data):
 
 
 class Heartbeat(Data):
-    """A classic member is alive. The answer is an ErrorCode."""
+    """A heartbeat of a classic member. The answer is an ErrorCode."""
 
     group_id: str
     generation: int
@@ -111,14 +112,14 @@ class Heartbeat(Data):
 
 
 class LeavingMember(Data):
-    """Who leaves: by member id, or by instance id alone (an administrator removes a static member)."""
+    """A member to remove: by member id, or by instance id alone (a static member, by an administrator)."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class LeaveGroup(Data):
-    """Members leave a classic group. The answer is ``Left``."""
+    """Remove members from a classic group. The answer is ``Left``."""
 
     group_id: str
     members: tuple[LeavingMember, ...]
@@ -129,14 +130,14 @@ class LeaveGroup(Data):
 
 
 class Left(Data):
-    """The answer to ``LeaveGroup``: one error for all, or one for each."""
+    """The answer to ``LeaveGroup``: one error for the group, or one per member."""
 
     error: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
 class ConsumerHeartbeat(Data):
-    """A consumer member joins (epoch 0), lives, or leaves (-1, -2). The answer is ``ConsumerAnswer``."""
+    """A consumer member joins (epoch 0), heartbeats, or leaves (-1, -2). The answer is ``ConsumerAnswer``."""
 
     group_id: str
     member_id: str
@@ -150,11 +151,11 @@ class ConsumerHeartbeat(Data):
     topic_regex: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
-    """What the member says it owns; None if it did not say."""
+    """The partitions that the member says it owns; None if it did not say."""
     topics: Mapping[str, TopicShape | None] = NOTHING
-    """The topics that the group wants, as far as the asker looked; None for those that are not there."""
+    """The group's subscribed topics as the caller looked them up; None for topics that do not exist."""
     regex_matches: Mapping[str, tuple[str, ...]] = NOTHING
-    """The topics that each regular expression of the group matches, as far as the asker looked."""
+    """The topics that match each regular expression of the group, as the caller looked them up."""
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     members_max: int = 10_000
@@ -179,14 +180,14 @@ class ConsumerAnswer(Data):
 
 
 REGEX_REFRESH_MS: Final = 3_000
-"""How soon a new topic is found by an expression; looking through all topics is not for every heartbeat."""
+"""How soon an expression finds a new topic; matching all topics at every heartbeat is too expensive."""
 
 
 class ReadSubscriptions(Data):
-    """Which topics does a consumer group want? The answer is ``Subscriptions``.
+    """Read the subscriptions of a consumer group. The answer is ``Subscriptions``.
 
-    Asked before ``ConsumerHeartbeat``, so that the asker can look the topics up. The two are not one step,
-    and need not be: a subscription that comes in between is looked up at the next heartbeat.
+    Submitted before ``ConsumerHeartbeat``, so that the caller can look the topics up. The two need not be one
+    step: a subscription that changes in between is looked up at the next heartbeat.
     """
 
     group_id: str
@@ -200,13 +201,13 @@ class Subscriptions(Data):
     """The answer to ``ReadSubscriptions``."""
 
     topic_names: frozenset[str] = frozenset()
-    """Also those that a regular expression matched when it was last looked at."""
+    """Includes the topics that a regular expression matched the last time."""
     regexes: frozenset[str] = frozenset()
-    """Those that should be looked at now."""
+    """The expressions that should be matched now."""
 
 
 class DescribeGroup(Data):
-    """What is this group? The answer is the Group, or None."""
+    """Describe a group. The answer is the Group, or None."""
 
     group_id: str
 
@@ -226,25 +227,26 @@ class DeleteGroup(Data):
 
 
 class GroupTick(Data):
-    """Time has passed: end what is overdue in all groups with a session. The answer is how many were due.
+    """Expire what is overdue in all groups with a session. The answer is how many groups were due.
 
-    Ask it every ``GROUP_TICK_MS``; it costs a look at one number per group. After a start, name the groups
-    that have members according to the ledger once: their sessions begin, so that members that died with the
-    old process are lost in time.
+    Submit it every ``GROUP_TICK_MS``; it compares one number per group. After startup, name the groups that
+    have members in the ledger once. This starts their sessions, so that members that died with the old
+    process time out.
     """
 
     group_ids: tuple[str, ...] = ()
     consumer_session_timeout_ms: int = 45_000
 
     def keys(self) -> Iterable[Key]:
-        """The groups that are named; those with a session are in memory anyway."""
+        """The named groups; groups with a session are in memory anyway."""
         return [GroupKey(group_id) for group_id in self.group_ids]
 
 
 class ExpireOffsets(Data):
-    """Forget those of the positions that are not newer than a moment, if nobody was a member since.
+    """Expire the offsets that are not newer than a given time, if the group had no members since.
 
-    ``forget_group`` says that the asker saw no other offsets of the group; then an empty group goes too.
+    ``forget_group`` means that the caller saw no other offsets of the group; then an empty group is deleted
+    too.
     """
 
     group_id: str
@@ -253,5 +255,5 @@ class ExpireOffsets(Data):
     forget_group: bool = False
 
     def keys(self) -> Iterable[Key]:
-        """The group, the offsets, and what open transactions hold."""
+        """The group, the offsets, and the pending offsets."""
         return (GroupKey(self.group_id), PendingKey(self.group_id), *self.offsets)

@@ -1,19 +1,18 @@
-"""Consumer groups (KIP-848): the broker makes the assignment, and heartbeats carry it.
+"""Consumer groups (KIP-848): the broker computes the assignment, and heartbeats carry it.
 
-How it works. The *group epoch* moves when a member comes, goes or wants other topics, and when one of the
-topics changed. At the next heartbeat the *target assignment* is computed for that epoch. Each member is
-then led towards its part of the target by its own heartbeats (``reconcile``); its *member epoch* says how
-far it has come.
+The *group epoch* is bumped when a member joins, leaves or changes its subscription, and when one of the
+topics changes. The next heartbeat computes the *target assignment* for that epoch. Each member then moves
+towards its part of the target with its own heartbeats (``reconcile``); its *member epoch* says how far it has
+come.
 
-A member whose epoch does not fit is fenced: it drops what it owns and joins again with epoch 0. One
-mismatch is forgiven: the previous epoch with nothing more than what is assigned, because then only an
-answer was lost. Epoch 0 from a known member is a rejoin: it says that it owns nothing, and starts again
-from there.
+A member with a wrong epoch is fenced: it drops its partitions and joins again with epoch 0. One mismatch is
+accepted: the previous epoch together with no more than the assigned partitions, because then only an answer
+was lost. Epoch 0 from a known member is a rejoin: the member owns nothing and starts again.
 
-Static members: leaving with epoch -2 keeps the place (and the partitions) until the session ends; another
-member id may take it over with epoch 0. While the place is not released, that is UNRELEASED_INSTANCE_ID.
+Static members: leaving with epoch -2 keeps the place (and the partitions) until the session expires; another
+member id may take it over with epoch 0. Until the place is released, that is UNRELEASED_INSTANCE_ID.
 
-An empty classic group becomes a consumer group when somebody joins it this way; there is no online migration.
+An empty classic group becomes a consumer group when a consumer member joins; there is no online migration.
 """
 
 from collections.abc import Collection
@@ -52,7 +51,7 @@ LEAVE_FOR_A_MOMENT = -2
 
 
 class ConsumerTurn:
-    """One command on a consumer group, while it is decided. Replaces values, changes none."""
+    """One command on a consumer group while it is decided. Replaces values and never changes them."""
 
     def __init__(
         self, group: ConsumerGroup, session: Session | None, now: int, session_timeout_ms: int
@@ -64,11 +63,11 @@ class ConsumerTurn:
         self.now = now
 
     def decision(self, answer: object) -> Decision:
-        """What follows."""
+        """Return the decision."""
         return Decision(answer, self.facts())
 
     def facts(self) -> tuple[Fact, ...]:
-        """What became true."""
+        """Return what changed."""
         facts: list[Fact] = []
         if self.group is not self._group_before and self.group != self._group_before:
             facts.append(GroupChanged(self.group))
@@ -80,7 +79,7 @@ class ConsumerTurn:
         return tuple(facts)
 
     def remove_members(self, member_ids: Collection[str]) -> None:
-        """Members are gone. What they owned is free, and the next heartbeat of another finds a new epoch."""
+        """Remove members. Their partitions become free, and the next heartbeat sees a new epoch."""
         group = self.group
         members = drop(group.members, member_ids)
         self.group = group.but(
@@ -97,7 +96,7 @@ class ConsumerTurn:
         self.session = session
 
     def pass_time(self) -> None:
-        """Lose members whose session is over, or that did not give partitions up in time."""
+        """Remove members whose session expired, or that did not revoke partitions in time."""
         session = self.session
         lost = {each for each, deadline in session.deadlines.items() if deadline <= self.now}
         lost.update(each for each, deadline in session.revocations.items() if deadline <= self.now)
@@ -111,7 +110,7 @@ def _refuse(error: ErrorCode, message: str) -> Decision:
 
 
 def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, now: int) -> Decision:
-    """Everything that the members of a group want."""
+    """Return all subscriptions of a group's members."""
     group = state.groups[GroupKey(command.group_id)]
     if not isinstance(group, ConsumerGroup):
         return Decision(Subscriptions())
@@ -127,7 +126,7 @@ def decide_read_subscriptions(state: "BrokerState", command: ReadSubscriptions, 
 
 
 def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, now: int) -> Decision:
-    """Let a member join, live or leave, and tell it what to own."""
+    """Let a member join, heartbeat or leave, and return its assignment."""
     problem = _problem(command)
     if problem:
         return _refuse(ErrorCode.INVALID_REQUEST, problem)
@@ -155,12 +154,12 @@ def decide_consumer_heartbeat(state: "BrokerState", command: ConsumerHeartbeat, 
 def _as_consumer(group_id: str, group: ClassicGroup | None) -> ConsumerGroup:
     if group is None:
         return ConsumerGroup(group_id)
-    # Epochs go on from the generation, so that a number which a client has seen never comes again.
+    # Epochs continue from the generation, so that a number which a client has seen is never reused.
     return ConsumerGroup(group_id, epoch=group.generation, target_epoch=group.generation)
 
 
 def _problem(command: ConsumerHeartbeat) -> str | None:
-    """What no group state could make right."""
+    """Return the message for a request that is invalid in any group state."""
     empty = {
         "MemberId": command.member_id,
         "GroupId": command.group_id,
@@ -202,7 +201,7 @@ def _leave(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
 
 
 def _check_identity(group: ConsumerGroup, command: ConsumerHeartbeat) -> ErrorCode:
-    """Whether this is a member, and the one that owns its instance id."""
+    """Check that this is a member, and the owner of its instance id."""
     if command.instance_id is not None:
         owner = group.static_member(command.instance_id)
         if owner is not None and owner.member_id != command.member_id:
@@ -220,7 +219,7 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
         )
     found = _join(turn, command) if command.epoch == JOIN else _continue(turn.group, command)
     if isinstance(found, ErrorCode):
-        return _refuse(found, f"The member epoch or id is refused with {found.name}.")
+        return _refuse(found, f"The member epoch or id was refused: {found.name}.")
     before = turn.group.members.get(command.member_id)
     updated = _updated(found, command)
     refused = _too_large(turn, command, before, updated)
@@ -258,22 +257,22 @@ def _live(turn: ConsumerTurn, command: ConsumerHeartbeat) -> Decision:
 def _too_large(
     turn: ConsumerTurn, command: ConsumerHeartbeat, before: ConsumerMember | None, updated: ConsumerMember
 ) -> Decision | None:
-    """Refuse a member that says more of itself than it may, or than the group has room for."""
+    """Refuse a member whose metadata exceeds its own limit, or that of the group."""
     size = updated.metadata_bytes
     if size > command.member_bytes_max:
-        problem = f"A member may name {command.member_bytes_max} bytes of topics, not {size}."
+        problem = f"A member's topic names take {size} bytes; the limit is {command.member_bytes_max}."
         return _refuse(ErrorCode.INVALID_REQUEST, problem)
     if (
         turn.session.metadata_bytes - (before.metadata_bytes if before else 0) + size
         > command.group_bytes_max
     ):
-        problem = f"The members of a group may name {command.group_bytes_max} bytes of topics."
+        problem = f"The topic names of a group's members are limited to {command.group_bytes_max} bytes."
         return _refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, problem)
     return None
 
 
 def _join(turn: ConsumerTurn, command: ConsumerHeartbeat) -> ConsumerMember | ErrorCode:
-    """A new member, a known one that starts again, or a static one that takes its place back."""
+    """A new member, a known one that starts again, or a static one that resumes its place."""
     group = turn.group
     member = group.members.get(command.member_id) or ConsumerMember(command.member_id)
     older = group.static_member(command.instance_id)
@@ -307,7 +306,7 @@ def _continue(group: ConsumerGroup, command: ConsumerHeartbeat) -> ConsumerMembe
 
 
 def _updated(member: ConsumerMember, command: ConsumerHeartbeat) -> ConsumerMember:
-    """The member with what this heartbeat says of it; what it does not say stays."""
+    """Update the member from the fields that this heartbeat sets."""
     names = member.topic_names
     if command.topic_names is not None:
         names = tuple(sorted(set(command.topic_names)))

@@ -1,11 +1,11 @@
-"""A mapping that never changes, of which a changed copy costs little.
+"""An immutable mapping with cheap modified copies.
 
 Groups and sessions are immutable values with mappings by member id, and every join, sync and heartbeat makes
-new ones. To copy ten thousand entries for each would make a group's work grow with the square of its size. So
-a mapping is a large dictionary that is shared and a small one laid over it, and only the small one is copied.
-When that holds about the square root of all entries the two are merged.
+new ones. Copying ten thousand entries each time would make the work of a group quadratic in its size. So a
+mapping is a large shared dictionary with a small one layered over it, and only the small one is copied. When
+that holds about the square root of all entries the two are merged.
 
-The order is that of a dictionary: entries in the order in which they came, a replaced one at its place.
+The order is that of a dictionary: insertion order, with a replaced entry at its old position.
 """
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
@@ -16,13 +16,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SMALL: Final = 32
-"""Up to this many entries lie above the others however few there are in all."""
+"""The upper layer may hold this many entries however few there are in total."""
 
 _GONE: Final[Any] = object()
 
 
 class Layered(Mapping[K, V]):
-    """Made by ``put`` and ``drop``, from any mapping."""
+    """Created by ``put`` and ``drop`` from any mapping."""
 
     __slots__ = ("_base", "_over", "_size")
 
@@ -42,7 +42,7 @@ class Layered(Mapping[K, V]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Layered) and other._base is self._base and other._size == self._size:
-            # Usually one was made from the other, and only what lies above can differ.
+            # Usually one was made from the other, so that only the upper layers can differ.
             return all(self.get(key, _GONE) == other.get(key, _GONE) for key in {**self._over, **other._over})
         if not isinstance(other, Mapping):
             return NotImplemented
@@ -78,16 +78,16 @@ class Layered(Mapping[K, V]):
     def _changed(self, key: K, value: V, size: int) -> "Layered[K, V]":
         base, over = self._base, self._over
         if len(over) >= max(SMALL, isqrt(self._size)) or over.get(key) is _GONE:
-            # In the second case the entry comes anew, so it must not come back to its old place.
+            # In the second case the entry is inserted again, so it must not get its old position back.
             base, over = self._merged(), {}
         return Layered(base, {**over, key: value}, size)
 
     def with_entry(self, key: K, value: V) -> "Layered[K, V]":
-        """The same with this entry."""
+        """Return a copy with this entry."""
         return self._changed(key, value, self._size + (key not in self))
 
     def without(self, key: K) -> "Layered[K, V]":
-        """The same without this entry."""
+        """Return a copy without this entry."""
         if key not in self:
             return self
         if key in self._base:
@@ -98,12 +98,12 @@ class Layered(Mapping[K, V]):
 
 
 def put(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
-    """The mapping with this entry."""
+    """Return the mapping with this entry."""
     return _layered(mapping).with_entry(key, value)
 
 
 def drop(mapping: Mapping[K, V], keys: Iterable[K]) -> Mapping[K, V]:
-    """The mapping without these keys; itself if it has none of them."""
+    """Return the mapping without these keys; itself if it has none of them."""
     gone = [key for key in keys if key in mapping]
     if not gone:
         return mapping

@@ -1,4 +1,4 @@
-"""Describing and deleting groups, the tick that ends what is overdue, and applying facts about groups."""
+"""Describing and deleting groups, the periodic tick, and applying facts about groups."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def decide_describe(state: "BrokerState", command: DescribeGroup, now: int) -> Decision:
-    """The group as it is, or None."""
+    """Return the group, or None."""
     return Decision(state.groups[GroupKey(command.group_id)])
 
 
@@ -30,7 +30,7 @@ def decide_delete(state: "BrokerState", command: DeleteGroup, now: int) -> Decis
 
 
 def decide_tick(state: "BrokerState", command: GroupTick, now: int) -> Decision:
-    """End what is overdue in every group with a session, and begin the sessions of those that are named."""
+    """Expire what is overdue in every group with a session, and start the sessions of the named groups."""
     due = [group_id for group_id, session in state.sessions.items() if session.next_deadline_ms <= now]
     due.extend(group_id for group_id in command.group_ids if group_id not in state.sessions)
     decisions = [_tick_one(state, group_id, command, now) for group_id in due]
@@ -54,12 +54,12 @@ def _tick_one(state: "BrokerState", group_id: str, command: GroupTick, now: int)
 
 
 def apply_changed(state: "BrokerState", fact: GroupChanged | GroupGathered) -> None:
-    """Keep the group."""
+    """Store the group."""
     state.groups[GroupKey(fact.group.group_id)] = fact.group
 
 
 def apply_deleted(state: "BrokerState", fact: GroupDeleted) -> None:
-    """Forget the group. Its offsets are marked absent: the ledger may still hold them in this tick."""
+    """Remove the group. Its offsets are marked absent: the ledger may still hold them in this tick."""
     state.groups[GroupKey(fact.group_id)] = None
     state.sessions.pop(fact.group_id, None)
     state.pending[PendingKey(fact.group_id)] = None
@@ -69,7 +69,7 @@ def apply_deleted(state: "BrokerState", fact: GroupDeleted) -> None:
 
 
 def apply_session(state: "BrokerState", fact: SessionChanged) -> None:
-    """Keep the session, or forget it."""
+    """Store the session, or remove it."""
     if fact.session is None:
         state.sessions.pop(fact.group_id, None)
     else:

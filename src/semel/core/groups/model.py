@@ -1,12 +1,12 @@
-"""What a group is: the durable part of classic groups and of consumer (KIP-848) groups.
+"""The durable part of classic groups and of consumer (KIP-848) groups.
 
-Everything that a member must find again after the broker was killed is in here: members, generation or
-epochs, assignments, leader, protocol. What may be lost without anyone noticing (deadlines, who waits) is in
-``session``. Values are immutable: a change makes a new one, and mappings are never written to.
+It holds everything that a member must find again after the broker was killed: members, generation or epochs,
+assignments, leader, protocol. Volatile state (deadlines, parked requests) is in ``session``. Values are
+immutable: a change makes a new one, and mappings are never modified.
 
 An *assignment* of a consumer group is a set of (topic id, partition), so that reconciling is set algebra.
 
-``packing`` turns a group into bytes and back. The rules are in ``classic_*`` and ``consumer``.
+``packing`` serialises a group. The rules are in ``classic_*`` and ``consumer``.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ CONSUMER_PROTOCOL: Final = "consumer"
 
 
 class ClassicState(Enum):
-    """Where a classic group is. Dead is not a state here: a group that is gone is absent.
+    """The state of a classic group. There is no Dead state: a deleted group is absent.
 
-    Empty -> PreparingRebalance (someone joins) -> CompletingRebalance (all joined) -> Stable (leader synced);
-    from the last two back to PreparingRebalance (someone joins, leaves, is lost), and from
-    PreparingRebalance to Empty when nobody is left.
+    Empty -> PreparingRebalance (a member joins) -> CompletingRebalance (all joined) -> Stable (leader
+    synced); from the last two back to PreparingRebalance (a member joins, leaves or times out), and from
+    PreparingRebalance to Empty when no member is left.
     """
 
     EMPTY = "Empty"
@@ -42,7 +42,7 @@ class ClassicState(Enum):
 
 
 class ClassicMember(Data):
-    """A member of a classic group. ``protocols`` are in the order of its preference, with its metadata."""
+    """A member of a classic group. ``protocols`` are in order of preference, each with its metadata."""
 
     member_id: str
     instance_id: str | None
@@ -55,16 +55,16 @@ class ClassicMember(Data):
 
     @property
     def metadata_bytes(self) -> int:
-        """How much the member says of itself."""
+        """The size of the member's metadata."""
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said for this protocol."""
+        """Return the member's metadata for this protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
 
 class ClassicGroup(Data):
-    """A group whose members agree on assignments among themselves."""
+    """A group whose members compute assignments among themselves."""
 
     group_id: str
     state: ClassicState = ClassicState.EMPTY
@@ -75,11 +75,11 @@ class ClassicGroup(Data):
     members: Mapping[str, ClassicMember] = NOTHING
     """By member id, in the order in which they joined."""
     idle_since_ms: int = 0
-    """When it became empty, or a commit from outside was last noted; meaningless while it has members."""
+    """When the group became empty, or an outside commit was last noted; meaningless while it has members."""
 
     @property
     def kind(self) -> str:
-        """Which protocol the group speaks."""
+        """The group's protocol."""
         return "classic"
 
     @property
@@ -89,33 +89,33 @@ class ClassicGroup(Data):
 
     @property
     def member_count(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return len(self.members)
 
     def pack(self) -> bytes:
-        """The bytes that ``unpack_group`` takes."""
+        """Serialise the group for ``unpack_group``."""
         return packing.pack_classic(self)
 
     def static_member(self, instance_id: str | None) -> ClassicMember | None:
-        """The member that owns this group.instance.id."""
+        """Return the member that owns this group.instance.id."""
         if instance_id is None:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
 
 class MemberState(Enum):
-    """Where a consumer member is on its way to the target assignment (KIP-848)."""
+    """How far a consumer member is on its way to the target assignment (KIP-848)."""
 
     STABLE = "stable"
-    """At its epoch it has all it should have."""
+    """It owns everything it should own at its epoch."""
     UNREVOKED = "unrevoked"
-    """It was told to give partitions up and has not said that it did."""
+    """It was told to revoke partitions and has not confirmed it."""
     UNRELEASED = "unreleased"
-    """It waits for partitions that others have not given up."""
+    """It waits for partitions that other members have not revoked."""
 
 
 class ConsumerMember(Data):
-    """A member of a consumer group. It owns ``assigned`` and ``revoking``; nobody else may own those."""
+    """A member of a consumer group. It owns ``assigned`` and ``revoking``; no other member may own those."""
 
     member_id: str
     instance_id: str | None = None
@@ -127,7 +127,7 @@ class ConsumerMember(Data):
     topic_regex: str | None = None
     assignor: str | None = None
     epoch: int = 0
-    """-2 while a static member is away for a moment."""
+    """-2 while a static member is temporarily away."""
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NO_ASSIGNMENT
@@ -135,24 +135,24 @@ class ConsumerMember(Data):
 
     @property
     def metadata_bytes(self) -> int:
-        """How much the member says of itself."""
+        """The size of the member's metadata."""
         return sum(map(len, self.topic_names)) + len(self.topic_regex or "")
 
 
 class TopicShape(Data):
-    """What an assignor must know of a topic."""
+    """A topic as an assignor sees it."""
 
     topic_id: bytes
     partitions: int
 
 
 class ConsumerGroup(Data):
-    """A group whose assignments the broker makes (KIP-848)."""
+    """A group whose assignments the broker computes (KIP-848)."""
 
     group_id: str
     epoch: int = 0
     target_epoch: int = 0
-    """The group epoch for which ``target`` was computed; behind ``epoch`` until somebody's next heartbeat."""
+    """The group epoch for which ``target`` was computed; behind ``epoch`` until the next heartbeat."""
     assignor: str = ""
     members: Mapping[str, ConsumerMember] = NOTHING
     target: Mapping[str, Assignment] = NOTHING
@@ -164,12 +164,12 @@ class ConsumerGroup(Data):
 
     @property
     def kind(self) -> str:
-        """Which protocol the group speaks."""
+        """The group's protocol."""
         return "consumer"
 
     @property
     def protocol_type(self) -> str:
-        """What tools show for the protocol type."""
+        """The protocol type as tools show it."""
         return CONSUMER_PROTOCOL
 
     @property
@@ -186,21 +186,21 @@ class ConsumerGroup(Data):
 
     @property
     def member_count(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return len(self.members)
 
     def pack(self) -> bytes:
-        """The bytes that ``unpack_group`` takes."""
+        """Serialise the group for ``unpack_group``."""
         return packing.pack_consumer(self)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        """The member that owns this group.instance.id."""
+        """Return the member that owns this group.instance.id."""
         if instance_id is None:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
-        """Every topic name that a member wants, by name or by regular expression."""
+        """Return every topic that a member subscribes to, by name or by regular expression."""
         return frozenset(member.topic_names).union(self.regex_matches.get(member.topic_regex or "", ()))
 
 
@@ -208,5 +208,5 @@ Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 def unpack_group(kind: str, data: bytes) -> Group:
-    """The group that was packed."""
+    """Deserialise a group."""
     return packing.unpack_consumer(data) if kind == "consumer" else packing.unpack_classic(data)

@@ -1,7 +1,7 @@
-"""Groups as bytes: JSON, because a ledger that can be read with plain SQL can be looked into.
+"""Serialisation of groups as JSON, so that the ledger can be inspected with plain SQL.
 
 Bytes inside (metadata, assignments, topic ids) are Base64. Unknown keys are ignored and missing ones take
-their default, so that an older or newer broker can read what another wrote.
+their default, so that an older or newer broker can read the group.
 """
 
 import base64
@@ -30,7 +30,7 @@ def _dump(value: dict[str, Any]) -> bytes:
 
 
 def pack_classic(group: "ClassicGroup") -> bytes:
-    """A classic group as bytes."""
+    """Serialise a classic group."""
     fields = asdict(group)
     fields["state"] = group.state.value
     fields["members"] = [asdict(member) for member in group.members.values()]
@@ -38,7 +38,7 @@ def pack_classic(group: "ClassicGroup") -> bytes:
 
 
 def unpack_classic(data: bytes) -> "ClassicGroup":
-    """The classic group in these bytes."""
+    """Deserialise a classic group."""
     from semel.core.groups.model import ClassicGroup, ClassicMember, ClassicState
 
     fields = _known(json.loads(data), ClassicGroup.__struct_fields__)
@@ -54,7 +54,7 @@ def unpack_classic(data: bytes) -> "ClassicGroup":
 
 
 def pack_consumer(group: "ConsumerGroup") -> bytes:
-    """A consumer group as bytes."""
+    """Serialise a consumer group."""
     fields = asdict(group)
     fields["members"] = [_pack_consumer_member(member) for member in group.members.values()]
     fields["target"] = {member_id: _pack_assignment(target) for member_id, target in group.target.items()}
@@ -75,7 +75,7 @@ def _pack_consumer_member(member: "ConsumerMember") -> dict[str, Any]:
 
 
 def unpack_consumer(data: bytes) -> "ConsumerGroup":
-    """The consumer group in these bytes."""
+    """Deserialise a consumer group."""
     from semel.core.groups.model import ConsumerGroup, ConsumerMember, MemberState, TopicShape
 
     fields = _known(json.loads(data), ConsumerGroup.__struct_fields__)

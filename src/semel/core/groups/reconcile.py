@@ -1,19 +1,19 @@
 """One step of a consumer member towards its target assignment (KIP-848).
 
-How it works. A partition is owned by one member at a time, so it is taken from one before another gets it.
-A member that must give partitions up stays in its epoch (UNREVOKED) until its heartbeat no longer names
-them. Then it moves to the target's epoch and gets those of its new partitions that nobody owns; while some
-are still owned by others it is UNRELEASED, and asks again with every heartbeat. With all of them it is
-STABLE.
+A partition has one owner at a time, so it is revoked from one member before another gets it. A member that
+must revoke partitions stays in its epoch (UNREVOKED) until its heartbeat no longer lists them. Then it moves
+to the target's epoch and gets those of its new partitions that are free. While other members still own some
+of them it is UNRELEASED, and every heartbeat tries again. With all of them it is STABLE.
 
-Invariant: what is ``assigned`` to or being revoked from (``revoking``) one member is never given to another.
+Invariant: a partition that is ``assigned`` to or being revoked from (``revoking``) one member is never given
+to another.
 """
 
 from semel.core.groups.model import NO_ASSIGNMENT, Assignment, ConsumerGroup, ConsumerMember, MemberState
 
 
 def reconcile(group: ConsumerGroup, member: ConsumerMember, owned: Assignment | None) -> ConsumerMember:
-    """The member after this heartbeat; ``owned`` is what it says it owns, None if it did not say."""
+    """Return the member after this heartbeat; ``owned`` is what it says it owns, None if it did not say."""
     if member.state is MemberState.STABLE and member.epoch == group.target_epoch:
         return member
     if member.state is not MemberState.UNREVOKED:
@@ -29,7 +29,8 @@ def _step(
     target = group.target.get(member.member_id, NO_ASSIGNMENT)
     kept = member.assigned & target
     revoking = member.assigned - target
-    # A member that does not name a partition has no need to be asked for it. One that says nothing has.
+    # A partition that the heartbeat does not list is already revoked. A heartbeat without a list confirms
+    # nothing.
     if revoking and (owned is None or owned & revoking):
         return _at(member, epoch).but(state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
     wanted = target - kept
@@ -45,6 +46,6 @@ def _at(member: ConsumerMember, epoch: int) -> ConsumerMember:
 
 
 def owned_by_others(group: ConsumerGroup, member_id: str) -> Assignment:
-    """Every partition that some other member owns or has not given up."""
+    """Return every partition that another member owns or has not revoked yet."""
     others = [member for member in group.members.values() if member.member_id != member_id]
     return NO_ASSIGNMENT.union(*(each.assigned for each in others), *(each.revoking for each in others))

@@ -1,12 +1,12 @@
-"""What a broker keeps in memory beside a group: deadlines and who waits.
+"""The volatile part of a group: deadlines and parked requests.
 
-Nothing in here is written to the ledger. After a restart a group is found without a session, and the first
-command that touches it begins a new one (``begin``), in which every deadline counts from then: members that
-live go on as if nothing had happened, members that do not are lost one timeout later than they would be.
+Nothing in here is written to the ledger. After a restart a group has no session, and the first command that
+touches it starts a new one (``begin``), with every deadline counted from then: live members notice nothing,
+and dead ones are removed one timeout later than otherwise.
 
 ``next_deadline_ms`` is never later than the earliest deadline. It may be earlier: a heartbeat moves one
-deadline and does not look for the new earliest, so that it stays cheap; the tick that comes for nothing does.
-What is counted of the members is here for the same reason: a join must not look at all of them.
+deadline and does not search for the new earliest, which keeps it cheap; the next tick that finds nothing due
+does. Counts over the members are kept here for the same reason: a join must not visit all of them.
 """
 
 from collections import Counter
@@ -31,59 +31,59 @@ Member: TypeAlias = ClassicMember | ConsumerMember
 
 NEVER: Final = 2**63 - 1
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
-"""A member that waits for its first answer cannot heartbeat; Kafka too gives it up after five minutes."""
+"""A member that waits for its first answer cannot heartbeat; it is given five minutes, as in Kafka."""
 
 
 class Session(Data):
-    """The part of a group that may be lost. Each of the mappings is by member id."""
+    """The volatile part of a group. Each of the mappings is by member id."""
 
     deadlines: Mapping[str, int] = NOTHING
-    """When a member is lost unless it is heard of. Members that wait for an answer have none."""
+    """When a member is removed unless it is heard from. Members with a parked request have none."""
     next_deadline_ms: int = NEVER
 
     # Classic groups.
     joins: Mapping[str, Ticket] = NOTHING
-    """JoinGroup requests that wait for the rebalance to complete."""
+    """JoinGroup requests that are parked until the rebalance completes."""
     syncs: Mapping[str, Ticket] = NOTHING
-    """SyncGroup requests that wait for the leader."""
+    """SyncGroup requests that are parked until the leader's arrives."""
     promised: Mapping[str, int] = NOTHING
-    """Member ids that were handed out (KIP-394) and not yet used, with the moment they are forgotten."""
+    """Member ids that were handed out (KIP-394) and not yet used, with their expiry."""
     newcomers: Mapping[str, bool] = NOTHING
     """Members that wait for their first answer."""
     rebalance_deadline_ms: int = NEVER
     initial_delay_ms: int = 0
     initial_remaining_ms: int = -1
-    """How much longer the initial delay may be extended; -1 when this is no initial delay."""
+    """How much longer the initial delay may be extended; -1 when there is none."""
     grew: bool = False
-    """Whether another member joined since the initial delay began or was extended."""
+    """Whether another member joined since the initial delay started or was extended."""
     sync_deadline_ms: int = NEVER
     unsynced: Mapping[str, bool] = NOTHING
     """Members that have not sent SyncGroup in this generation."""
     protocols: Mapping[str, int] = NOTHING
-    """How many members know each protocol."""
+    """How many members support each protocol."""
 
     metadata_bytes: int = 0
-    """What the members of the group say of themselves, in bytes."""
+    """The size of all members' metadata."""
 
     # Consumer groups.
     revocations: Mapping[str, int] = NOTHING
-    """When a member that was told to give partitions up is lost unless it did (its rebalance timeout)."""
+    """When a member that must revoke partitions is removed unless it did (its rebalance timeout)."""
     subscribed: frozenset[str] | None = None
-    """The topics that members name; None if it has to be found out."""
+    """The topics that members subscribe to by name; None if they have to be collected."""
     assigned_ms: int = -1
     """When the target assignment was last computed."""
     regexes_checked_ms: int = -1
-    """When the group's regular expressions were last held against all topics."""
+    """When the group's regular expressions were last matched against all topics."""
 
     def heard(self, member_id: str, deadline_ms: int) -> "Session":
-        """A member is alive; it has time until then."""
+        """Set the deadline of a member that was heard from."""
         return self.but(
             deadlines=put(self.deadlines, member_id, deadline_ms),
             next_deadline_ms=min(self.next_deadline_ms, deadline_ms),
         )
 
     def settled(self) -> "Session":
-        """The same session with the exact next deadline."""
+        """Return the session with the exact next deadline."""
         earliest = min(
             self.rebalance_deadline_ms,
             self.sync_deadline_ms,
@@ -94,7 +94,7 @@ class Session(Data):
         return self if earliest == self.next_deadline_ms else self.but(next_deadline_ms=earliest)
 
     def without(self, member_ids: Collection[str]) -> "Session":
-        """Forget everything about these members."""
+        """Remove everything about these members."""
         return self.but(
             deadlines=drop(self.deadlines, member_ids),
             joins=drop(self.joins, member_ids),
@@ -106,7 +106,7 @@ class Session(Data):
         )
 
     def counting(self, before: Member | None, after: Member | None) -> "Session":
-        """A member came, changed or left: count what it says of itself."""
+        """Update the counts after a member joined, changed or left."""
         protocols = self.protocols
         for member, step in ((before, -1), (after, 1)):
             for name in {name for name, _ in member.protocols} if isinstance(member, ClassicMember) else ():
@@ -116,17 +116,17 @@ class Session(Data):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to remember, so that the group may leave memory."""
+        """Whether there is nothing to remember, so that the group may be evicted."""
         return not (self.deadlines or self.joins or self.syncs or self.promised)
 
 
 def has_room_for_session(sessions: Mapping[str, Session], group_id: str, sessions_max: int) -> bool:
-    """Whether this group may be alive: it is already, or there are not too many."""
+    """Whether this group may be active: it is already, or the limit is not reached."""
     return group_id in sessions or len(sessions) < sessions_max
 
 
 def begin(group: Group | None, now: int, consumer_session_timeout_ms: int) -> Session:
-    """The session of a group that was just loaded: all its members have their full time from now on."""
+    """Start the session of a group that was just loaded: all its members get their full timeout."""
     if group is None or not group.members:
         return Session()
     if isinstance(group, ConsumerGroup):

@@ -1,8 +1,8 @@
-"""Which topics the members of a group are subscribed to.
+"""The topics that the members of a group subscribe to.
 
-Of a consumer group the broker knows it. Of a classic group only the members know; those that call
-themselves consumers say it in the metadata of their protocol, in Kafka's ConsumerProtocolSubscription
-format: a version (int16), then an array of topic names. What comes after that is not needed here.
+The broker knows this of consumer groups. In a classic group only the members know. Those with the protocol
+type "consumer" state it in their protocol metadata, in Kafka's ConsumerProtocolSubscription format: a version
+(int16), then an array of topic names. The rest is not needed here.
 """
 
 import struct
@@ -11,7 +11,7 @@ from semel.core.groups.model import CONSUMER_PROTOCOL, ClassicGroup, Group
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """Every topic that some member wants; None if that cannot be known, which must be taken for "all"."""
+    """Return every subscribed topic; None if unknown, which must be treated as "all topics"."""
     if not group.members:
         return frozenset()
     if not isinstance(group, ClassicGroup):

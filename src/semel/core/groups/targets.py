@@ -1,7 +1,7 @@
-"""The target assignment of a consumer group: what it depends on, and when it is computed (KIP-848).
+"""The target assignment of a consumer group: its inputs, and when it is computed (KIP-848).
 
-The group epoch moves when subscriptions or topics change. The target is computed for an epoch by an assignor,
-which looks at all members; so a large group is not computed anew for each of its members that comes.
+The group epoch is bumped when subscriptions or topics change. An assignor computes the target for an epoch
+from all members; so the target of a large group is not computed again for every member that joins.
 """
 
 from collections import Counter
@@ -20,12 +20,12 @@ ASSIGNED_AT_ONCE: Final = 100
 
 
 def wanted_names(group: ConsumerGroup) -> frozenset[str]:
-    """The topics that members name."""
+    """Return the topics that members subscribe to by name."""
     return frozenset().union(*{member.topic_names for member in group.members.values()})
 
 
 def wanted_regexes(group: ConsumerGroup) -> frozenset[str]:
-    """The regular expressions of members."""
+    """Return the members' regular expressions."""
     return frozenset(member.topic_regex for member in group.members.values() if member.topic_regex)
 
 
@@ -37,15 +37,15 @@ def refresh(
     *,
     is_changed: bool,
 ) -> None:
-    """Move the group epoch if subscriptions or topics changed, and compute the target if it is behind.
+    """Bump the group epoch if subscriptions or topics changed, and compute the target if it is behind.
 
-    A large group is not computed anew for every member that joins: see ``_is_target_due``.
+    The target of a large group is not computed for every member that joins: see ``_is_target_due``.
     """
     group = turn.group
     if is_changed or not _agrees(group, command):
         subscribed = turn.session.subscribed
         if before is None and subscribed is not None and updated.topic_regex is None:
-            # One more member: it can only add names, and the others need not be asked for theirs.
+            # A new member can only add names, so the others need not be visited.
             subscribed, regexes = subscribed.union(updated.topic_names), frozenset(group.regex_matches)
         else:
             subscribed, regexes = wanted_names(group), wanted_regexes(group)
@@ -64,17 +64,17 @@ def refresh(
 
 
 def _is_target_due(turn: "ConsumerTurn") -> bool:
-    """Whether the target may be computed. That takes as long as the group is large, so a large one waits.
+    """Whether the target may be computed. The time grows with the group, so large groups wait.
 
-    A group of a thousand members is assigned ten times a second at most. Who joins in between owns nothing
-    until one of its next heartbeats.
+    A group of a thousand members is assigned at most ten times a second. A member that joins in between owns
+    nothing until one of its next heartbeats.
     """
     members = len(turn.group.members)
     return members <= ASSIGNED_AT_ONCE or turn.now >= turn.session.assigned_ms + members // 10
 
 
 def _agrees(group: ConsumerGroup, command: ConsumerHeartbeat) -> bool:
-    """Whether the asker saw the topics as the group knows them: the usual case, and cheap to find out."""
+    """Whether the caller's view of the topics matches the group's: the usual case, and cheap to check."""
     return all(group.topics.get(name) == shape for name, shape in command.topics.items()) and all(
         group.regex_matches.get(regex) == names for regex, names in command.regex_matches.items()
     )

@@ -1,8 +1,8 @@
-"""Transactions: the coordinator's rules.
+"""Transactions: the rules of the coordinator.
 
-Read in this order: ``states`` (what may happen when), ``model`` (who may speak), ``commands`` (what can be
-asked), ``coordinator`` and ``beginning`` (the decisions), ``joining``, ``ending`` and ``pending`` (what
-follows from them). ``runs`` is what we add for pipelines: several transactions with one outcome.
+Read in this order: ``states`` (the transitions), ``model`` (which producer and connection may act),
+``commands``, ``coordinator`` and ``beginning`` (the decisions), ``joining``, ``ending`` and ``pending``
+(their consequences). ``attempts`` is Semel's extension for pipelines: several transactions with one outcome.
 """
 
 from semel.core.facts import (

@@ -1,24 +1,24 @@
-"""Runs: what a pipeline needs and Kafka does not have. Several transactions with one outcome.
+"""Runs: several transactions with one outcome. A pipeline needs them and Kafka does not have them.
 
-A pipeline's *driver* has a transactional id of its own. Every time it takes that id it begins a *run*, which
-is named by the pair that it got. The tasks of a run write in transactions of their own, its *attempts*, and
-the driver ends those that won, all at once, together with the offsets of its input:
+The *driver* of a pipeline has a transactional id of its own. Each InitProducerId for it starts a *run*, which
+is identified by the producer id and epoch that the driver got. The tasks of a run write in transactions of
+their own, its *attempts*. The driver commits the successful attempts together with its input offsets:
 
-- ``BeginAttempt`` gives an attempt its pair, if the run is still the driver's current one and has decided
-  nothing. The attempt is open from then on, before it has written anything: so whoever looks for what a run
-  has left, when it has decided or when the next one begins, finds all of it, and nothing of it can be opened
-  later. Its id is used once.
+- ``BeginAttempt`` gives an attempt its producer id and epoch, if the run is the driver's current one and has
+  not committed yet. The attempt is open from then on, before it has written anything. So a search for the
+  leftovers of a run, after its commit or when the next run starts, finds all of them, and none can be opened
+  later. Its transactional id is used once.
 - ``CommitTransactions`` commits transactions and offsets in one decision, or refuses all of them with the
-  reason. Only the current run of the driver may send it.
+  reasons. Only the current run of the driver may send it.
 
-A commit of several transactions is decided on a copy of the entities that it names, one end after another,
-because an end has to see the ones before it: two of them may write markers to one partition. The copy is
-thrown away, the facts are the decision.
+A commit of several transactions is decided on a copy of its entities, one transaction after another, because
+each has to see the ones before it: two of them may write markers to one partition. The copy is discarded; the
+facts are the decision.
 
-Retries: an attempt that asks again gets the same pair, until it has written; what comes later is refused, so
-that a request that was long under way does no harm to what it has begun. A group commit that comes again
-finds its transactions committed by the pairs that it shows, writes the same offsets once more, and is
-answered as the first was. A run decides once, so that undoes no later decision.
+Retries: an attempt that begins again gets the same producer id and epoch until it has written. After that it
+is refused, so that a delayed request does not harm the open attempt. A repeated CommitTransactions finds its
+transactions committed by the epochs it presents, writes the same offsets once more, and gets the same answer.
+A run commits once, so this cannot undo a later commit.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Producer(Data):
-    """A transactional id and a pair of it."""
+    """A transactional id with a producer id and epoch."""
 
     transactional_id: str
     producer_id: int
@@ -68,17 +68,17 @@ class Producer(Data):
 
 
 class BeginAttempt(Data):
-    """A task attempt of a run begins. The answer is ``ProducerGiven``.
+    """Start a task attempt of a run. The answer is ``ProducerGiven``.
 
-    No connection speaks for it by this: it outlives whoever writes it, and is ended by somebody else.
+    This sets no latest connection: an attempt outlives its writer and is ended by the driver.
     """
 
     transactional_id: str
     driver: Producer
-    """The transactional id of the driver, and the run: the pair that it got."""
+    """The transactional id of the driver, and the run: the producer id and epoch that the driver got."""
     timeout_ms: int
     version: int = 2
-    """The generation in which it is going to write."""
+    """The transaction version in which the attempt will write."""
 
     def keys(self) -> Iterable[Key]:
         """Both ids, and the counter of producer ids."""
@@ -90,15 +90,15 @@ class BeginAttempt(Data):
 
 
 class CommitTransactions(Data):
-    """Commit transactions and offsets together. Answered with ``TransactionsCommitted`` or ``SUPERSEDED``."""
+    """Commit transactions and offsets together. The answer is ``TransactionsCommitted`` or ``SUPERSEDED``."""
 
     driver: Producer
-    """Whoever decides, and its run."""
+    """The driver and its run."""
     transactions: tuple[Producer, ...]
-    """By the pairs that wrote them. No id twice, and not the driver's."""
+    """With the producer ids and epochs that wrote them. No id twice, and not the driver's."""
     group_id: str = ""
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...] = ()
-    """Only partitions that exist; the time of the commit is filled in here."""
+    """Only partitions that exist. The decision fills in the commit time."""
     metadata_chars_max: int = 4_096
     connection: int = NO_CONNECTION
 
@@ -108,12 +108,12 @@ class CommitTransactions(Data):
         return (*ids, GroupKey(self.group_id), PendingKey(self.group_id), ClusterKey())
 
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
-        """What the transactions touched."""
+        """Everything that the transactions touched."""
         return [key for each in self.transactions for key in keys_of(state, each.transactional_id)]
 
 
 class TransactionsCommitted(Data):
-    """The answer to ``CommitTransactions``: all of it is done, or nothing."""
+    """The answer to ``CommitTransactions``: everything was committed, or nothing."""
 
     error: ErrorCode
     refused: tuple[tuple[str, ErrorCode], ...] = ()
@@ -121,10 +121,10 @@ class TransactionsCommitted(Data):
 
 
 def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Decision:
-    """An attempt begins, if its run is the current one. It is open at once."""
+    """Start an attempt if its run is the current one. The attempt is open at once."""
     error = _check_run(state, command.driver)
     if error is ErrorCode.NONE and _has_decided(state, command.driver):
-        # A copy of a task that Spark started when the others were nearly done: nobody would ever end it.
+        # A speculative copy of a task, started when the others were nearly done: nothing would ever end it.
         error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
         return Decision(ProducerGiven(error))
@@ -148,7 +148,7 @@ def begin_attempt(state: "BrokerState", command: BeginAttempt, now: int) -> Deci
 
 
 def commit_transactions(state: "BrokerState", command: CommitTransactions, now: int) -> Decision:
-    """All of them are committed, and the offsets with them; or nothing is, and who stood in the way."""
+    """Commit all transactions and the offsets, or none of them and return the reasons."""
     driver = command.driver
     error = _check_run(state, driver)
     if error is not ErrorCode.NONE:
@@ -161,7 +161,7 @@ def commit_transactions(state: "BrokerState", command: CommitTransactions, now: 
     refused: list[tuple[str, ErrorCode]] = []
     for each in command.transactions:
         known = draft.transactions[TransactionKey(each.transactional_id)]
-        # It ends by the generation in which it was written, which is what a retry is recognised by.
+        # It ends with the version in which it was written, by which a retry is recognised.
         version = max(1, known.version) if known is not None else 1
         decision = draft.decide(_end(each, version), now)
         if decision.answer.error is not ErrorCode.NONE:
@@ -186,7 +186,7 @@ def _has_decided(state: "BrokerState", driver: Producer) -> bool:
 
 
 def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ...]:
-    """The run is over. Whoever comes with the pair before it is not the one who committed."""
+    """The run is over. Its previous epoch is not a retry any more: its holder did not commit."""
     known = state.transactions[TransactionKey(driver.transactional_id)]
     if known is None or known.state is not TransactionState.EMPTY:
         return ()
@@ -197,13 +197,13 @@ def _decided(state: "BrokerState", driver: Producer, now: int) -> tuple[Fact, ..
 
 
 def _check_run(state: "BrokerState", driver: Producer) -> ErrorCode:
-    """Whether this is the current run. Of no matter which term: taking an id is never answered early."""
+    """Check that this is the current run. Any term will do: InitProducerId is flushed before its answer."""
     known = state.transactions[TransactionKey(driver.transactional_id)]
     return check_pair(known, ProducerIdAndEpoch(driver.producer_id, driver.epoch))
 
 
 def _draft(state: "BrokerState", command: CommitTransactions) -> "BrokerState":
-    """A state of its own, with the entities that the command names."""
+    """Return a separate state with the entities that the command names."""
     draft = type(state)(state.term)
     draft.clock_lag_ms = state.clock_lag_ms
     for key in (*command.keys(), *command.more_keys(state)):
@@ -225,7 +225,7 @@ def _end(each: Producer, version: int) -> EndTransaction:
 
 
 def _offsets(command: CommitTransactions) -> CommitOffsets:
-    """As in a transaction: by nobody in particular, also while the group has members."""
+    """As in a transaction: without a member, even while the group has members."""
     return CommitOffsets(
         command.group_id,
         Committer(),

@@ -1,12 +1,12 @@
-"""A producer begins: InitProducerId with a transactional id.
+"""InitProducerId with a transactional id.
 
-Whoever begins without a pair takes the id over: the pair moves, and every older instance is fenced. Whoever
-begins with the pair it has recovers (KIP-360): the pair moves too, and a second request with the same pair,
-because the answer was lost, gets the same answer. Any other pair is of an instance that was overtaken; it is
-refused before anything is touched, so a zombie cannot abort what its successor has open.
+A producer that presents no epoch takes over the id: the epoch is bumped and every older instance is fenced. A
+producer that presents the current epoch recovers (KIP-360): the epoch is bumped too, and a retry with the
+same epoch, after a lost answer, gets the same answer. Any other epoch belongs to a fenced instance. It is
+refused before anything changes, so a zombie cannot abort the transaction of its successor.
 
-An open transaction is aborted in the same step. With ``keep_prepared`` (KIP-939) it is kept instead, for the
-new producer to end: it can do nothing else until it has.
+An open transaction is aborted in the same step. With ``keep_prepared`` (KIP-939) it is kept instead, and the
+new producer may do nothing but end it.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Decision:
-    """A producer begins, or begins anew."""
+    """Initialise a producer."""
     error = _check_options(command)
     if error is not ErrorCode.NONE:
         return Decision(ProducerGiven(error))
@@ -41,7 +41,7 @@ def init_producer(state: "BrokerState", command: InitProducer, now: int) -> Deci
         if command.keep_prepared:
             return _hand_over(update, command)
         update.fence(EndReason.FENCED)
-        # What was the pair is now the one before, unless the broker fences without recovery.
+        # The presented epoch is now the previous one, unless the broker fenced without recovery.
         if shown is not None:
             comes_again = shown == pair_before(update.transaction)
             if not comes_again:
@@ -84,7 +84,7 @@ def _create(state: "BrokerState", command: InitProducer, now: int) -> Decision:
 
 
 def _advance(update: TransactionUpdate, *, recovers: bool) -> None:
-    """The next pair. Only who recovers may come again with the one before: others do not have it."""
+    """Bump the epoch. Only a recovering producer may retry with the previous one: others do not have it."""
     before = update.transaction
     last_epoch = before.epoch if recovers else NO_EPOCH
     if is_exhausted(before.epoch):
@@ -99,9 +99,9 @@ def _advance(update: TransactionUpdate, *, recovers: bool) -> None:
 
 
 def _hand_over(update: TransactionUpdate, command: InitProducer) -> Decision:
-    """The new producer gets a pair that may end the transaction, and is told the pair that wrote it.
+    """Give the new producer an epoch that may end the transaction, and tell it the epoch that wrote it.
 
-    At the last epoch the pair cannot move; whoever has it can only end the transaction, so that does no harm.
+    The last epoch cannot be bumped. This does no harm, because its holder can only end the transaction.
     """
     before = update.transaction
     written = before.prepared_epoch if before.prepared_epoch >= 0 else before.epoch
@@ -122,7 +122,7 @@ def _with_options(transaction: Transaction, command: InitProducer) -> Transactio
 
 
 def _speaks(state: "BrokerState", command: InitProducer, *, comes_again: bool) -> tuple[Fact, ...]:
-    """The pair moved, so nobody else has it: this connection speaks, even if a newer one spoke before."""
+    """Set the latest connection: after a bump only this one has the epoch, even if a newer one was used."""
     if comes_again or command.connection == NO_CONNECTION:
         return spoken(state, command.transactional_id, command.connection)
     return (LatestConnectionChanged(command.transactional_id, command.connection),)

@@ -1,7 +1,7 @@
-"""What can be asked of the transaction coordinator, and what it answers.
+"""The commands of the transaction coordinator, and their answers.
 
-The rules are in ``coordinator`` (who may do what), ``ending`` (what an end does) and ``pending`` (offsets).
-Errors are those of Kafka's coordinator; which number an old client gets for them is a matter of the edge.
+The rules are in ``coordinator``, ``ending`` (the effects of an end) and ``pending`` (offsets). Errors are
+those of Kafka's coordinator; the handlers translate them for old clients.
 """
 
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 NO_EPOCH: Final = -1
 NO_CONNECTION: Final = -1
-"""Somebody who cannot be overtaken by a newer connection: the broker itself."""
+"""The broker itself, which no newer connection can supersede."""
 
 
 class Superseded(Data):
-    """The answer to a request that came on an old connection after a newer one spoke for the id.
+    """The answer to a request on an old connection, after a newer one was used for the id.
 
-    It may have been under way for any time and could end a transaction that it does not know of
-    (KAFKA-17754). It is not answered; its connection is closed.
+    The request may have been delayed for any time and could end a transaction that its sender does not know
+    of (KAFKA-17754). It is not answered; its connection is closed.
     """
 
 
@@ -43,7 +43,7 @@ SUPERSEDED: Final = Superseded()
 
 
 def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
-    """The entities that an end of the open transaction touches."""
+    """Return the entities that ending the open transaction touches."""
     transaction = state.transactions.get(TransactionKey(transactional_id))
     if transaction is None:
         return []
@@ -55,20 +55,20 @@ def keys_of(state: "BrokerState", transactional_id: str) -> list[Key]:
 
 
 class InitProducer(Data):
-    """A producer begins, or begins anew. The answer is ``ProducerGiven``.
+    """Initialise a producer. The answer is ``ProducerGiven``.
 
-    It is not superseded by a newer connection: it moves the pair, so it is the newest by itself.
+    A newer connection does not supersede it: it bumps the epoch, so it is the newest itself.
     """
 
     transactional_id: str
     timeout_ms: int
     producer_id: int = NO_PRODUCER
     epoch: int = NO_EPOCH
-    """The pair that the producer has, if it recovers (KIP-360)."""
+    """The epoch that the producer has, if it recovers (KIP-360)."""
     timeout_max_ms: int = 900_000
     is_two_phase: bool = False
     keep_prepared: bool = False
-    """Take over the open transaction instead of aborting it, to end it (KIP-939)."""
+    """Take over the open transaction in order to end it, instead of aborting it (KIP-939)."""
     may_two_phase: bool = False
     """Whether this broker serves two-phase commit."""
     connection: int = NO_CONNECTION
@@ -83,18 +83,18 @@ class InitProducer(Data):
 
 
 class ProducerGiven(Data):
-    """The answer to ``InitProducer`` and ``EndTransaction``: the pair to go on with."""
+    """The answer to ``InitProducer`` and ``EndTransaction``: the producer id and epoch to continue with."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER
     epoch: int = NO_EPOCH
     ongoing_producer_id: int = NO_PRODUCER
     ongoing_epoch: int = NO_EPOCH
-    """The pair of a prepared transaction that was taken over."""
+    """The producer epoch of a prepared transaction that was handed over."""
 
 
 class AddPartitions(Data):
-    """Partitions join the transaction. The answer is an ErrorCode for all of them, or ``SUPERSEDED``."""
+    """Add partitions to the transaction. The answer is an ErrorCode for all of them, or ``SUPERSEDED``."""
 
     transactional_id: str
     producer_id: int
@@ -107,7 +107,7 @@ class AddPartitions(Data):
     connection: int = NO_CONNECTION
 
     def keys(self) -> Iterable[Key]:
-        """The id, the partitions, and the producer on them: an end in the same tick needs them."""
+        """The id, the partitions, and the producer on them, which an end in the same tick needs."""
         keys: list[Key] = [TransactionKey(self.transactional_id)]
         for partition in self.partitions:
             keys.append(partition)
@@ -116,7 +116,7 @@ class AddPartitions(Data):
 
 
 class VerifyPartitions(Data):
-    """Are these partitions in the transaction? One ErrorCode for each, in the same order."""
+    """Check that partitions are in the transaction. The answer is one ErrorCode each, in the same order."""
 
     transactional_id: str
     producer_id: int
@@ -129,7 +129,7 @@ class VerifyPartitions(Data):
 
 
 class AddOffsets(Data):
-    """A group's offsets join the transaction. The answer is an ErrorCode, or ``SUPERSEDED``."""
+    """Add a group's offsets to the transaction. The answer is an ErrorCode, or ``SUPERSEDED``."""
 
     transactional_id: str
     producer_id: int
@@ -138,14 +138,14 @@ class AddOffsets(Data):
     connection: int = NO_CONNECTION
 
     def keys(self) -> Iterable[Key]:
-        """The id, and what is pending in the group: an end in the same tick needs it."""
+        """The id and the group's pending offsets, which an end in the same tick needs."""
         return (TransactionKey(self.transactional_id), PendingKey(self.group_id))
 
 
 class CommitPending(Data):
-    """Offsets that count when the transaction commits.
+    """Commit offsets as part of a transaction.
 
-    The answer is one ErrorCode for each, in the same order, or ``SUPERSEDED``.
+    The answer is one ErrorCode each, in the same order, or ``SUPERSEDED``.
     """
 
     transactional_id: str
@@ -154,7 +154,7 @@ class CommitPending(Data):
     group_id: str
     committer: Committer
     offsets: tuple[tuple[OffsetKey, CommittedOffset], ...]
-    """Only partitions that exist; the time of the commit is filled in here."""
+    """Only partitions that exist. The decision fills in the commit time."""
     version: int = 1
     must_be_added: bool = True
     """Version 1: refuse a group that was not added before (``transaction.partition.verification.enable``)."""
@@ -164,12 +164,12 @@ class CommitPending(Data):
     connection: int = NO_CONNECTION
 
     def keys(self) -> Iterable[Key]:
-        """The id, the group, and what is pending in it."""
+        """The id, the group, and its pending offsets."""
         return (TransactionKey(self.transactional_id), GroupKey(self.group_id), PendingKey(self.group_id))
 
 
 class EndTransaction(Data):
-    """The producer commits or aborts. The answer is ``ProducerGiven`` or ``SUPERSEDED``."""
+    """Commit or abort. The answer is ``ProducerGiven`` or ``SUPERSEDED``."""
 
     transactional_id: str
     producer_id: int
@@ -183,35 +183,35 @@ class EndTransaction(Data):
         return (TransactionKey(self.transactional_id), ClusterKey())
 
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
-        """What the transaction touched."""
+        """Everything that the transaction touched."""
         return keys_of(state, self.transactional_id)
 
 
 class AbortOpen(Data):
-    """The broker aborts what is open and fences the producer. The answer is whether it did.
+    """Abort the open transaction and fence the producer, by the broker. The answer is whether it did.
 
-    Each of these narrows it, and is looked at again here:
+    The conditions below are checked again when the command is decided:
     """
 
     transactional_id: str
     overdue_only: bool = False
-    """Only if its deadline is over."""
+    """Only if its deadline has passed."""
     connection: int = NO_CONNECTION
-    """Only if this connection, which is gone, was the last that spoke for the id."""
+    """Only if this connection, which is closed, is the latest of the id."""
     before_term: int = 0
-    """Only if it is of an older term than this."""
+    """Only if it belongs to an older term than this."""
 
     def keys(self) -> Iterable[Key]:
         """The id, and the counter of producer ids."""
         return (TransactionKey(self.transactional_id), ClusterKey())
 
     def more_keys(self, state: "BrokerState") -> Iterable[Key]:
-        """What the transaction touched."""
+        """Everything that the transaction touched."""
         return keys_of(state, self.transactional_id)
 
 
 class ForgetTransaction(Data):
-    """Forget an id that was not used since a moment and has nothing open. The answer is whether it was."""
+    """Forget an id that is unused since a time and has nothing open. The answer is whether it was."""
 
     transactional_id: str
     unused_since_ms: int
@@ -222,7 +222,7 @@ class ForgetTransaction(Data):
 
 
 class DescribeTransaction(Data):
-    """What is this id? The answer is the Transaction, or None."""
+    """Describe a transactional id. The answer is the Transaction, or None."""
 
     transactional_id: str
 
@@ -232,7 +232,7 @@ class DescribeTransaction(Data):
 
 
 class WriteMarker(Data):
-    """End what a producer has open in one partition, whatever its coordinator thinks: an ErrorCode."""
+    """End a producer's transaction in one partition, bypassing its coordinator. Answer: an ErrorCode."""
 
     partition: PartitionKey
     producer_id: int
@@ -244,7 +244,7 @@ class WriteMarker(Data):
     """Whether the topic has journal visibility, which has no markers."""
 
     def keys(self) -> Iterable[Key]:
-        """The partition, and its memory of the producer."""
+        """The partition, and its state of the producer."""
         return (
             self.partition,
             ProducerKey(self.partition.topic_id, self.partition.index, self.producer_id),
@@ -252,7 +252,7 @@ class WriteMarker(Data):
 
 
 class ChangeFeature(Data):
-    """Tell new clients which generation of transactions to use. The answer is an ErrorCode."""
+    """Set the transaction version that new clients use. The answer is an ErrorCode."""
 
     transaction_version: int
 

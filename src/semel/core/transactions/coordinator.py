@@ -1,14 +1,14 @@
-"""The transaction coordinator: who may begin, add and end, and what they are answered.
+"""The transaction coordinator: the decisions on commands to add, end, abort and describe.
 
-Every rule of ``states`` (what may happen when) and ``model`` (who may speak) comes together here. A command
-is decided in one step, with everything that follows from it (``ending``), so there is nothing to wait for:
-a producer that begins over an open transaction aborts it and is answered at once.
+It combines the rules of ``states`` (transitions) and ``model`` (which producer and connection may act). A
+command is decided in one step with all its consequences (``ending``), so no request has to wait: a producer
+that is initialised over an open transaction aborts it and gets its answer at once.
 
 Retries. Every request may come twice, because its answer may be lost:
 
-- beginning with the pair one has: the second request shows the pair before, and gets the same pair again;
-- adding: what is in is in;
-- ending: version 2 recognises the pair before; version 1 is answered again as long as nothing else happened.
+- InitProducerId with the current epoch: the retry presents the previous epoch and gets the same answer;
+- adding: partitions and groups that are in the transaction stay in it;
+- ending: version 2 recognises the previous epoch; version 1 repeats the answer until something else happens.
 """
 
 from collections.abc import Callable
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 FEATURE_LEVELS = range(3)
-"""Of transaction.version: 0 and 1 are the first generation, 2 is KIP-890."""
+"""The levels of transaction.version: 0 and 1 are version 1, 2 is KIP-890."""
 
 
 def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> Decision:
-    """Partitions join by request."""
+    """Add partitions by request."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     return _add(
         state,
@@ -88,7 +88,7 @@ def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> De
 
 
 def add_offsets(state: "BrokerState", command: AddOffsets, now: int) -> Decision:
-    """A group joins by request."""
+    """Add a group by request."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     return _add(
         state,
@@ -118,7 +118,7 @@ def _add(
 
 
 def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int) -> Decision:
-    """Are they in?"""
+    """Check whether partitions are in the transaction."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     error = check_pair(transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
@@ -134,7 +134,7 @@ def verify_partitions(state: "BrokerState", command: VerifyPartitions, now: int)
 
 
 def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> Decision:
-    """The producer commits or aborts."""
+    """Commit or abort."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     pair = ProducerIdAndEpoch(command.producer_id, command.epoch)
     presented = Presented.CURRENT
@@ -159,11 +159,11 @@ def end_transaction(state: "BrokerState", command: EndTransaction, now: int) -> 
             return update.decision(update.given(), connection_facts=connection_facts)
         case ErrorCode() as refused:
             return Decision(ProducerGiven(refused), connection_facts)
-    raise AssertionError("every row of the table is one of these")
+    raise AssertionError("ENDS has no other rows")
 
 
 def abort_open(state: "BrokerState", command: AbortOpen, now: int) -> Decision:
-    """The broker aborts what is open, and the producer is fenced."""
+    """Abort the open transaction and fence its producer."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     if transaction is None or not is_open(transaction):
         return Decision(False)
@@ -188,7 +188,7 @@ def _reason(command: AbortOpen) -> EndReason:
 
 
 def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: int) -> Decision:
-    """Forget an id that nobody used."""
+    """Forget an unused id."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     if (
         transaction is None
@@ -200,19 +200,19 @@ def forget_transaction(state: "BrokerState", command: ForgetTransaction, now: in
 
 
 def describe_transaction(state: "BrokerState", command: DescribeTransaction, now: int) -> Decision:
-    """The id as it is."""
+    """Return the id as it is."""
     return Decision(state.transactions[TransactionKey(command.transactional_id)])
 
 
 def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decision:
-    """End what a producer has open in one partition: how an administrator ends a hanging transaction."""
+    """End a producer's transaction in one partition: an administrator's way to end a hanging transaction."""
     partition = state.partitions[command.partition]
     if partition is None:
         return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     key = ProducerKey(command.partition.topic_id, command.partition.index, command.producer_id)
     producer = state.producers[key] or ProducerState()
     epoch = command.epoch
-    # Version 2 ends with a higher epoch. The same one is a retry, unless something is open.
+    # Version 2 ends with a higher epoch. The same epoch is a retry, unless a transaction is open.
     is_stale = epoch < producer.epoch
     if command.version >= 2 and producer.has_open_transaction and epoch < model.EPOCH_MAX:
         is_stale = epoch <= producer.epoch
@@ -234,7 +234,7 @@ def write_marker(state: "BrokerState", command: WriteMarker, now: int) -> Decisi
 
 
 def change_feature(state: "BrokerState", command: ChangeFeature, now: int) -> Decision:
-    """Another generation of transactions for new clients. Those that are there finish as they began."""
+    """Set the transaction version of new clients. Transactions end in the version they started with."""
     cluster = state.cluster[ClusterKey()] or Cluster()
     level = command.transaction_version
     if level not in FEATURE_LEVELS:
@@ -245,7 +245,7 @@ def change_feature(state: "BrokerState", command: ChangeFeature, now: int) -> De
 
 
 def read_features(state: "BrokerState", command: ReadFeatures, now: int) -> Decision:
-    """The cluster as it is."""
+    """Return the cluster as it is."""
     return Decision(state.cluster[ClusterKey()] or Cluster())
 
 
@@ -253,19 +253,19 @@ def read_features(state: "BrokerState", command: ReadFeatures, now: int) -> Deci
 
 
 def transaction_changed(state: "BrokerState", fact: TransactionChanged) -> None:
-    """The id is now this, and counted among the open ones if it is."""
+    """Store the id, and track it if its transaction is open."""
     state.put(TransactionKey(fact.transaction.transactional_id), fact.transaction)
 
 
 def transaction_forgotten(state: "BrokerState", fact: TransactionForgotten) -> None:
-    """The id is unknown."""
+    """Mark the id as unknown."""
     state.put(TransactionKey(fact.transactional_id), None)
     state.latest_connections.pop(fact.transactional_id, None)
     state.latest_offset_connections.pop(fact.transactional_id, None)
 
 
 def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
-    """The cluster has another level."""
+    """Store the feature level of the cluster."""
     cluster = state.cluster[ClusterKey()] or Cluster()
     state.cluster[ClusterKey()] = cluster.but(
         transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
@@ -273,7 +273,7 @@ def feature_changed(state: "BrokerState", fact: FeatureChanged) -> None:
 
 
 def latest_connection_changed(state: "BrokerState", fact: LatestConnectionChanged) -> None:
-    """This connection speaks for the id. The newest come last, for forgetting the oldest first."""
+    """Set the latest connection of the id. The newest come last, so that the oldest are evicted first."""
     latest_connections = state.latest_offset_connections if fact.for_offsets else state.latest_connections
     latest_connections.pop(fact.transactional_id, None)
     latest_connections[fact.transactional_id] = fact.connection

@@ -1,12 +1,12 @@
-"""How a transaction ends: everything that follows from the outcome, as the facts of one decision.
+"""The end of a transaction: all its consequences as the facts of one decision.
 
-In a partition with marker visibility the end is a control batch behind the transaction's records, and
-readers stop waiting for it. In one with journal visibility the staged batches get their offsets now, or are
-dropped. In a group the pending offsets become its position, or are dropped. A partition in which nothing was
-written gets no marker: some clients would take it for the end of something.
+In a partition with marker visibility the end is a control batch after the transaction's records, and readers
+stop waiting for it. In one with journal visibility the staged batches get their offsets, or are dropped. In a
+group the pending offsets become its position, or are dropped. A partition without writes gets no marker: some
+clients would mistake it for the end of something.
 
-All of it is written in one ledger commit, with the outcome and the next pair. So there is no moment in which
-half a transaction has ended, and none in which the next one has to wait.
+All of it is written in one ledger commit, with the outcome and the next epoch. So a transaction is never half
+ended, and the next one never has to wait.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """Gathers what follows from an end."""
+    """Collects the facts of an end."""
 
     def __init__(self, state: "BrokerState", *, is_commit: bool, now: int) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class Ending:
         self._markers: dict[tuple[int, int, int], Buffer] = {}
 
     def everywhere(self, transaction: Transaction, epoch: int) -> None:
-        """In all partitions and groups of the transaction; markers carry this epoch."""
+        """End the transaction in all its partitions and groups; markers carry this epoch."""
         producer_id = transaction.producer_id
         for key in transaction.partitions:
             partition = self._state.partitions[key]
@@ -60,7 +60,7 @@ class Ending:
         *,
         has_markers: bool = True,
     ) -> None:
-        """In one partition. If nothing is open there, older epochs are fenced all the same."""
+        """End the transaction in one partition. If nothing is open there, older epochs are still fenced."""
         if producer.staged is not None:
             self._unstage(key, partition, producer_id, producer)
         elif has_markers:
@@ -113,7 +113,7 @@ class Ending:
         )
 
     def _marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Buffer:
-        """The same bytes in every partition: a base offset is stamped when a batch is read."""
+        """Return the marker, the same in every partition: base offsets are stamped when batches are read."""
         key = (producer_id, epoch, coordinator_epoch)
         made = self._markers.get(key)
         if made is None:

@@ -1,8 +1,8 @@
 """Partitions and groups join a transaction: by request (version 1) or by being written to (version 2).
 
-``join`` is the one way in which a transaction begins and grows. ``join_by_writing`` is what a batch or an
-offset does: it is verified or added in the same step in which it is written, so nothing can come between
-(KIP-890 needs a guard for that; one decision needs none).
+``join`` is the only way in which a transaction starts and grows. ``join_by_writing`` is for batches and
+offsets: they are verified or added in the step that writes them, so nothing can come in between (KIP-890
+needs a guard for that; a single decision needs none).
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ def join(
     version: int,
     block_max_ms: int = -1,
 ) -> Transaction:
-    """The transaction with these in it: the same object if they are in it already."""
+    """Return the transaction with these added: the same object if they are in it already."""
     opened = is_open(transaction)
     present: Collection[PartitionKey] = transaction.partitions if opened else ()
     if len(partitions) > 1 and present:
@@ -51,7 +51,7 @@ def join(
 
 
 def _deadline(transaction: Transaction, opened: bool, started: int, block_max_ms: int) -> int:
-    """When the broker aborts: activity does not move it, a topic that readers must not wait for does."""
+    """Return the deadline. Activity does not move it; a topic's ``semel.transaction.block.max.ms`` does."""
     if transaction.is_two_phase:
         return -1
     deadline = transaction.deadline_ms if opened else started + transaction.timeout_ms
@@ -71,7 +71,7 @@ def join_by_writing(
     version: int,
     block_max_ms: int = -1,
 ) -> tuple[ErrorCode, Transaction | None]:
-    """Whether the pair may write there; and the transaction as it is then, with ``also`` if it grows."""
+    """Check that the producer may write there; return the transaction as it is then."""
     error = check_writer(state, transaction, pair)
     if error is not ErrorCode.NONE:
         return error, None
@@ -80,7 +80,7 @@ def join_by_writing(
         if partition in transaction.partitions or group_id in transaction.groups:
             return ErrorCode.NONE, transaction
         if partition is not None and not also and block_max_ms < 0 and not must_be_in:
-            # The most frequent way to grow, without a look at what cannot be.
+            # A shortcut for the most frequent case, which needs no further checks.
             partitions = (*transaction.partitions, partition)
             return ErrorCode.NONE, transaction.but(partitions=partitions, updated_ms=state.time_of_day(now))
     if must_be_in:

@@ -1,19 +1,17 @@
-"""Who may speak for a transactional id: pairs, epochs, connections and terms.
+"""Which producer may act for a transactional id: epochs, connections and terms.
 
-A *pair* is a producer id and an epoch. The pair that the id has is the only one that may write. It moves
-when a producer begins, when the broker aborts, and, in version 2, at every end, so that whatever is still
-under way for an older transaction is refused (KIP-890). Epochs are 16 bits: the last one but one is given
-to no client, and a producer that has used them up goes on under a new producer id.
+Only the current producer id and epoch of a transactional id (in code: its *pair*) may write. The epoch is
+bumped when a producer is initialised, when the broker aborts and, in version 2, at every end, so that delayed
+requests of an older transaction are refused (KIP-890). Epochs have 16 bits. The highest is given to no
+client; a producer that has used up its epochs continues with a new producer id.
 
-Two more ways in which old work comes late:
+Two more cases of delayed or lost work:
 
-- In version 1 the pair does not move at an end, so a delayed request to end could end the *next* transaction
-  (KAFKA-17754), and delayed offsets could come to lie in it. A client that sends a request again does so on
-  a new connection. So once a newer connection has spoken for the id, what still comes on an older one is
-  superseded.
-- What was answered before it was flushed may be lost when the operating system dies. Then the *term* is
-  another one, and a producer whose pair is of an older term may not go on: part of its transaction may be
-  gone. It can abort, or begin anew.
+- In version 1 an end does not bump the epoch, so a delayed EndTxn could end the *next* transaction
+  (KAFKA-17754), and delayed offsets could become part of it. Clients retry on a new connection. So once a
+  newer connection was used for the id, requests on an older one are superseded.
+- Unsynced work may be lost when the operating system crashes. Then a new *term* starts, and a producer from
+  an older term may not continue: part of its transaction may be lost. It may abort, or be initialised again.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -27,19 +25,19 @@ if TYPE_CHECKING:
     from semel.core.state import BrokerState
 
 EPOCH_MAX = 32_767
-"""Not given to any client: it is the epoch of the marker that ends the last transaction of a producer id."""
+"""Given to no client: it is the epoch of the marker that ends the last transaction of a producer id."""
 
 NEVER_MS: Final = 2**31 - 1
-"""The timeout of a transaction that has none, as Kafka writes it."""
+"""The timeout of a transaction without one, as Kafka writes it."""
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether no epoch is left to give to a client."""
+    """Whether no epoch is left for clients."""
     return epoch >= EPOCH_MAX - 1
 
 
 def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
-    """The pair whose request gave the current one; a retry of that request still shows it."""
+    """Return the producer id and epoch before the last bump, which a retry of that request presents."""
     if transaction.last_epoch < 0:
         return None
     was_rotated = transaction.epoch == 0 and transaction.previous_producer_id != NO_PRODUCER
@@ -48,7 +46,7 @@ def pair_before(transaction: Transaction) -> ProducerIdAndEpoch | None:
 
 
 def check_pair(transaction: Transaction | None, pair: ProducerIdAndEpoch) -> ErrorCode:
-    """Whether this is the pair of the id."""
+    """Check that this is the current producer id and epoch of the id."""
     if transaction is None or pair.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if pair.epoch != transaction.epoch:
@@ -57,14 +55,14 @@ def check_pair(transaction: Transaction | None, pair: ProducerIdAndEpoch) -> Err
 
 
 def is_of_old_term(state: "BrokerState", transaction: Transaction) -> bool:
-    """Whether something that the producer was told is done may be lost. Two-phase work never is."""
+    """Whether acknowledged work of the producer may be lost. Two-phase work never is."""
     return transaction.term < state.term and not transaction.is_two_phase
 
 
 def check_writer(
     state: "BrokerState", transaction: Transaction | None, pair: ProducerIdAndEpoch
 ) -> ErrorCode:
-    """Whether this pair may add to the transaction of the id, or begin one."""
+    """Check that this producer may add to the transaction of the id, or start one."""
     if transaction is None or pair.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if pair.epoch != transaction.epoch or is_of_old_term(state, transaction):
@@ -75,7 +73,7 @@ def check_writer(
 def is_superseded(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> bool:
-    """Whether a newer connection has spoken for the id."""
+    """Whether a newer connection was used for the id."""
     latest_connections = state.latest_offset_connections if for_offsets else state.latest_connections
     return connection != NO_CONNECTION and connection < latest_connections.get(
         transactional_id, NO_CONNECTION
@@ -85,7 +83,7 @@ def is_superseded(
 def spoken(
     state: "BrokerState", transactional_id: str, connection: int, *, for_offsets: bool = False
 ) -> tuple[Fact, ...]:
-    """This connection speaks for the id, unless a newer one does."""
+    """Set the latest connection of the id, unless a newer one is set."""
     latest_connections = state.latest_offset_connections if for_offsets else state.latest_connections
     if connection <= latest_connections.get(transactional_id, NO_CONNECTION):
         return ()
@@ -93,5 +91,5 @@ def spoken(
 
 
 def is_open(transaction: Transaction | None) -> bool:
-    """Whether the id has a transaction open."""
+    """Whether the id has an open transaction."""
     return transaction is not None and transaction.state is TransactionState.ONGOING

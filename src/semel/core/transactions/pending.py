@@ -1,11 +1,11 @@
 """Offsets inside transactions: pending until the outcome is known.
 
-A group's pending offsets are one value, in the order in which they came. They are not the group's position,
-and a fetch that wants stable offsets is told to wait for them. When their transaction commits they become
-the position, unless somebody committed the same partition later: the later one wins, whatever the order of
-the ends. So a commit marks the pending offsets before it as superseded.
+The pending offsets of a group are one value, in order of arrival. They are not the group's position, and a
+fetch that requires stable offsets has to wait for them. When their transaction commits they become the
+position, unless the same partition was committed later: the later commit wins, whatever the order of the
+ends. So a commit marks earlier pending offsets as superseded.
 
-A group or topic that is deleted takes its pending offsets along; a later commit does not bring them back.
+Deleting a group or topic deletes its pending offsets; a later commit does not bring them back.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: bool) -> list[Fact]:
-    """What becomes of a producer's pending offsets in a group."""
+    """Commit or drop the pending offsets of a producer in a group."""
     pending = state.pending[PendingKey(group_id)] or ()
     mine = {each.key: at for at, each in enumerate(pending) if each.producer_id == producer_id}
     if not mine:
@@ -50,7 +50,7 @@ def settle(state: "BrokerState", group_id: str, producer_id: int, *, is_commit: 
 
 
 def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> Decision:
-    """Offsets that count when the transaction commits."""
+    """Add pending offsets to the transaction."""
     transaction = state.transactions[TransactionKey(command.transactional_id)]
     error, joined = join_by_writing(
         state,
@@ -97,5 +97,5 @@ def commit_pending(state: "BrokerState", command: CommitPending, now: int) -> De
 
 
 def pending_changed(state: "BrokerState", fact: PendingChanged) -> None:
-    """The group's pending offsets are now these."""
+    """Store the pending offsets of the group."""
     state.pending[PendingKey(fact.group_id)] = fact.pending or None

@@ -1,11 +1,10 @@
-"""The states of a transactional id, as data: what may happen in which state, and what follows.
+"""The states of a transactional id, as data: which events may happen in which state, and the next state.
 
-``TRANSITIONS`` is what the coordinator goes by and what the diagram in the docs is drawn from. ``ENDS`` says
-what a request to end means, for each generation of the protocol; semantics, not code, so that a row can be
-held against Kafka's.
+The coordinator uses ``TRANSITIONS``, and the diagram in the docs is generated from it. ``ENDS`` defines the
+result of EndTxn for each transaction version, as a table that can be compared with Kafka's row by row.
 
-Kafka has three more states, in which a transaction is prepared and its markers are on their way. Here one
-ledger commit writes the outcome, all markers and all offsets, so nobody can see such a state.
+Kafka has three more states, in which a transaction is prepared and its markers are being written. Here one
+ledger commit writes the outcome, all markers and all offsets, so these states are never visible.
 """
 
 from enum import Enum
@@ -20,7 +19,7 @@ ABORTED = TransactionState.COMPLETE_ABORT
 
 
 class Event(Enum):
-    """What happens to a transactional id. The value says who makes it happen."""
+    """What happens to a transactional id. The value says what causes it."""
 
     INIT = "a producer initialises: InitProducerId"
     ADD = (
@@ -35,7 +34,7 @@ class Event(Enum):
 
 
 class Transition(NamedTuple):
-    """In a state, when something happens, the id comes to another state; None: it is unknown again."""
+    """A state, an event, and the state that follows; None: the id is unknown."""
 
     state: TransactionState | None
     event: Event
@@ -70,21 +69,21 @@ TRANSITIONS: Final = {(each.state, each.event): each.becomes for each in _ALL}
 
 
 def becomes(state: TransactionState | None, event: Event) -> TransactionState:
-    """The state that follows. A KeyError is a mistake of ours: the event should have been refused before."""
+    """Return the next state. A KeyError is a bug: the event should have been refused before."""
     following = TRANSITIONS[state, event]
     assert following is not None
     return following
 
 
 class Presented(Enum):
-    """Which pair a request to end shows."""
+    """Which producer id and epoch EndTxn presents."""
 
-    CURRENT = "the one the id has"
-    BEFORE = "the one it had before its last end: the request comes again, its answer was lost"
+    CURRENT = "the current one"
+    BEFORE = "the previous one: a retry, because the answer was lost"
 
 
 class End(Enum):
-    """What a request to end comes to when it is not refused."""
+    """The result of EndTxn when it is not refused."""
 
     NOW = "the open transaction ends"
     EMPTY = "no transaction is open; only the epoch is incremented, which fences requests in flight"
@@ -97,7 +96,7 @@ _CURRENT: Final = Presented.CURRENT
 _BEFORE: Final = Presented.BEFORE
 
 ENDS: Final[dict[tuple[int, TransactionState, Presented, bool], End | ErrorCode]] = {
-    # version, state, pair shown, commit?
+    # version, state, epoch presented, commit?
     (1, EMPTY, _CURRENT, True): _STATE,
     (1, EMPTY, _CURRENT, False): _STATE,
     (1, ONGOING, _CURRENT, True): End.NOW,
@@ -123,4 +122,4 @@ ENDS: Final[dict[tuple[int, TransactionState, Presented, bool], End | ErrorCode]
     (2, ABORTED, _BEFORE, True): _STATE,
     (2, ABORTED, _BEFORE, False): End.AGAIN,
 }
-"""Version 1 has no pair before: its epoch does not move when a transaction ends (EndTxn up to version 4)."""
+"""Version 1 has no previous epoch: an end does not bump it (EndTxn up to version 4)."""

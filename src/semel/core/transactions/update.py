@@ -1,4 +1,4 @@
-"""One decision about one transactional id: its value as it becomes, and the facts on the way."""
+"""One decision about one transactional id: its new value, and the facts so far."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TransactionUpdate:
-    """One decision about one transactional id: the value as it becomes, and the facts on the way."""
+    """One decision about one transactional id: its new value, and the facts so far."""
 
     def __init__(self, state: "BrokerState", transaction: Transaction, now: int) -> None:
         self.state = state
@@ -27,14 +27,14 @@ class TransactionUpdate:
         self._next_producer_id = self._cluster.next_producer_id
 
     def new_producer_id(self) -> int:
-        """An id that nobody had before."""
+        """Allocate a producer id that was never used."""
         producer_id = self._next_producer_id
         self._next_producer_id += 1
         self.facts.append(ProducerIdAllocated(producer_id))
         return producer_id
 
     def end(self, event: Event, *, version: int, reason: EndReason = EndReason.CLIENT) -> None:
-        """The open transaction ends, or an empty one; the pair moves unless version 1 ends it itself."""
+        """End the open or an empty transaction. Bumps the epoch, unless a client ends in version 1."""
         before = self.transaction
         bumps = version == 2 or event is Event.FENCE
         epoch = min(before.epoch + 1, model.EPOCH_MAX) if bumps else before.epoch
@@ -59,21 +59,21 @@ class TransactionUpdate:
             prepared_epoch=-1,
         )
         if may_come_again and epoch >= model.EPOCH_MAX:
-            # The epochs of this producer id are used up: the next transaction has another one.
+            # The epochs of this producer id are used up: the next transaction has a new one.
             ended = ended.but(
                 producer_id=self.new_producer_id(), epoch=0, previous_producer_id=before.producer_id
             )
         self.transaction = ended
 
     def fence(self, reason: EndReason) -> None:
-        """The broker aborts. Whether the producer may recover depends on the generation in use."""
+        """Abort on behalf of the broker. Whether the producer may recover depends on the version in use."""
         self.end(Event.FENCE, version=2 if self._cluster.transaction_version >= 2 else 1, reason=reason)
 
     def decision(self, answer: object, *, connection_facts: tuple[Fact, ...] = ()) -> Decision:
-        """The answer, with everything that became true."""
+        """Return the answer with all facts."""
         facts = (*self.facts, TransactionChanged(self.transaction), *connection_facts)
         return Decision(answer, facts, tuple(self.batches))
 
     def given(self) -> ProducerGiven:
-        """The pair to go on with."""
+        """Return the producer id and epoch to continue with."""
         return ProducerGiven(ErrorCode.NONE, self.transaction.producer_id, self.transaction.epoch)

@@ -1,16 +1,16 @@
-"""A sink for Delta tables in which every input record counts exactly once, without a jar.
+"""An exactly-once sink for Delta tables, without a jar.
 
     (stream.writeStream.format("semel-delta")
      .option("kafka.bootstrap.servers", "127.0.0.1:9092").option("pipeline.id", "archive")
      .option("checkpointLocation", "/data/checkpoints/archive").start("/data/orders"))
 
-Tasks write Parquet files with pyarrow; the driver names them in one commit of the table, with `deltalake`.
-That commit also says how far the pipeline has read, so the table knows by itself what it has.
+Tasks write Parquet files with pyarrow; the driver adds them to the table in one commit, with `deltalake`.
+That commit also holds the position of the pipeline, so the table itself knows what it contains.
 
-Where to read on: `pipeline` for how a batch comes to count once, `position` for what the table knows, `group`
-for the consumer group that follows it, `leftovers` for files that no commit names. `files`, `partitions` and
-`stats` write Parquet; `table`, `schema` and `storage` are the table itself; `data_source` is what Spark
-calls.
+Read on in: `batch_commit` for exactly-once writes, `position` for the position in the table, `group` for the
+consumer group that follows it, `leftovers` for files that no commit names. `files`, `partitions` and `stats`
+write Parquet; `table`, `schema` and `storage` are the table itself; `data_source` has the entry points of
+Spark.
 """
 
 from semel.spark.delta.data_source import DeltaDataSource

@@ -1,16 +1,16 @@
-"""How a batch comes to a table exactly once: plan, write, commit, follow.
+"""How a batch is written to a table exactly once: plan, write, commit, follow.
 
-1. **Plan** (driver, before the tasks start). The table is opened, or made. It says how many commits it has of
-   the pipeline and up to which offsets. A batch that it has is not written again; one that does not begin
-   where the last commit ended is refused. The group is put where the table is.
-2. **Write** (task attempt). Parquet files with names of their own, for the next number. See `files`.
-3. **Commit** (driver, when all tasks are done). One commit of the table names the winners' files, and takes
-   the number, the batch and the offsets of its end. See `position`. Whoever else plans the same number is
-   refused by Delta: of two copies of a pipeline one goes on.
-4. **Follow**. The group is told. Whoever is interrupted here, or the next start, does it again.
+1. **Plan** (driver, before the tasks start). Open the table, or create it. It says how many commits it has of
+   the pipeline and up to which offsets. A batch that it contains is not written again; one that does not
+   start where the last commit ended is refused. The group is moved to the position of the table.
+2. **Write** (task attempt). Parquet files with unique names, for the next number. See `files`. 3. **Commit**
+(driver, when all tasks are done). One commit of the table adds the winners' files, and records
+   the number, the batch and its end offsets. See `position`. Delta refuses another commit of the same number:
+   of two copies of a pipeline one continues.
+4. **Follow**. Commit the offsets of the group. After an interruption the next start does it.
 
-Spark's checkpoint is not trusted; it may be old or lost. Nothing is given up when a batch fails, because a
-commit that failed may have been made: the next commit of the same number makes all else for it a leftover.
+Spark's checkpoint is not trusted; it may be old or lost. Nothing is cleaned up when a batch fails, because a
+commit that failed may have been made: the next commit of the same number makes everything else leftovers.
 """
 
 import uuid
@@ -46,7 +46,7 @@ from semel.spark.versions import NO_BATCH, NO_QUERY, Version
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the driver has settled before the tasks of a batch start. It goes to them and comes back."""
+    """The driver's plan for a batch, made before its tasks start. The tasks receive it and return it."""
 
     app: str  # under which the table numbers commits
     number: int
@@ -54,12 +54,12 @@ class Plan:
     required: tuple[str, ...]
     query_id: str = NO_QUERY
     batch_id: int = NO_BATCH
-    begin: PartitionOffsets = field(default_factory=dict)  # where the pipeline is
-    end: PartitionOffsets = field(default_factory=dict)  # where it is with this batch
+    begin: PartitionOffsets = field(default_factory=dict)  # the position of the pipeline
+    end: PartitionOffsets = field(default_factory=dict)  # the position after this batch
     starts: PartitionOffsets = field(default_factory=dict)  # where this batch starts
     ids: TopicIds = field(default_factory=dict)
-    is_done: bool = False  # the table has it, so that nothing is written again
-    version: Version | None = None  # of a batch write that has one
+    is_done: bool = False  # the table contains it, so nothing is written again
+    version: Version | None = None  # of a versioned batch write
     done_in: str | None = None  # the run of a streaming query that has written the version
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
@@ -68,7 +68,7 @@ class Plan:
 
 
 def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoint) -> Plan:
-    """Find out whether and for which number the batch that the query is at is to be written."""
+    """Determine whether and for which number the query's current batch is to be written."""
     query_id, batch_id = checkpoint.query_id(), checkpoint.newest_batch()
     step = checkpoint.step(batch_id)
     if not step.end:
@@ -93,7 +93,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         for key, offset in position.offsets.items()
         if key in step.end and not _is_other_topic(position, step, key[0])
     }
-    # Also if the batch is refused: then a new checkpoint begins where the table is.
+    # Also if the batch is refused: then a new checkpoint starts where the table is.
     follow(client, app, group.offsets, name, known)
     is_done = _check(position, app, query_id, batch_id, step)
     new = {key: step.start.get(key, 0) for key in step.end if key not in known}
@@ -115,7 +115,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
 
 
 def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
-    """Find the number of a batch write, which has no input that anybody knows."""
+    """Determine the number of a batch write, whose input is unknown."""
     app, version = f"{options.pipeline_id}/write", options.version
     table = _open(options, schema)
     position = read_position(table, app)
@@ -133,7 +133,7 @@ def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
 
 
 def _has_version(table: Table, version: Version) -> bool:
-    """Whether the table has this version of a write, or a later one, by whichever writer."""
+    """Whether the table contains this version of a write, or a later one, by any writer."""
     reached = table.transaction_version(version.app)
     if reached is None:
         return False
@@ -165,7 +165,7 @@ def _check_table(group: Group, table: TableName, pipeline_id: str) -> None:
 
 
 def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
-    """Whether the table has the batch. PipelineMismatch if it does not follow the last one that it has."""
+    """Whether the table contains the batch. PipelineMismatch if it does not follow the last one there."""
     if position == NOWHERE and batch_id > 0:
         raise PipelineMismatch(
             f"the checkpoint is at batch {batch_id}, but the table has none of pipeline {pipeline_id!r}. It "
@@ -185,7 +185,7 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
                 "to read the new topic"
             )
         if reached is None or is_other_topic:
-            # A query that the table knows would have brought the partition along.
+            # A query that the table knows would include the partition.
             reached = 0 if position.batch_id != NO_BATCH and key in step.start else start
         if start != reached:
             raise PipelineMismatch(_mismatch_text(position, pipeline_id, batch_id, step, key))
@@ -193,7 +193,7 @@ def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, s
 
 
 def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step) -> None:
-    """The table has the batch; it has to be that batch, and not another one that an old checkpoint made."""
+    """Check that a batch in the table is that very batch, and not another one made from an old checkpoint."""
     is_last = batch_id == position.batch_id
     for key, (start, end) in sorted(step.spans.items()):
         has = (position.starts.get(key), position.offsets.get(key))
@@ -226,7 +226,7 @@ def commit(
     added: Sequence[Added],
     stream_run: str | None = None,
 ) -> None:
-    """Let a batch count, and tell the group."""
+    """Commit a batch, and move the group."""
     table = open_table(options.location)
     if table is None:
         raise PipelineError(f"nothing was committed: the table {options.location} is gone")
@@ -275,14 +275,14 @@ def _check_number(table: Table, plan: Plan) -> None:
 
 
 def _follow(options: DeltaOptions, table: Table, plan: Plan) -> None:
-    # The group is where the plan has put it, so it needs to hear only of what has moved.
+    # The group is where the plan has put it, so only partitions that moved need a commit.
     moved = {key: plan.end[key] for key, begin in plan.begin.items() if plan.end[key] != begin}
     try:
         follow(_client(options), plan.app, {}, TableName(table.table_id, table.location), moved)
     except (KafkaError, ClientError) as error:
         raise PipelineError(
-            f"batch {plan.batch_id} is in the table, but the group of pipeline {plan.app!r} was not told: "
-            f"{error} Start the query again; it tells the group"
+            f"batch {plan.batch_id} is in the table, but the group of pipeline {plan.app!r} was not updated: "
+            f"{error} Start the query again; it updates the group"
         ) from error
 
 

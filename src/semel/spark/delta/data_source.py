@@ -1,4 +1,4 @@
-"""The data source that Spark knows as format "semel-delta". It only writes; other tools read the tables."""
+"""The data source of format "semel-delta". It only writes; other tools read the tables."""
 
 from collections.abc import MutableMapping
 from types import ModuleType
@@ -30,25 +30,25 @@ class DeltaDataSource(DataSource):
         return "semel-delta"
 
     def schema(self) -> str:
-        """Asked for only by those who want to read."""
+        """Called only for reads."""
         raise OptionError(_READS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """There is none."""
+        """Reading is not supported."""
         raise OptionError(_READS)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """There is none."""
+        """Reading is not supported."""
         raise OptionError(_READS)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Write once."""
+        """Create a writer for a batch write."""
         _check_mode(overwrite)
         found: DataSourceWriter = _sink().BatchWriter(DeltaOptions.of(self.options, is_stream=False), schema)
         return found
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Write for ever."""
+        """Create a writer for a streaming query."""
         _check_mode(overwrite)
         found: DataSourceStreamWriter = _sink().StreamWriter(
             DeltaOptions.of(self.options, is_stream=True), schema
@@ -65,7 +65,7 @@ def _check_mode(overwrite: bool) -> None:
 
 
 def _sink() -> ModuleType:
-    """What writes. It is loaded late: Spark loads this module also for those who have no deltalake."""
+    """Import the sink late: Spark also loads this module where deltalake is not installed."""
     try:
         from semel.spark.delta import sink
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Rows of one task into Parquet files. They are in the table's place, and in no commit yet.
+"""Writes the rows of one task to Parquet files. They are in the table's directory, but in no commit yet.
 
-Every attempt has names of its own, so that no attempt can write over what another one has written. Before a
-file is begun its name is announced (`leftovers`), so that it is found if nobody ever commits it.
+Every attempt has unique file names, so that attempts cannot overwrite each other's files. A file is announced
+before it is created (`leftovers`), so that it can be found if it is never committed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,14 +20,13 @@ from semel.spark.delta.stats import stats_of
 from semel.spark.delta.storage import Storage
 from semel.spark.errors import PipelineError
 
-#: Files that a task has open at once, if it writes to many partitions. One that is closed is not opened
-#: again.
+#: Files that a task has open at once when it writes to many partitions. A closed file is not opened again.
 OPEN_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file that is whole: what a commit has to say of it."""
+    """A complete file: what a commit records about it."""
 
     path: str
     size: int
@@ -60,15 +59,17 @@ class TaskFiles:
         self._announcements = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Put rows where they belong."""
+        """Write rows to the files of their partitions."""
         for name in self._required:
             if batch.column(name).null_count:
-                raise PipelineError(f"the table has no nulls in column {name!r}, and a row has one there")
+                raise PipelineError(
+                    f"the column {name!r} of the table is not nullable, and a row has a null there"
+                )
         parts = list(split(batch.cast(in_utc(batch.schema)), self._partition_by))
         paths = self._announce([values for values, _ in parts if values not in self._open])
         for values, part in parts:
             if values not in self._open:
-                # One that was open a moment ago may have been closed to make room.
+                # A file that was open a moment ago may have been closed to make room.
                 path = paths.get(values) or self._announce([values])[values]
                 self._begin(values, path, part.schema)
             file = self._open[values]
@@ -82,7 +83,7 @@ class TaskFiles:
         return self._added
 
     def discard(self) -> None:
-        """Delete what this attempt has written; it has failed, so nobody will commit it."""
+        """Delete the files of this attempt; it has failed, so they will not be committed."""
         for file in self._open.values():
             with suppress(OSError, pa.ArrowException):
                 file.writer.close()
@@ -93,7 +94,7 @@ class TaskFiles:
                 self._storage.delete(path)
 
     def _announce(self, partitions: Sequence[Values]) -> dict[Values, str]:
-        """Names for new files."""
+        """Announce new files, and return their names."""
         attempt, paths = self._attempt, {}
         for number, values in enumerate(partitions, len(self._announced)):
             name = file_name(attempt.app, attempt.number, attempt.key, number)

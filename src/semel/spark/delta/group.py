@@ -1,8 +1,8 @@
-"""The consumer group of a pipeline that writes to a table. The table knows the truth; the group follows it.
+"""The consumer group of a pipeline that writes to a table. The table is the truth; the group follows it.
 
-It is there so that lag tools show how far the pipeline is, and so that a source finds where to begin when the
-checkpoint is lost. A note beside the offsets names the table, so whoever starts can ask it. The note is there
-before the first commit of the table is.
+It lets lag tools show the position of the pipeline, and a source find its start when the checkpoint is lost.
+A note with the offsets names the table, so that a new start can read the position there. The note is written
+before the first commit of the table.
 """
 
 import json
@@ -18,25 +18,25 @@ MARK = decision.TABLE_MARK
 
 
 class TableName(NamedTuple):
-    """A table: where it is, and what stays the same if it is moved."""
+    """A table: its location, and the id that stays the same if it is moved."""
 
     table_id: str
     location: str
 
     def to_note(self) -> str:
-        """The note beside an offset."""
+        """Format the note for an offset."""
         return f"{MARK} {json.dumps(self._asdict(), separators=(',', ':'))}"
 
 
 class Group(NamedTuple):
-    """What the group knows."""
+    """The offsets of the group, and its table."""
 
     offsets: dict[Partition, CommittedOffset]
     table: TableName | None
 
 
 def read_group(client: Client, pipeline_id: str) -> Group:
-    """How far the group is, and which table it follows."""
+    """Read the offsets of the group, and the table that it follows."""
     found = fetch_offsets(client, pipeline_id, require_stable=False)
     table = None
     for each in found.values():
@@ -55,7 +55,7 @@ def _table(pipeline_id: str, note: str) -> TableName:
         return TableName(**json.loads(note))
     except (ValueError, TypeError, RecursionError):
         raise PipelineError(
-            f"the group of pipeline {pipeline_id!r} does not say which table it follows: somebody else has "
+            f"the group of pipeline {pipeline_id!r} does not say which table it follows: another program has "
             "changed its offsets. Choose a new pipeline.id"
         ) from None
 
@@ -67,7 +67,7 @@ def follow(
     table: TableName,
     offsets: Mapping[Partition, int],
 ) -> None:
-    """Put the group where the table is; what it is known to have already is not written again."""
+    """Move the group to the position of the table; `known` offsets are not committed again."""
     note = table.to_note()
     wanted = {key: CommittedOffset(offset, note) for key, offset in offsets.items()}
     behind = {key: each for key, each in wanted.items() if known.get(key) != each}

@@ -1,12 +1,12 @@
-"""Files that no commit names: of attempts that lost, of runs that died. They and nothing else are deleted.
+"""Files that no commit names, from attempts that lost or runs that died. Only these are deleted.
 
-Commits of a pipeline are numbered, and every file is written for one number. A number that the table has is
-taken: only its winners count, and whatever else was written for it can never be committed. That is the whole
-rule; files for numbers to come are left alone, because somebody may still commit them.
+Commits of a pipeline are numbered, and every file is written for one number. Once the table has a commit of a
+number, only its winners count, and other files written for the number can never be committed. That is the
+whole rule; files for later numbers are left alone, because they may still be committed.
 
-To find files without listing a table, every attempt announces what it is about to write, in a small file
-below `_semel` that readers of Delta do not look at. Announcements go when their number is taken, so there are
-few.
+To find files without listing a table, every attempt announces the files that it is about to write, in a small
+file below `_semel` that readers of Delta ignore. Announcements are deleted when their number is committed, so
+there are few.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from semel.spark.delta.storage import Storage
 
 DIRECTORY = "_semel"
-#: How many announcements are dealt with at once. The rest is dealt with after the next batch.
+#: How many announcements are processed at once. The rest is processed after the next batch.
 AT_ONCE_MAX = 1000
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]+-\d+\.\d+)-\d+\.json")
@@ -34,20 +34,21 @@ class Attempt(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What sets it apart from all others of its number."""
+        """What distinguishes it from all others of its number."""
         return f"{self.run}-{self.task}.{self.attempt_id}"
 
 
 def announce(storage: Storage, attempt: Attempt, index: int, paths: Iterable[str]) -> None:
-    """Say what is going to be written, before it is."""
+    """Announce files before they are written."""
     name = f"{attempt.number}-{attempt.key}-{index}.json"
     storage.write(f"{_directory(attempt.app)}/{name}", json.dumps(list(paths)).encode())
 
 
 def clear(storage: Storage, app: str, reached: int, winners: Mapping[int, Collection[str]]) -> None:
-    """Delete what lost, for every number up to the one that the table has reached.
+    """Delete the files of losers, for every number up to the one that the table has reached.
 
-    Where it is not known any more who won, only the announcement goes, and the files are left to a vacuum.
+    If the winners of a number are no longer known, only the announcement is deleted; the files are left to
+    vacuum.
     """
     directory = _directory(app)
     found = [each for each in map(_NAME.fullmatch, storage.names(directory)) if each]
@@ -56,7 +57,7 @@ def clear(storage: Storage, app: str, reached: int, winners: Mapping[int, Collec
         announcement, number, key = f"{directory}/{each[0]}", int(each[1]), each[2]
         if number in winners and key not in winners[number]:
             for path in _announced(storage, announcement):
-                # A file has its attempt in its name, so nobody can announce what is another's.
+                # A file has its attempt in its name, so no attempt can announce another's files.
                 if is_name_of(path, app, number, key):
                     storage.delete(path)
         storage.delete(announcement)
@@ -66,16 +67,16 @@ def _announced(storage: Storage, path: str) -> list[str]:
     try:
         return [str(each) for each in json.loads(storage.read(path) or b"[]")]
     except ValueError:
-        return []  # its writer died before it was whole, and so before it wrote anything else
+        return []  # its writer died before it was complete, and so before it wrote anything else
 
 
 def file_name(app: str, number: int, key: str, index: int) -> str:
-    """What a file of an attempt is called."""
+    """Return the name of a file of an attempt."""
     return f"{app.partition('/')[0]}-{number}-{key}-{index}.parquet"
 
 
 def is_name_of(path: str, app: str, number: int, key: str) -> bool:
-    """Whether a file is one of an attempt, somewhere in the table."""
+    """Whether a file belongs to an attempt, anywhere in the table."""
     *directories, name = path.split("/")
     index = name.removesuffix(".parquet").rpartition("-")[2]
     is_its_own = index.isdigit() and name == file_name(app, number, key, int(index))

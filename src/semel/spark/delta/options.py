@@ -25,19 +25,19 @@ STREAM_SINK = (*SINK, *(name for name in COMMON if name not in SINK), "checkpoin
 
 @dataclass(frozen=True, slots=True)
 class DeltaOptions:
-    """What the sink was told."""
+    """The parsed options of the sink."""
 
     location: str
     pipeline_id: str
     partition_by: tuple[str, ...]
     merge_schema: bool
-    address: Address | None  # of the cluster whose group follows the table; a batch write has none
+    address: Address | None  # of the cluster whose group follows the table; None for a batch write
     checkpoint: str
     version: Version | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
-        """Read them; OptionError says which one is wrong."""
+        """Parse them; OptionError names an invalid one."""
         given = (
             OptionReader(options, STREAM_SINK, VERSIONS_ELSEWHERE)
             if is_stream

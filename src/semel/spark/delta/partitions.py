@@ -1,7 +1,7 @@
-"""Rows by the values of their partition columns: how they are split, and what the values are called.
+"""Splits rows by the values of their partition columns, and formats the values.
 
-Delta keeps the values as text in its commit. Directories are named after them too, as Hive did it, for the
-eyes of people; nobody reads them back.
+Delta stores the values as text in its commit. Directories are named after them too, in Hive style, for people
+only; the names are not parsed.
 """
 
 import datetime as dt
@@ -18,12 +18,12 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 Values: TypeAlias = tuple[str | None, ...]
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-#: File systems have 255 bytes for a name.
+#: File systems allow 255 bytes for a name.
 NAME_MAX = 200
 
 
 def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each partition, without the columns that are the same in all of them."""
+    """Return the rows of each partition, without the partition columns."""
     if not columns:
         yield (), batch
         return
@@ -41,7 +41,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Value
 
 
 def _codes(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """One number for every row; rows with the same values have the same one, and nulls are values."""
+    """Return one number per row, equal for rows with the same values; null is a value."""
     codes = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
     for name in columns:
         found = batch.column(name).dictionary_encode(null_encoding="encode")
@@ -50,7 +50,7 @@ def _codes(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
 
 
 def text_of(value: Any) -> str | None:
-    """A value as Delta writes it. The empty text is null, as it is for Spark."""
+    """Format a value as Delta does. Empty text is null, as in Spark."""
     match value:
         case None | "":
             return None
@@ -71,7 +71,7 @@ def text_of(value: Any) -> str | None:
 
 
 def directory_of(columns: Sequence[str], values: Values) -> str:
-    """Where the files of a partition are: `day=2026-11-15/country=DE/`."""
+    """Return the directory of a partition: `day=2026-11-15/country=DE/`."""
     return "".join(f"{_name(f'{quote(name)}=', value)}/" for name, value in zip(columns, values, strict=True))
 
 

@@ -1,17 +1,17 @@
-"""What a table knows of a pipeline: how many commits it has of it, up to which batch and which offsets.
+"""The position of a pipeline in a table: number of commits, last batch, offsets.
 
-All of that is in Delta's transaction identifiers, which are made for it, are in the same commit as the files
-and stay when old commits are forgotten: one for the number of the commit (`billing`), one for the batch of a
-query (`billing/batch/<query>`), two for every input partition, where the batch started and ended
+It is stored in Delta's transaction identifiers. They are made for this, are written in the same commit as the
+files, and survive when old commits are removed: one for the number of the commit (`billing`), one for the
+batch of a query (`billing/batch/<query>`), two for the start and end of every input partition
 (`billing/start/orders/0`, `billing/offset/orders/0`), and one for every input topic, made from its id
-(`billing/topic/orders`). Two commits that change the same identifier cannot both succeed, so a number is
-taken once.
+(`billing/topic/orders`). Two commits that change the same identifier cannot both succeed, so a number is used
+once.
 
 A batch write with `txnAppId` and `txnVersion` sets the identifier of that name, as Delta's own writers do. It
-also sets `<app>/versions`, which tells the name from that of a streaming pipeline.
+also sets `<app>/versions`, which distinguishes the name from that of a streaming pipeline.
 
-To look identifiers up one by one takes time, so a commit also has all of it as a note (`userMetadata`, which
-every tool shows in a table's history). It is read there if the commit is a recent one.
+Looking up identifiers one by one is slow, so a commit also holds all of it as a note (`userMetadata`, which
+every tool shows in a table's history). A note of a recent commit is read instead.
 """
 
 import hashlib
@@ -27,40 +27,40 @@ from semel.spark.versions import Version
 T = TypeVar("T")
 
 MARK = "semel"
-#: How many of the newest commits are looked at for notes.
+#: How many of the newest commits are searched for notes.
 RECENT = 16
 
 
 class KnowsTransactions(Protocol):
-    """What is asked of a table here."""
+    """The part of a table that is used here."""
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The version of an identifier."""
+        """Return the version of an identifier."""
         ...
 
     def notes(self, limit: int | None) -> list[str]:
-        """The notes of the newest commits, or of all that are kept."""
+        """Return the notes of the newest commits, or of all that are kept."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A commit as it describes itself."""
+    """The note of a commit."""
 
     app: str
     number: int
     run: str
     query_id: str
     batch_id: int
-    offsets: PartitionOffsets  # where the pipeline is after it, in every partition that it ever read
+    offsets: PartitionOffsets  # the position after it, in every partition that the pipeline ever read
     winners: tuple[str, ...]
     starts: PartitionOffsets = field(default_factory=dict)  # where the batch started
     ids: TopicIds = field(default_factory=dict)
-    version: Version | None = None  # of a batch write that has one
+    version: Version | None = None  # of a versioned batch write
     stream_run: str | None = None  # of the query whose foreachBatch made it
 
     def to_text(self) -> str:
-        """The text that the commit carries."""
+        """Format the note for the commit."""
         content: dict[str, Any] = {
             MARK: self.app,
             "number": self.number,
@@ -76,7 +76,7 @@ class Note:
         return json.dumps(content, separators=(",", ":"))
 
     def identifiers(self) -> dict[str, int]:
-        """The transaction identifiers of the commit."""
+        """Return the transaction identifiers of the commit."""
         found = {self.app: self.number}
         if self.query_id:
             found[_batch(self.app, self.query_id)] = self.batch_id
@@ -88,10 +88,10 @@ class Note:
 
 
 class Position(NamedTuple):
-    """How far a pipeline is, as the table has it."""
+    """The position of a pipeline, as stored in the table."""
 
     number: int
-    batch_id: int  # the last one of the query that asks; -1 if there is none
+    batch_id: int  # the last one of the given query; -1 if there is none
     offsets: PartitionOffsets
     recent: Mapping[int, Note]
     starts: PartitionOffsets = {}  # noqa: RUF012 - never changed: where the last batch started
@@ -104,7 +104,7 @@ NOWHERE = Position(0, -1, {}, {})
 def read_position(
     table: KnowsTransactions, app: str, query_id: str = "", keys: Iterable[Partition] = ()
 ) -> Position:
-    """How far a pipeline is. Offsets are those of these partitions, or more."""
+    """Read the position of a pipeline. Offsets are those of these partitions, or more."""
     number = table.transaction_version(app)
     if number is None:
         return NOWHERE
@@ -123,7 +123,7 @@ def read_position(
 
 
 def fingerprint(topic_id: str) -> int:
-    """A topic id as a version of an identifier, which is a number of 63 bits."""
+    """Return a topic id as a version of an identifier, which has 63 bits."""
     return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1
 
 
@@ -133,12 +133,12 @@ def _known(table: KnowsTransactions, names: Mapping[T, str]) -> dict[T, int]:
 
 
 def is_of_versions(table: KnowsTransactions, app: str) -> bool:
-    """Whether the identifier of this name has the versions of batch writes."""
+    """Whether the identifier of this name holds the versions of batch writes."""
     return table.transaction_version(_versions(app)) is not None
 
 
 def is_of_stream(table: KnowsTransactions, app: str) -> bool:
-    """Whether the identifier of this name has the commits of a streaming pipeline. This reads all notes."""
+    """Whether the identifier of this name holds the commits of a streaming pipeline. Reads all notes."""
     return any(each is not None and each.app == app for each in map(_parse, table.notes(None)))
 
 
@@ -163,7 +163,7 @@ def _topic(app: str, topic: str) -> str:
 
 
 def _parse(text: str) -> Note | None:
-    """The note of a commit, unless it is somebody else's."""
+    """Parse the note of a commit; None if another program wrote it."""
     try:
         content: Any = json.loads(text)
         *version, stream_run = content.get("version", [None])

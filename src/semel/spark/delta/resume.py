@@ -1,8 +1,8 @@
-"""Where a query begins if its pipeline writes to a table, and the checkpoint is new or lost.
+"""Where a query starts if its pipeline writes to a table, and the checkpoint is new or lost.
 
-The source begins where the pipeline's group is. A driver that died after the commit of the table and before
-it told the group has left the group behind. So before anything is read, the table is asked; the group names
-it.
+The source starts at the offsets of the pipeline's group. If a driver died after the commit of the table and
+before that of the group, the group is behind. So the position is read from the table first, which the group
+names.
 """
 
 from contextlib import suppress
@@ -19,14 +19,14 @@ from semel.spark.source import StreamReader
 
 @faces_spark
 class ResumingReader(StreamReader):
-    """The source of streams, which asks a table first."""
+    """The streaming source, which reads the position of a table first."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint starts."""
         pipeline_id = self._options.pipeline_id
         if self._options.start is Where.COMMITTED and pipeline_id is not None:
             client = connect(self._options.address)
-            # Of a topic pipeline, or of a table that cannot be reached from here: then the sink decides.
+            # A pipeline to topics, or a table that cannot be reached from here: then the sink decides.
             with suppress(PipelineError, ModuleNotFoundError):
                 _ask_table(client, pipeline_id, read_group(client, pipeline_id))
         return super().initialOffset()

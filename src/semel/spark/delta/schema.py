@@ -1,7 +1,7 @@
-"""Schemas: what a DataFrame may hold for a table to take it, and how the two are compared.
+"""Compares the schema of a DataFrame with that of a table.
 
-Spark's JSON for a schema is Delta's as well, so there is little to translate. A table takes a DataFrame whose
-columns it has, with the same types. Columns that are missing are null; ones that are new need `mergeSchema`.
+Spark's JSON for a schema is Delta's as well, so there is little to translate. A table accepts a DataFrame
+whose columns it has, with the same types. Missing columns are null; new ones need `mergeSchema`.
 """
 
 import json
@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from semel.spark.errors import OptionError
 
-#: A type as Delta's JSON has it: a name, or an object.
+#: A type in Delta's JSON: a name, or an object.
 Json: TypeAlias = Any
 
 SIMPLE: tuple[type[DataType], ...] = (
@@ -51,20 +51,20 @@ SIMPLE: tuple[type[DataType], ...] = (
     TimestampNTZType,
     TimestampType,
 )
-#: Types whose values can stand in the name of a directory.
+#: Types whose values cannot be part of a directory name.
 NOT_IN_A_NAME = (BinaryType, ArrayType, MapType, StructType)
-#: Characters that Parquet files of Delta tables do not have in their columns' names.
+#: Characters that column names in the Parquet files of Delta tables cannot contain.
 FORBIDDEN = " ,;{}()\n\t="
 
 
 def delta_schema(schema: StructType, partition_by: Sequence[str]) -> dict[str, Json]:
-    """The schema of a table for these rows. Everything may be null: what a stream brings is not known."""
+    """Return the schema of a new table for these rows. All columns are nullable: a stream may bring nulls."""
     names = [field.name.lower() for field in schema.fields]
     for field in schema.fields:
         if names.count(field.name.lower()) > 1:
-            raise OptionError(f"the column {field.name!r} is there twice; names differ in more than case")
+            raise OptionError(f"the column {field.name!r} appears twice; names must differ in more than case")
         if wrong := sorted(set(field.name) & set(FORBIDDEN)):
-            raise OptionError(f"a Delta table has no {wrong[0]!r} in the name of a column: {field.name!r}")
+            raise OptionError(f"a column name of a Delta table cannot contain {wrong[0]!r}: {field.name!r}")
     _check_partitions(schema, partition_by)
     return {
         "type": "struct",
@@ -116,7 +116,7 @@ def _text(kind: DataType) -> str:
 def new_columns(
     rows: dict[str, Json], table: dict[str, Json], partition_by: Iterable[str]
 ) -> list[dict[str, Json]]:
-    """The columns that the rows have and the table has not. OptionError if they do not go together."""
+    """Return the columns that the rows have and the table has not. OptionError if they are incompatible."""
     known = {field["name"]: field for field in table["fields"]}
     cases = {name.lower(): name for name in known}
     new = []
@@ -141,12 +141,12 @@ def new_columns(
 
 
 def required_columns(table: dict[str, Json]) -> list[str]:
-    """The columns of a table that have no nulls."""
+    """Return the columns of a table that are not nullable."""
     return [field["name"] for field in table["fields"] if not field["nullable"]]
 
 
 def _plain(kind: Json) -> Json:
-    """A type without what may differ: nullability and comments."""
+    """Return a type without nullability and comments, which may differ."""
     if not isinstance(kind, dict):
         return kind
     kept = {name: _plain(value) for name, value in kind.items() if name not in ("containsNull", "fields")}
@@ -161,7 +161,7 @@ def _short(kind: Json) -> str:
 
 
 def in_utc(schema: pa.Schema) -> pa.Schema:
-    """The schema with points in time in UTC, as Delta has them; Spark brings them in the session's zone."""
+    """Return the schema with timestamps in UTC, as Delta has them; Spark sends them in the session's zone."""
     return pa.schema([pa.field(each.name, _in_utc(each.type), each.nullable) for each in schema])
 
 

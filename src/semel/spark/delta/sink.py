@@ -1,7 +1,7 @@
-"""The sink as Spark calls it: rows become Parquet files, and `pipeline` makes them count once.
+"""The sink as Spark calls it: rows become Parquet files, and `batch_commit` commits them exactly once.
 
-As in the sink for topics, a writer is made for every batch in a process of the driver and pickled for the
-tasks, which is the moment to plan, and what was planned comes back with the messages of the tasks.
+As in the sink for topics, a writer is created for every batch in a process of the driver and pickled for the
+tasks. The plan is made when it is pickled, and returns with the messages of the tasks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from semel.spark.versions import current_stream_run, refuse_second_write
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: who it is, and the files that it has written."""
+    """The message of a task to the driver: its key, and the files that it has written."""
 
     plan: Plan
     key: str
@@ -37,7 +37,7 @@ class Written(WriterCommitMessage):
 
 @faces_spark
 class _Writer:
-    """What both writers share."""
+    """The common part of both writers."""
 
     def __init__(self, options: DeltaOptions, schema: StructType) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class _Writer:
         self._plan: Plan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plan the batch: the writer is about to go to the tasks."""
+        """Plan the batch: the writer is about to be sent to the tasks."""
         if self._plan is None:
             self._plan = self._make_plan()
         return self.__dict__
@@ -62,8 +62,7 @@ class _Writer:
         files = TaskFiles(Storage(self._options.location), attempt, plan.partition_by, plan.required)
         try:
             for batch in iterator:
-                # Of a batch that the table has, whatever comes before the sink is done again: it may keep
-                # state.
+                # If the table contains the batch, the steps before the sink still run: they may keep state.
                 if batch.num_rows and plan.is_done:
                     _skip(plan)
                 elif batch.num_rows:
@@ -120,11 +119,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def _skip(plan: Plan) -> None:
-    """Leave rows out that the table has."""
+    """Skip rows that the table contains."""
     if plan.version is not None:
         refuse_second_write(plan.version, plan.done_in)
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """What the tasks told; those that failed told nothing."""
+    """Return the messages of the tasks; failed tasks have none."""
     return [each for each in messages if isinstance(each, Written)]

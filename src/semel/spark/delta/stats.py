@@ -1,7 +1,7 @@
-"""What a commit says about a file so that readers can skip it: counts, least and greatest values.
+"""File statistics in a commit, with which readers can skip files: counts, minimum and maximum values.
 
-They come from the footer that Parquet has anyway. What cannot be said exactly in JSON is not said: a reader
-takes a missing bound for "anything", and a wrong one for a reason to skip rows.
+They come from the Parquet footer. A bound that cannot be exact in JSON is left out: a missing bound is
+harmless, but a wrong one would make readers skip rows.
 """
 
 import datetime as dt
@@ -13,16 +13,16 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-#: Columns with statistics, and characters of a text in them, as Delta has both by default.
+#: Columns with statistics, and characters of text in them, both as in Delta by default.
 COLUMNS_MAX = 32
 TEXT_MAX = 32
-#: Digits that survive the way through a JSON number.
+#: Digits that survive as a JSON number.
 DIGITS_MAX = 15
 LAST_CHARACTER = "\U0010ffff"
 
 
 def stats_of(footer: Any, schema: pa.Schema, with_nan: Collection[str]) -> str:
-    """The statistics of a file, as Delta's JSON. Columns that hold NaN have no bounds."""
+    """Return the statistics of a file as Delta's JSON. Columns that contain NaN have no bounds."""
     paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def _add_bounds(name: str, found: list[Any], least: dict[str, Any], greatest: di
     try:
         low, high = min(each.min for each in bounded), max(each.max for each in bounded)
     except (ValueError, OverflowError):
-        return  # a date that Python does not have
+        return  # a date outside Python's range
     below, above = lower_bound(low), upper_bound(high)
     if below is not None:
         least[name] = below
@@ -64,12 +64,12 @@ def _add_bounds(name: str, found: list[Any], least: dict[str, Any], greatest: di
 
 
 def lower_bound(value: Any) -> Any:
-    """A JSON value that is not above this one; None if there is none."""
+    """Return a JSON value that is not above this one; None if there is none."""
     return value[:TEXT_MAX] if isinstance(value, str) else _exact(value)
 
 
 def upper_bound(value: Any) -> Any:
-    """A JSON value that is not below this one; None if there is none."""
+    """Return a JSON value that is not below this one; None if there is none."""
     if not isinstance(value, str):
         return _exact(value)
     if len(value) <= TEXT_MAX:

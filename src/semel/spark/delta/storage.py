@@ -1,8 +1,7 @@
-"""The files of a table, wherever it is: in a directory, or behind a URL that both pyarrow and deltalake know.
+"""The files of a table, in a directory or behind a URL that both pyarrow and deltalake support.
 
-In a directory what is written is also flushed, because a commit must not outlive the files that it names.
-Where a URL leads, that is the business of the store. Credentials come from the environment, as both libraries
-read them.
+In a directory, files are also flushed, because a commit must not outlive the files that it names. Behind a
+URL, the store is responsible for that. Credentials come from the environment, as both libraries read them.
 """
 
 import os
@@ -16,7 +15,7 @@ from pyarrow import fs  # type: ignore[import-untyped]
 
 
 def location_of(path: str) -> str:
-    """A table's place as every process finds it: an absolute path, or a URL."""
+    """Return the location of a table for every process: an absolute path, or a URL."""
     if path.startswith("file:"):
         path = unquote("/" + path.removeprefix("file:").lstrip("/"))
     return path.rstrip("/") if "://" in path else str(Path(path).absolute())
@@ -33,7 +32,7 @@ class Storage:
             self._files, self._root = fs.FileSystem.from_uri(location)
 
     def open(self, path: str) -> Any:
-        """A stream into a new file."""
+        """Open a new file for writing."""
         target = self._at(path)
         if self.is_local:
             self._files.create_dir(posixpath.dirname(target), recursive=True)
@@ -45,7 +44,7 @@ class Storage:
             stream.write(content)
 
     def read(self, path: str) -> bytes | None:
-        """A small file, if it is there."""
+        """Return a small file, or None if it does not exist."""
         try:
             with self._files.open_input_stream(self._at(path)) as stream:
                 return bytes(stream.read())
@@ -53,22 +52,22 @@ class Storage:
             return None
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory; nothing if there is none."""
+        """List a directory; empty if it does not exist."""
         selector = fs.FileSelector(self._at(directory), allow_not_found=True)
         return sorted(str(each.base_name) for each in self._files.get_file_info(selector))
 
     def changed(self, path: str) -> int | None:
-        """When a file was written, in nanoseconds; None if there is none."""
+        """Return when a file was written, in nanoseconds; None if it does not exist."""
         (found,) = self._files.get_file_info([self._at(path)])
         return None if found.type is fs.FileType.NotFound else int(found.mtime_ns or 0)
 
     def delete(self, path: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         with suppress(FileNotFoundError):
             self._files.delete_file(self._at(path))
 
     def flush(self, path: str) -> None:
-        """Put a file of a directory on disk, with the names that lead to it."""
+        """Flush a local file and the directories that lead to it."""
         if self.is_local:
             at = Path(self._at(path))
             for each in (at, *at.parents[: len(Path(path).parts)]):

@@ -1,7 +1,7 @@
-"""A Delta table as the driver sees it: opened, made if there is none, and committed to.
+"""A Delta table as the driver sees it: open, create, commit.
 
-Only here is `deltalake` used. A process keeps its tables open, because to load a large one takes time; before
-each use it reads the commits that others have made since.
+Only this module uses `deltalake`. A process keeps its tables open, because loading a large one is slow;
+before each use it reads the commits that others have made since.
 """
 
 import json
@@ -24,8 +24,8 @@ from semel.spark.errors import OptionError, PipelineError
 LOG = "_delta_log"
 #: Tables that a process keeps open.
 TABLES_MAX = 8
-#: What a table may ask of its writers without being refused: nothing of it concerns files that are only
-#: added, or it is looked at in `_check_features`.
+#: Table features that are accepted: they do not affect files that are only added, or `_check_features` checks
+#: them.
 FEATURES = frozenset(
     {
         "appendOnly",
@@ -43,14 +43,14 @@ FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
-#: What a column may be told that only the writer can make true.
+#: Column properties that only the writer can enforce.
 COLUMN_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 _opened: dict[tuple[int, str], tuple[DeltaTable, int | None]] = {}
 
 
 class Table:
-    """A table at the version that it had when it was opened."""
+    """A table at the version it had when it was opened."""
 
     def __init__(self, location: str, table: DeltaTable) -> None:
         self.location = location
@@ -59,7 +59,7 @@ class Table:
 
     @property
     def table_id(self) -> str:
-        """What stays the same as long as the table lives, wherever it is moved."""
+        """The id of the table, which stays the same wherever it is moved."""
         return str(self._table.metadata().id)
 
     @property
@@ -74,16 +74,16 @@ class Table:
         return found
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The version of a transaction identifier."""
+        """Return the version of a transaction identifier."""
         return self._table.transaction_version(app_id)
 
     def notes(self, limit: int | None) -> list[str]:
-        """The notes of the newest commits, those that have one; without a limit of all that are kept."""
+        """Return the notes of the newest commits that have one; without a limit, of all that are kept."""
         found = self._table.history(limit)
         return [each["userMetadata"] for each in found if isinstance(each.get("userMetadata"), str)]
 
     def commit(self, added: Iterable[Added], note: Note) -> None:
-        """Add files. If it raises CommitFailedError, somebody else has changed what this commit builds on."""
+        """Add files. CommitFailedError: another writer has changed what this commit builds on."""
         columns, now = self.partition_by, int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -106,12 +106,12 @@ class Table:
 
 
 def open_table(location: str) -> Table | None:
-    """The table as it is now; None if there is none."""
+    """Return the table as it is now; None if there is none."""
     key = (os.getpid(), location)
     with _explained(location):
         try:
             table, changed = _opened.pop(key, (None, None))
-            # A log that is not the one that was read belongs to another table in the same place.
+            # If the log is not the one that was read, it belongs to another table at the same location.
             if table is not None and changed == _changed(location, table):
                 table.update_incremental()
             else:
@@ -129,7 +129,7 @@ def _keep(location: str, table: DeltaTable) -> None:
 
 
 def open_for(location: str, rows: dict[str, Any], partition_by: Sequence[str], *, merges: bool) -> Table:
-    """The table that takes these rows. It is made if there is none; OptionError if it does not take them."""
+    """Return the table for these rows, created if there is none; OptionError if it does not accept them."""
     table = open_table(location) or _create(location, rows, partition_by)
     if partition_by and table.partition_by != tuple(partition_by):
         raise OptionError(
@@ -143,7 +143,7 @@ def open_for(location: str, rows: dict[str, Any], partition_by: Sequence[str], *
     names = ", ".join(repr(each["name"]) for each in new)
     if not merges:
         raise OptionError(
-            f"the table {location} has no column {names}. Leave it out, or say mergeSchema=true to add it"
+            f"the table {location} has no column {names}. Leave it out, or set mergeSchema=true to add it"
         )
     with _explained(location):
         table._table.alter.add_columns([Field.from_json(json.dumps(each)) for each in new])
@@ -158,7 +158,7 @@ def _create(location: str, rows: dict[str, Any], partition_by: Sequence[str]) ->
                 f"{location} is not a Delta table and not empty: it has {found[0]!r}. Give another path"
             )
         schema = Schema.from_json(json.dumps(rows))
-        # If another copy has made it a moment ago, that one is taken.
+        # If another copy created it a moment ago, use that one.
         DeltaTable.create(location, schema, mode="ignore", partition_by=list(partition_by))
     table = open_table(location)
     if table is None:
@@ -167,7 +167,7 @@ def _create(location: str, rows: dict[str, Any], partition_by: Sequence[str]) ->
 
 
 def _check_features(table: Table) -> None:
-    """Refuse tables with rules that nobody would check for rows that are written here."""
+    """Refuse tables with rules that would not be enforced for rows written here."""
     protocol, settings = table._table.protocol(), table._table.metadata().configuration
     asked = sorted(set(protocol.writer_features or ()) - FEATURES)
     asked += [name for name in settings if name.startswith("delta.constraints.")]
@@ -177,7 +177,7 @@ def _check_features(table: Table) -> None:
         asked += [f"{name} of {field['name']}" for name in COLUMN_RULES if name in field["metadata"]]
     if asked:
         raise OptionError(
-            f"the table {table.location} asks its writers for {', '.join(asked)}, which this sink cannot do"
+            f"the table {table.location} requires {', '.join(asked)}, which this sink does not support"
         )
 
 
@@ -186,7 +186,7 @@ def _log_file(version: int) -> str:
 
 
 def _changed(location: str, table: DeltaTable) -> int | None:
-    """When the newest commit that is known was written."""
+    """Return when the newest known commit was written."""
     return Storage(location).changed(_log_file(table.version()))
 
 

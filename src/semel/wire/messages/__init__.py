@@ -1,14 +1,13 @@
 """Every message that Semel knows, one class per request and response, and the table of the APIs.
 
-The declarations are grouped by what they are for: `produce`, `fetch`, `metadata`, `offsets`, `groups`,
-`transactions`, `topics`, `configs`, `sasl`, and `semel` for what is not Kafka's but our own. This package
-exports all of them by name, but for `TopicRequest`, of which there are two.
+The declarations are grouped by purpose: `produce`, `fetch`, `metadata`, `offsets`, `groups`, `transactions`,
+`topics`, `configs`, `sasl`, and `semel` for Semel's own APIs. This package exports all of them by name,
+except `TopicRequest`, of which there are two.
 
-`APIS` is the table of Kafka 4.3, and behind it our own: for each API key its two classes, the versions that
-can be decoded, and the versions that a broker advertises. The two differ where Kafka's own broker differs:
+`APIS` is the table of Kafka 4.3, followed by our own: for each API key its two classes, the versions that can
+be decoded, and the versions that a broker advertises. The two differ where they differ in Kafka's own broker:
 Produce is advertised from version 0, because some clients stop compressing otherwise, and InitProducerId 6
-(two-phase commit) is not stable and so not advertised. Which of the APIs a broker serves is decided by its
-handlers, not here.
+(two-phase commit) is not stable and so not advertised. The handlers decide which of the APIs a broker serves.
 """
 
 from dataclasses import dataclass

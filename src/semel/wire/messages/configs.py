@@ -1,8 +1,7 @@
 """Settings of topics and brokers: read them, replace them all, or change some of them.
 
-AlterConfigs replaces everything that is set on a resource and is there for old tools;
-IncrementalAlterConfigs changes what it names. UpdateFeatures raises or lowers the level of a feature
-such as `transaction.version`.
+AlterConfigs replaces everything that is set on a resource and exists for old tools; IncrementalAlterConfigs
+changes what it names. UpdateFeatures raises or lowers the level of a feature such as `transaction.version`.
 """
 
 from semel.wire.schema import (

@@ -1,8 +1,8 @@
-"""Fetch, and the two APIs that answer "where in the log": ListOffsets and OffsetForLeaderEpoch.
+"""Fetch, and the two APIs for positions in the log: ListOffsets and OffsetForLeaderEpoch.
 
-A Fetch response carries what the chunks hold without a copy, and the list of aborted transactions by
-which a read-committed consumer leaves out what was rolled back. Version 7 brought sessions, in which a
-client names only the partitions that changed; version 13 replaced topic names by topic ids.
+A Fetch response carries the bytes of chunks without a copy, and the list of aborted transactions that a
+read-committed consumer skips. Version 7 added sessions, in which a client names only the partitions that
+changed; version 13 replaced topic names by topic ids.
 """
 
 from semel.wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
@@ -166,7 +166,7 @@ class ListOffsetsTopicResponse:
 
 @response(2, versions="1-11", flexible=6)
 class ListOffsetsResponse(Response):
-    """The offsets that were asked for, with the leader epoch from 4 on."""
+    """The requested offsets, with the leader epoch from 4 on."""
 
     throttle_time_ms: int = int32(versions="2+")
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
@@ -187,7 +187,7 @@ class OffsetForLeaderTopic:
 
 @request(23, versions="2-4", flexible=4)
 class OffsetForLeaderEpochRequest(Request):
-    """Where did a leader epoch end; 3 adds the replica id, 4 is flexible."""
+    """Where a leader epoch ended; 3 adds the replica id, 4 is flexible."""
 
     replica_id: int = int32(versions="3+", default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
@@ -209,7 +209,7 @@ class OffsetForLeaderTopicResult:
 
 @response(23, versions="2-4", flexible=4)
 class OffsetForLeaderEpochResponse(Response):
-    """The end offset of each epoch that was asked for."""
+    """The end offset of each requested epoch."""
 
     throttle_time_ms: int = int32()
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

@@ -1,8 +1,8 @@
-"""Consumer groups: the classic protocol, the new one, and the views of both for administrators.
+"""Consumer groups: the classic protocol, the new one, and the administration of both.
 
-In the classic protocol members join, one of them assigns partitions, all of them sync, and heartbeats
-keep the membership; what members tell each other is bytes that a broker does not read. In the new
-protocol (KIP-848) one heartbeat does all of it, and the broker assigns.
+In the classic protocol members join, one of them assigns partitions, all of them sync, and heartbeats keep
+the membership; members exchange bytes that the broker does not read. In the new protocol (KIP-848) one
+heartbeat does all of it, and the broker assigns.
 """
 
 from semel.wire.schema import (
@@ -31,7 +31,7 @@ class JoinGroupRequestProtocol:
 
 @request(11, versions="0-9", flexible=6)
 class JoinGroupRequest(Request):
-    """A member wants to be in a group; 4 asks to come again with its id, 5 adds static members."""
+    """A member joins a group; 4 requires a second request with the given id, 5 adds static members."""
 
     group_id: str = string()
     session_timeout_ms: int = int32()
@@ -73,7 +73,7 @@ class SyncGroupRequestAssignment:
 
 @request(14, versions="0-5", flexible=4)
 class SyncGroupRequest(Request):
-    """The assignment of the leader, or the wish for one; 3 adds static members, 5 the protocol."""
+    """The leader's assignments, or the request for one; 3 adds static members, 5 the protocol."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -86,7 +86,7 @@ class SyncGroupRequest(Request):
 
 @response(14, versions="0-5", flexible=4)
 class SyncGroupResponse(Response):
-    """What the member is assigned."""
+    """The assignment of the member."""
 
     throttle_time_ms: int = int32(versions="1+")
     error_code: int = int16()
@@ -107,7 +107,7 @@ class HeartbeatRequest(Request):
 
 @response(12, versions="0-4", flexible=4)
 class HeartbeatResponse(Response):
-    """Whether the group still is as the member knows it."""
+    """Whether the group is unchanged for the member."""
 
     throttle_time_ms: int = int32(versions="1+")
     error_code: int = int16()
@@ -138,7 +138,7 @@ class MemberResponse:
 
 @response(13, versions="0-5", flexible=4)
 class LeaveGroupResponse(Response):
-    """Whether each member could leave."""
+    """Whether each member left."""
 
     throttle_time_ms: int = int32(versions="1+")
     error_code: int = int16()
@@ -153,7 +153,7 @@ class TopicPartitions:
 
 @request(68, versions="0-1", flexible=0)
 class ConsumerGroupHeartbeatRequest(Request):
-    """A member of the new protocol is alive, and what changed on its side; 1 adds a pattern."""
+    """A member of the new protocol is alive, with its changes; 1 adds a pattern."""
 
     group_id: str = string()
     member_id: str = string()
@@ -225,7 +225,7 @@ class DescribeGroupsResponse(Response):
 
 @request(16, versions="0-5", flexible=3)
 class ListGroupsRequest(Request):
-    """All groups; 4 can choose by state, 5 by type."""
+    """All groups; 4 filters by state, 5 by type."""
 
     states_filter: list[str] = array("string", versions="4+")
     types_filter: list[str] = array("string", versions="5+")
@@ -250,7 +250,7 @@ class ListGroupsResponse(Response):
 
 @request(42, versions="0-2", flexible=2)
 class DeleteGroupsRequest(Request):
-    """Groups without members that shall go."""
+    """Groups without members to delete."""
 
     groups_names: list[str] = array("string")
 
@@ -263,7 +263,7 @@ class DeletableGroupResult:
 
 @response(42, versions="0-2", flexible=2)
 class DeleteGroupsResponse(Response):
-    """Whether each group went."""
+    """Whether each group was deleted."""
 
     throttle_time_ms: int = int32()
     results: list[DeletableGroupResult] = array(DeletableGroupResult)

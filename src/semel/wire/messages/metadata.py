@@ -1,8 +1,8 @@
-"""What a client asks before it does anything else: versions, brokers, topics, leaders, coordinators.
+"""What a client asks first: versions, brokers, topics, leaders, coordinators.
 
-ApiVersions is the first request on a connection, and the one that must be answered even when its version
-is unknown. Metadata and DescribeTopicPartitions say which broker leads which partition, FindCoordinator
-which broker looks after a group or a transactional id, DescribeCluster what the cluster is made of.
+ApiVersions is the first request on a connection, and must be answered even when its version is unknown.
+Metadata and DescribeTopicPartitions return the leader of each partition, FindCoordinator the coordinator of a
+group or a transactional id, DescribeCluster the members of the cluster.
 """
 
 from semel.wire.schema import (
@@ -25,7 +25,7 @@ from semel.wire.schema import (
 
 @request(18, versions="0-4", flexible=3)
 class ApiVersionsRequest(Request):
-    """Which versions does this broker speak; 3 adds the name and version of the client, and is flexible."""
+    """The versions that this broker supports; 3 adds the name and version of the client, and is flexible."""
 
     client_software_name: str = string(versions="3+")
     client_software_version: str = string(versions="3+")
@@ -73,7 +73,7 @@ class MetadataRequestTopic:
 
 @request(3, versions="0-13", flexible=9)
 class MetadataRequest(Request):
-    """Brokers, and topics by name or id; 1 tells all topics (null) from none, 10 adds topic ids."""
+    """Brokers, and topics by name or id; 1 distinguishes all topics (null) from none, 10 adds topic ids."""
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable="1+")
     allow_auto_topic_creation: bool = boolean(versions="4+", default=True)
@@ -125,7 +125,7 @@ class MetadataResponse(Response):
 
 @request(10, versions="0-6", flexible=3)
 class FindCoordinatorRequest(Request):
-    """Which broker coordinates a group or a transactional id; from 4 on many keys at once."""
+    """The coordinator of a group or a transactional id; from 4 on many keys at once."""
 
     key: str = string(versions="0-3")
     key_type: int = int8(versions="1+")
@@ -157,7 +157,7 @@ class FindCoordinatorResponse(Response):
 
 @request(60, versions="0-2", flexible=0)
 class DescribeClusterRequest(Request):
-    """What is the cluster made of; 1 can ask for controllers, 2 for fenced brokers."""
+    """The members of the cluster; 1 can ask for controllers, 2 for fenced brokers."""
 
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8(versions="1+", default=1)

@@ -1,8 +1,8 @@
 """The committed offsets of consumer groups: commit, fetch, delete.
 
-Offsets that are part of a transaction come with TxnOffsetCommit (see `transactions`); a reader asks with
-`require_stable` not to be told an offset that such a transaction is about to change. The newest versions
-name topics by id and serve members of both group protocols.
+Offsets that are part of a transaction come with TxnOffsetCommit (see `transactions`); with `require_stable` a
+reader is not given an offset that such a transaction may still change. The newest versions name topics by id
+and serve members of both group protocols.
 """
 
 from semel.wire.schema import (
@@ -38,7 +38,7 @@ class OffsetCommitRequestTopic:
 
 @request(8, versions="2-10", flexible=8)
 class OffsetCommitRequest(Request):
-    """Offsets that a group has read up to; 6 adds leader epochs, 8 is flexible, 10 has topic ids."""
+    """Offsets up to which a group has read; 6 adds leader epochs, 8 is flexible, 10 has topic ids."""
 
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)
@@ -63,7 +63,7 @@ class OffsetCommitResponseTopic:
 
 @response(8, versions="2-10", flexible=8)
 class OffsetCommitResponse(Response):
-    """Whether each offset was taken."""
+    """Whether each offset was committed."""
 
     throttle_time_ms: int = int32(versions="3+")
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
@@ -163,7 +163,7 @@ class OffsetDeleteRequestTopic:
 
 @request(47, versions="0-0", flexible=None)
 class OffsetDeleteRequest(Request):
-    """Offsets that a group shall forget."""
+    """Committed offsets to delete."""
 
     group_id: str = string()
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
@@ -183,7 +183,7 @@ class OffsetDeleteResponseTopic:
 
 @response(47, versions="0-0", flexible=None)
 class OffsetDeleteResponse(Response):
-    """Whether each offset was forgotten."""
+    """Whether each offset was deleted."""
 
     error_code: int = int16()
     throttle_time_ms: int = int32()

@@ -1,9 +1,8 @@
 """Produce: record batches from a client to the leader of their partitions.
 
-The records of a partition are one run of bytes that neither side of the wire opens: a view into the
-frame when a request is decoded, passed on by reference when one is encoded. The version decides about
-transactions: up to 11 a partition must have been added to the transaction before, from 12 on Produce
-adds it.
+The records of a partition are one run of bytes that the wire layer does not decode: a view into the frame
+when a request is decoded, passed by reference when one is encoded. The version decides about transactions: up
+to 11 a partition must have been added to the transaction before, from 12 on Produce adds it.
 """
 
 from semel.wire.schema import (
@@ -88,7 +87,7 @@ class NodeEndpoint:
 
 @response(0, versions="3-13", flexible=9)
 class ProduceResponse(Response):
-    """Where the batches went; 5 adds the log start, 8 errors for single records, 10 the current leader."""
+    """Where the batches were written; 5 adds the log start, 8 errors of records, 10 the current leader."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32()

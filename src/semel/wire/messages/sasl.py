@@ -1,6 +1,6 @@
-"""Authentication: which mechanism, then as many rounds of it as it takes.
+"""Authentication: choice of a mechanism, then as many rounds as it needs.
 
-The content of the rounds is the mechanism's own; here it is bytes, which are never shown in a log.
+The content of the rounds is defined by the mechanism; here it is bytes, which are never logged.
 """
 
 from semel.wire.schema import (
@@ -18,14 +18,14 @@ from semel.wire.schema import (
 
 @request(17, versions="0-1", flexible=None)
 class SaslHandshakeRequest(Request):
-    """The mechanism that the client wants; after 0 raw tokens follow, after 1 SaslAuthenticate."""
+    """The client's mechanism; after 0 raw tokens follow, after 1 SaslAuthenticate."""
 
     mechanism: str = string()
 
 
 @response(17, versions="0-1", flexible=None)
 class SaslHandshakeResponse(Response):
-    """Whether the mechanism is known, and which ones are."""
+    """Whether the mechanism is supported, and which ones are."""
 
     error_code: int = int16()
     mechanisms: list[str] = array("string")
@@ -33,14 +33,14 @@ class SaslHandshakeResponse(Response):
 
 @request(36, versions="0-2", flexible=2)
 class SaslAuthenticateRequest(Request):
-    """What the client says in one round."""
+    """The client's message of one round."""
 
     auth_bytes: bytes = bytes_()
 
 
 @response(36, versions="0-2", flexible=2)
 class SaslAuthenticateResponse(Response):
-    """What the broker says in that round; 1 adds how long the session lasts."""
+    """The broker's message of that round; 1 adds the lifetime of the session."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable=True)

@@ -1,8 +1,8 @@
-"""What Semel adds to Kafka's protocol: private APIs, for pipelines.
+"""Semel's private APIs, for pipelines.
 
-Their keys are far above Kafka's, and above those that vendors of other brokers use for themselves. A broker
-that serves them says so in ApiVersions, in two ways: they are in the list of APIs, and the feature
-`semel.commit.transactions` says whose they are. Without both they are never sent (ADR 0026).
+Their keys are far above Kafka's, and above those that vendors of other brokers use. A broker that serves them
+announces it in ApiVersions in two ways: they are in the list of APIs, and the feature
+`semel.commit.transactions` identifies them as Semel's. Without both they are never sent (ADR 0026).
 
 CommitTransactions ends several transactions and commits the offsets of a group, all or nothing. BeginAttempt
 is InitProducerId for a transaction that belongs to a *run*, which is identified by the producer id and epoch
@@ -24,7 +24,7 @@ from semel.wire.schema import (
 
 #: Keys from here on are Semel's own.
 FIRST_OWN_KEY = 20_000
-#: The feature that says whose these keys are.
+#: The feature that identifies these keys as Semel's.
 COMMIT_TRANSACTIONS = "semel.commit.transactions"
 
 
@@ -69,7 +69,7 @@ class CommitTransactionsRefusal:
 
 @response(20_000, versions="0", flexible=0)
 class CommitTransactionsResponse(Response):
-    """Whether all of it is done. If not, nothing is, and what stood in the way is named."""
+    """Whether all of it was committed. If not, nothing was, and the obstacles are named."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -79,7 +79,7 @@ class CommitTransactionsResponse(Response):
 
 @request(20_001, versions="0", flexible=0)
 class BeginAttemptRequest(Request):
-    """A task attempt of a run asks for its pair, and its transaction is open from then on."""
+    """A task attempt of a run gets its producer id and epoch, and its transaction is open from then on."""
 
     transactional_id: str = string()
     driver_transactional_id: str = string()
@@ -90,7 +90,7 @@ class BeginAttemptRequest(Request):
 
 @response(20_001, versions="0", flexible=0)
 class BeginAttemptResponse(Response):
-    """The pair to write with."""
+    """The producer id and epoch to write with."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -1,7 +1,7 @@
-"""Topics for administrators: create, delete, grow, cut off, and where their data lies.
+"""Administration of topics: create, delete, add partitions, delete records, and their storage.
 
-The APIs of a cluster that moves replicas about are here as far as tools insist on asking:
-ListPartitionReassignments has nothing to report in Semel, DescribeLogDirs one directory.
+APIs of a cluster that moves replicas are included if tools depend on them: ListPartitionReassignments has
+nothing to report in Semel, DescribeLogDirs one directory.
 """
 
 from semel.wire.schema import (
@@ -125,7 +125,7 @@ class CreatePartitionsTopic:
 
 @request(37, versions="0-3", flexible=2)
 class CreatePartitionsRequest(Request):
-    """How many partitions topics shall have."""
+    """The number of partitions that topics should have."""
 
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()
@@ -161,7 +161,7 @@ class DeleteRecordsTopic:
 
 @request(21, versions="0-2", flexible=2)
 class DeleteRecordsRequest(Request):
-    """Up to which offset partitions shall forget their records."""
+    """Up to which offset records should be deleted."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = int32()
@@ -182,7 +182,7 @@ class DeleteRecordsTopicResult:
 
 @response(21, versions="0-2", flexible=2)
 class DeleteRecordsResponse(Response):
-    """Where each partition begins now."""
+    """The new start of each partition."""
 
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
@@ -220,7 +220,7 @@ class OngoingTopicReassignment:
 
 @response(46, versions="0-0", flexible=0)
 class ListPartitionReassignmentsResponse(Response):
-    """The moves under way."""
+    """The moves in progress."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -236,7 +236,7 @@ class DescribableLogDirTopic:
 
 @request(35, versions="1-5", flexible=2)
 class DescribeLogDirsRequest(Request):
-    """How much space partitions take."""
+    """The size of partitions."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=True)
 

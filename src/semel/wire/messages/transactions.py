@@ -1,10 +1,9 @@
-"""Transactions: their identity, their life, their markers, and the tools that look into them.
+"""Transactions: producer ids, the requests of a transaction, markers, and administration.
 
-InitProducerId gives a producer its id and epoch and fences its predecessor. AddPartitionsToTxn,
-AddOffsetsToTxn, TxnOffsetCommit and EndTxn are what a transaction consists of. From EndTxn 5 and
-TxnOffsetCommit 5 on the client follows the second generation of the protocol (KIP-890): nothing is added
-beforehand, and every end raises the epoch. DescribeProducers, DescribeTransactions and ListTransactions
-show what is going on.
+InitProducerId gives a producer its id and epoch and fences its predecessor. A transaction consists of
+AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit and EndTxn. From EndTxn 5 and TxnOffsetCommit 5 on the
+client uses transaction version 2 (KIP-890): nothing is added beforehand, and every end bumps the epoch.
+DescribeProducers, DescribeTransactions and ListTransactions are for administrators.
 """
 
 from semel.wire.schema import (
@@ -137,7 +136,7 @@ class TxnOffsetCommitRequestTopic:
 
 @request(28, versions="0-5", flexible=3)
 class TxnOffsetCommitRequest(Request):
-    """Offsets as a part of a transaction; 3 adds the member, 5 needs no AddOffsetsToTxn."""
+    """Offsets as part of a transaction; 3 adds the member, 5 needs no AddOffsetsToTxn."""
 
     transactional_id: str = string()
     group_id: str = string()
@@ -163,7 +162,7 @@ class TxnOffsetCommitResponseTopic:
 
 @response(28, versions="0-5", flexible=3)
 class TxnOffsetCommitResponse(Response):
-    """Whether each offset was taken."""
+    """Whether each offset was accepted."""
 
     throttle_time_ms: int = int32()
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
@@ -171,7 +170,7 @@ class TxnOffsetCommitResponse(Response):
 
 @request(26, versions="0-5", flexible=3)
 class EndTxnRequest(Request):
-    """Commit or abort a transaction; from 5 on every end raises the epoch."""
+    """Commit or abort a transaction; from 5 on every end bumps the epoch."""
 
     transactional_id: str = string()
     producer_id: int = int64()
@@ -181,7 +180,7 @@ class EndTxnRequest(Request):
 
 @response(26, versions="0-5", flexible=3)
 class EndTxnResponse(Response):
-    """The outcome; 5 adds the id and the epoch to go on with."""
+    """The outcome; 5 adds the id and the epoch to continue with."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -245,7 +244,7 @@ class TopicRequest:
 
 @request(61, versions="0-0", flexible=0)
 class DescribeProducersRequest(Request):
-    """Who writes to these partitions."""
+    """The producers of these partitions."""
 
     topics: list[TopicRequest] = array(TopicRequest)
 
@@ -317,7 +316,7 @@ class DescribeTransactionsResponse(Response):
 
 @request(66, versions="0-2", flexible=0)
 class ListTransactionsRequest(Request):
-    """Transactional ids by state and producer; 1 can choose by duration, 2 by pattern."""
+    """Transactional ids by state and producer; 1 filters by duration, 2 by pattern."""
 
     state_filters: list[str] = array("string")
     producer_id_filters: list[int] = array("int64")

@@ -273,6 +273,17 @@ def test_a_run_that_has_decided_begins_no_attempt(rules: TransactionRules, drive
     assert begin(successor, "late").error is ErrorCode.NONE
 
 
+def test_a_run_decides_once(rules: TransactionRules, driver: Producer) -> None:
+    """ADR 0026. A retry is answered with success; another attempt that is still open is not committed."""
+    first, second = Attempt(driver, "a"), Attempt(driver, "b")
+    first.write(M0)
+    second.write(M0)
+    assert commit(driver, first) == DONE
+    assert commit(driver, first) == DONE
+    refused = TransactionsCommitted(ErrorCode.INVALID_TXN_STATE, (("b", ErrorCode.INVALID_TXN_STATE),))
+    assert unchanged(rules, lambda: commit(driver, second, offset=9)) == refused
+
+
 def test_a_commit_of_transactions_that_is_refused_ends_no_run(
     rules: TransactionRules, driver: Producer
 ) -> None:

@@ -156,6 +156,7 @@ def commit_transactions(state: "BrokerState", command: CommitTransactions, now: 
     if is_superseded(state, driver.transactional_id, command.connection):
         return Decision(SUPERSEDED)
     draft = _draft(state, command)
+    has_decided = _has_decided(state, driver)
     facts: list[Fact] = []
     batches: list[Buffer] = []
     refused: list[tuple[str, ErrorCode]] = []
@@ -163,6 +164,10 @@ def commit_transactions(state: "BrokerState", command: CommitTransactions, now: 
         known = draft.transactions[TransactionKey(each.transactional_id)]
         # It ends with the version in which it was written, by which a retry is recognised.
         version = max(1, known.version) if known is not None else 1
+        if has_decided and known is not None and is_open(known):
+            # A run decides once: only a retry, whose transactions are committed, may follow.
+            refused.append((each.transactional_id, ErrorCode.INVALID_TXN_STATE))
+            continue
         decision = draft.decide(_end(each, version), now)
         if decision.answer.error is not ErrorCode.NONE:
             refused.append((each.transactional_id, decision.answer.error))

@@ -191,7 +191,8 @@ class Clients:
         command = CommitTransactions(
             run, written, place.group_id, (value,), connection=self.driver_connection
         )
-        lost = {each.transactional_id for each in members if not self.is_whole(each)}
+        has_decided = self.runs[-1] in self.decided
+        lost = {each.transactional_id for each in members if has_decided or not self.is_whole(each)}
         facts = len(self.shelf.facts)
         answer = self.shelf.run(command)
         if run.values()[1:] != self.runs[-1] or lost:

@@ -27,7 +27,7 @@ rejects Produce requests with a retriable error and continues to serve reads.
 
 **Backup.** Copy the directory of a stopped broker. For a running broker, copy `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only
 grow, so later chunks contain everything that an earlier ledger refers to (pause retention meanwhile). Leave the WAL out of such a copy, because it
-belongs to the directory as a whole. The ledger is some milliseconds behind the WAL.
+belongs to the directory as a whole. The ledger is up to 100 milliseconds behind the WAL.
 
 **Priority.** On a machine with few cores that it shares with busy clients, give the broker a higher priority: `nice -n -15 semel serve …` (requires the
 privilege) or `Nice=-15` in a systemd service. A producer of large batches never leaves its cores idle, so the broker's threads wait for a core at every

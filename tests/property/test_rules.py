@@ -117,11 +117,11 @@ def snapshot(state: BrokerState) -> dict[str, Any]:
 
 
 def known(state: BrokerState) -> dict[str, Any]:
-    """Without what is only known to be absent: that is not a fact. Nor is who spoke last."""
+    """Without what is only known to be absent: that is not a fact. Nor are the latest connections."""
     return {
         name: {key: value for key, value in table.items() if value is not None}
         for name, table in snapshot(state).items()
-        if "latest_connections" not in name
+        if not name.endswith("_connections")
     }
 
 

@@ -1,27 +1,27 @@
-"""The commit loop: the one task that decides and writes.
+"""The commit loop: the single task that decides and writes.
 
-How it works. Commands are put in a queue with ``submit``. The loop takes what has arrived, from all clients
-in turn (``fair_queue``), loads the entities that are not in memory, decides the commands one after another
-(each sees the facts of those before it), hands all bytes and facts to the store in one commit, and only then
-answers. While a commit is under way the next commands gather, so a busy broker commits many requests with one
-flush: group commit without a timer.
+Commands are queued with ``submit``. A tick takes pending commands from all clients in turn (``fair_queue``),
+loads the entities that are not in memory, decides the commands one after another (each sees the facts of
+those before it), commits all facts and batches to the store, publishes them, and replies. Commands that
+arrive during a commit wait for the next tick, so a busy broker commits many requests with one flush: group
+commit without a timer.
 
-A tick that holds nothing but work inside open transactions is *early*: the store takes it without a flush,
-and the next ordinary commit makes it durable together with its own work (``early``). So a transaction costs
-one flush, that of its end. Whoever must see early work before that asks for a ``flush``.
+A tick that only does work inside open transactions may defer its sync: the store writes it without a flush,
+and the next commit that syncs makes it durable (``unsynced_work``). So a transaction costs one flush, that of
+its end. Readers that must see unsynced work ask for a ``flush``.
 
-What must stay true:
+Invariants:
 
-- Nobody is answered before the commit that holds the facts behind the answer. That includes a command
-  without facts of its own: it may have read what an earlier command of the same tick made true.
+- No reply is sent before the commit that holds the facts behind it. This includes commands without facts:
+  they may have read what an earlier command of the same tick made true.
 - The loop never awaits between a decision and applying it.
-- Readers see only what was published after a commit that flushed (``Reads.publish``, ``Catalog.publish``).
-- A failed commit has an unknown outcome. The loop stops without answering, and the process with it.
-- Records for which there is no room are refused before anything is decided, so that a full disk disturbs
-  nobody who needs no room: groups live on, and what deletes is done.
-- A store that turns out to be full in a commit has written nothing. The tick is answered with ``StoreFull``
-  and the loop forgets all it holds in memory, which is what a restart does: one recovery path. Early work
-  before that tick was answered and stays: the store has it, and writes it with the next commit.
+- Readers see only what was published after a commit that was flushed.
+- A failed commit has an unknown outcome. The loop stops without replying, and the process with it.
+- Records for which there is no room are refused before anything is decided. So a full disk does not affect
+  groups, deletions and other commands that need no room.
+- If the store turns out to be full during a commit, it has written nothing. The tick is answered with
+  ``StoreFull`` and the loop drops all state in memory, as a restart does. Unsynced work before that tick was
+  answered and stays: the store writes it with the next commit.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
-"""A look: which batches a fetch may have, found without reading their bytes.
+"""Fetch plans: which batches a fetch may return, found without reading their bytes.
 
-For each partition the newest committed value gives the bound, which is the high watermark, or the last
-stable offset for READ_COMMITTED. What lies below it is found in the memory of the tail, else as rows of the
-ledger. All that a look says of a partition comes from the one value that it keeps: a high watermark that is
-read twice is how a reader comes to see what it must not.
+The newest published value of a partition gives the bound: the high watermark, or the last stable offset for
+READ_COMMITTED. Batches below it are found in the tail, else in the ledger. Everything in a plan comes from
+one value of the partition, because a high watermark that is read twice may show a reader what it must not
+see.
 
-The ledger may know more than was published, and less than it did a moment ago, when old records are
-deleted. So rows above the bound are left out, and rows that are missing make the look say ``is_gone``.
+The ledger may be ahead of what was published, and records may be deleted meanwhile. So rows above the bound
+are left out, and missing rows set ``is_gone``.
 
-Budgets are Kafka's (KIP-74): whole batches, within the limit of each partition and of the answer; the first
-partition that has any gives at least one.
+Byte budgets follow KIP-74: whole batches, within the limit of each partition and of the response; the first
+partition that has any data returns at least one batch.
 """
 
 from collections.abc import Sequence

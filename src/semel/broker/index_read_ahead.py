@@ -1,15 +1,15 @@
-"""Rows ahead: where the next batches of a reader lie, learned together with those it asked for.
+"""Index read-ahead: ledger rows for the next fetches of a sequential reader.
 
-Who reads a long way asks for one piece after another, and each time the ledger has to be asked on a thread,
-which takes as long as copying the piece. So whoever goes on where an answer ended is taken for such a reader.
-The ledger is asked for several pieces at once, and the rest is kept for the offset at which the next begins.
+A sequential reader queries the index once per fetch, on a thread, which takes as long as copying the data. A
+fetch that continues where another one ended is taken for sequential. The index is then queried for several
+fetches at once, and the remaining rows are kept for the offset at which the next fetch starts.
 
-What must stay true. A row says where a batch lies until compaction replaces the batch or the log start passes
-it. So rows are kept with the number of compactions that the reader's partition had, and are of no use to one
-with another number. The log start is compared by whoever reads, before and after, as it is for new rows. And
-each reader holds rows against its own bound: they may have been found by one that sees further.
+A row is valid until compaction replaces its batch or the log start passes it. So rows are kept with the
+number of compactions of the partition, and are not used with another number. Readers compare the log start
+before and after reading, as they do for fresh rows, and apply their own bound, because the rows may have been
+read for a reader that sees further.
 
-What is kept is given once. A reader that found its bytes gone and looks again asks the ledger.
+Rows are used once. A reader whose bytes were released plans again from the ledger.
 """
 
 from collections import OrderedDict

@@ -1,18 +1,17 @@
-"""What readers may know of partitions: the values that were committed and published, and nothing newer.
+"""The partitions as readers may know them: committed, published values, and nothing newer.
 
-The commit loop publishes every partition that a commit touched, in the same step in which it answers. A
-partition that nobody touched lately is loaded from the ledger. A load waits, and a commit may overtake it;
-then what was published wins over what the load brings, also when it was deleted meanwhile. So a view never
-goes back in time.
+The commit loop publishes every partition that a commit touched before it replies. Other partitions are loaded
+from the ledger. If a commit overtakes a load, the published value wins, also when it is a deletion, so a
+value never goes back in time.
 
-Values are immutable. A reader takes one and draws all its bounds from that one, because a high watermark
-that is read twice is how readers come to see what they must not.
+Values are immutable. A reader takes one value and derives all its bounds from it, because a high watermark
+that is read twice may show a reader what it must not see.
 
-Who asks for several at once may want them as one commit left them (``together``): then no commit may lie
-between two of the values. What was published is like that. A load may see a commit a moment before it is
-published, so what was loaded is not taken for settled before the commit loop has turned once more.
+A reader of several partitions may want them as of one commit (``together``). Published values satisfy that. A
+load may see a commit a moment before it is published, so a loaded value counts as settled only after the
+commit loop has turned once more.
 
-Next: ``waiting`` (who is woken by a publication), ``reads`` (what is read below the bounds).
+Next: ``waiting`` (fetches that a publication wakes), ``reads``.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,21 +1,20 @@
-"""Reading: from a range of offsets to bytes that can be sent.
+"""Fetches and offsets: from a range of offsets to bytes that can be sent.
 
-How a fetch goes. A *look* (``looks``) finds the batches that it may have, in memory or as rows; it knows
-sizes and has read no bytes. If that is enough, the bytes are read; if not, the fetch waits (``waiting``)
-and looks again when it may have gained enough. So a fetch that waits holds no batches.
+A *fetch plan* (``fetch_planner``) lists the batches that a fetch may return, from memory or from the ledger.
+It knows sizes and holds no bytes. If there is enough, the bytes are read; otherwise the fetch waits
+(``waiting``) and plans again when it may have gained enough. So a waiting fetch holds no batches.
 
-What must stay true:
+Invariants:
 
-- Nothing above what was committed and published is served.
-- Bytes may be given back while they are read, but only after the log start that freed them was published,
-  or the compaction that replaced them. So both are compared again after a read; what was overtaken is looked
-  for again, and may then be out of range.
-- Between a look and the wait nothing is awaited, so no publication is missed.
-- What a producer was told is there, is there for a reader that looks past open transactions. Work that was
-  answered early is not published yet (``early``), so such a reader that comes to the end has it flushed.
-- Whoever gets records of aborted transactions is told all of them. They leave the ledger when the log start
-  has passed them, or when compaction has left nothing of them; so both are compared again after they were
-  asked for, too.
+- Nothing is served that was not committed and published.
+- Bytes may be released while they are read, but only after the log start that freed them, or the compaction
+  that replaced them, was published. Both are compared again after a read; an overtaken plan is made again,
+  and may then be out of range.
+- Nothing is awaited between a plan and the wait, so no publication is missed.
+- A reader that looks past open transactions sees every batch that a producer was answered for. Unsynced work
+  is not published yet (``unsynced_work``), so such a reader flushes it when it comes to the end.
+- A response lists all aborted transactions of its range. They leave the ledger when the log start has passed
+  them, or when compaction has removed their records; so both are compared again after the query, too.
 
 Next: ``published_log`` (what readers may see), ``offset_search`` (offsets by time); above,
 ``handlers/fetch.py``.

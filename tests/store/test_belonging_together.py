@@ -244,7 +244,7 @@ async def test_a_flipped_bit_in_the_middle_of_the_wal(shelf: Shelf) -> None:
     at = data.index(bytes_of(281))
     data[at] ^= 0x40
     path.write_bytes(data)
-    await _refused(shelf(KILLED), r"wal lacks commit 6; 2 good frames behind the gap, from byte \d+")
+    await _refused(shelf(KILLED), r"WAL lacks commit 6; 2 good frames behind the gap, from byte \d+")
 
 
 async def test_large_batches_that_were_acknowledged_and_are_damaged(

@@ -13,7 +13,8 @@ from semel.store.check_storage import check_storage
 from semel.store.chunk_header import chunks_in
 from semel.store.interface import StoreDamaged, StoreLocked
 from semel.store.opening import open_store
-from semel.store.repair import batches_in, carry_out, plan, salvage
+from semel.store.repair import carry_out, plan
+from semel.store.salvage import batches_in, salvage
 
 COMMITS = 12
 

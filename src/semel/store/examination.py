@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import apsw
 
+from semel.store import swap
 from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
 from semel.store.directory_lock import Witness
 from semel.store.files import boot_id as this_boot
@@ -35,6 +36,7 @@ LOST = "wal.lost"
 WAL_BYTES = "wal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
+INTERRUPTED = "interrupted"
 
 
 class Problem(NamedTuple):
@@ -43,7 +45,7 @@ class Problem(NamedTuple):
     text: str
     """What was found."""
     kind: str = ""
-    """``ledger``, ``wal``, or what is wrong with a chunk: ``missing``, ``old``, ``foreign``."""
+    """``interrupted``, ``ledger``, ``wal``; or, of a chunk, ``missing``, ``old``, ``foreign``."""
     chunk_id: int = 0
 
 
@@ -108,6 +110,9 @@ def examine(
 ) -> Examined:
     """Look at everything in a data directory. StoreBroken if it is of another version of Semel."""
     chunks = list(chunks_in(directory / CHUNKS))
+    if swap.is_pending(directory):
+        found = "a repair was interrupted while it replaced files; 'semel repair --apply' finishes it"
+        return Examined(None, [], 0, 0, chunks, [Problem(found, INTERRUPTED)])
     path = directory / LEDGER
     try:
         ledger = look_at(path, vfs=vfs)
@@ -134,8 +139,8 @@ def examine(
         read = read_wal(paths_in(directory), ledger.store_id, ledger.checkpointed, has_survived=survived)
         frames, flushed = read.frames, read.flushed
         last_seen = max(last_seen, read.last_seen)
-        problems += [Problem(text, "journal") for text in _incomplete(directory, ledger)]
-        problems += [Problem(text, "journal") for text in read.problems]
+        problems += [Problem(text, "wal") for text in _incomplete(directory, ledger)]
+        problems += [Problem(text, "wal") for text in read.problems]
         problems += _behind(ledger, frames)
     known = max(ledger.commit_number, frames[-1].number if frames else 0)
     problems += _older_ledger(ledger, known, witness, chunks)
@@ -168,7 +173,7 @@ def _foreign_wal(directory: Path, store_id: bytes) -> Iterator[Problem]:
     for path in paths_in(directory):
         first = first_frame(path)
         if first is not None and first.owner != short_id(store_id):
-            yield Problem(f"{path} belongs to another store than {LEDGER}", "journal")
+            yield Problem(f"{path} belongs to another store than {LEDGER}", "wal")
 
 
 def _newer_wal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:

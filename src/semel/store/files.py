@@ -72,6 +72,10 @@ class Files:
         """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
 
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name. Durable when the directory is flushed."""
+        path.rename(target)
+
     def free_bytes(self, path: Path) -> int:
         """How much may still be written to the disk that holds this."""
         status = os.statvfs(path)

@@ -62,7 +62,7 @@ class Checked(NamedTuple):
 
 def check_storage(directory: Path, progress: Progress = lambda done, total: None) -> Checked:
     """Look at everything in a data directory. StoreLocked, StoreBroken, OSError."""
-    lock = DirectoryLock(directory)
+    lock = DirectoryLock(directory, only_looks=True)
     try:
         examined = examine(directory, lock.witness)
         problems = [problem.text for problem in examined.problems]

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 def plan(directory: Path) -> Plan:
     """Look, and change nothing. StoreLocked, StoreBroken."""
-    lock = DirectoryLock(directory)
+    lock = DirectoryLock(directory, only_looks=True)
     try:
         return _plan(directory, examine(directory, lock.witness), lock.witness)
     finally:

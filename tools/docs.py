@@ -22,9 +22,20 @@ SIGTERM, or kill it: the outcome is the same, and the next start recovers by its
 70 without answering, because nobody can know what was written; start it again. A full disk refuses produce with a retriable
 error while reads go on.
 
-Back up by copying a stopped directory, or by copying `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only grow,
-so later chunks hold all that an earlier ledger points at (pause retention meanwhile). Leave the WAL out of such a copy: it belongs to
-the directory as a whole. The ledger is some milliseconds behind the WAL.
+`semel backup DIR TARGET` copies a data directory, while a broker runs on it or when it is stopped. It compares the checksum of every
+batch in the copy, makes it in `TARGET.partial` and renames it when it is complete. The copy of a running broker's directory is one commit:
+everything acknowledged before the command began is in it. Of a stopped or killed directory every file is copied, the WAL included. To
+restore, start a broker on the copy; it needs no repair. Transactions that were open at that commit are open in it and end by
+their timeout. Do not start both the copy and the original and exchange files between them: Semel does not notice that.
+Copying a stopped directory with other tools works too. A copy of a running broker's files made in another way does not belong together, and a
+start refuses it.
+
+Read `ledger.db` with `sqlite3 -readonly`. Its pages have checksums that other programs do not write, so the broker refuses a ledger that
+was opened for writing elsewhere, or copied with SQLite's own backup or `VACUUM INTO`. If SQLite finds such a ledger sound,
+`semel repair DIR` offers to renew the checksums.
+
+When a start refuses a directory, `semel check-storage DIR` and `semel repair DIR` say what is wrong and what can be done; without `--apply`
+nothing is changed.
 
 On a machine with few cores that busy clients share, let the broker go first: `nice -n -15 semel serve …` (it needs the right to) or
 `Nice=-15` in a service. A producer of large batches never lets its cores idle, and the broker's threads then wait for one at every step: on

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from semel.cli import (
+    backup,
     check,
     consume,
     groups,
@@ -53,6 +54,7 @@ app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
+app.command("backup")(backup.backup)
 app.command("check-storage")(repair.check_storage)
 app.command("repair")(repair.repair)
 app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)

@@ -78,7 +78,7 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
     connection = open_reader(directory / LEDGER)
     damaged: list[DamagedBatch] = []
     batches = done = told = 0
-    reader = _Reader(directory / CHUNKS)
+    reader = BatchReader(directory / CHUNKS)
     try:
         sql = Statements(connection)
         problems += [f"{LEDGER}: {text}" for (text,) in sql.rows("check_pages") if text != "ok"]
@@ -101,7 +101,7 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
     return Checked(problems, batches, done, damaged)
 
 
-class _Reader:
+class BatchReader:
     """Reads batches. They come in the order of chunks, so one file is open at a time."""
 
     def __init__(self, directory: Path) -> None:
@@ -111,8 +111,7 @@ class _Reader:
     def wrong_with(self, location: BatchLocation) -> str | None:
         """What is wrong with the batch at a place; None if nothing is."""
         try:
-            self._open(location.chunk_id)
-            data = os.pread(self._descriptor, location.length, location.position)
+            data = self.read(location)
         except OSError as error:
             return str(error)
         if len(data) < location.length:
@@ -124,6 +123,11 @@ class _Reader:
         if header.length != location.length or header.magic != MAGIC:
             return "there is something else in its place"
         return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
+
+    def read(self, location: BatchLocation) -> bytes:
+        """The bytes at a place, as far as there are any. OSError."""
+        self._open(location.chunk_id)
+        return os.pread(self._descriptor, location.length, location.position)
 
     def close(self) -> None:
         """Close the file that is open."""

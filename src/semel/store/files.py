@@ -10,7 +10,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,6 +117,22 @@ def end_of_data(descriptor: int) -> int:
     except OSError as error:
         # This is how it says that there is no more data. Any other error: do not touch anything.
         return end if error.errno == errno.ENXIO else os.fstat(descriptor).st_size
+
+
+def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data, from its beginning; all of it where the system cannot tell."""
+    size = os.fstat(descriptor).st_size
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(descriptor, at, os.SEEK_DATA)
+            end = os.lseek(descriptor, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            end = size
+        yield at, end
+        at = end
 
 
 def _find_fallocate() -> Any:

@@ -30,6 +30,10 @@ PRAGMA synchronous;
 -- Starts a commit. Immediate, so that it cannot fail later for want of the write lock.
 BEGIN IMMEDIATE;
 
+-- name: begin_reading
+-- Everything that is read until end is of the same commit.
+BEGIN;
+
 -- name: end
 -- Makes everything since begin durable, together.
 COMMIT;

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from semel.config import Settings
-from semel.store import embedded
+from semel.store import opening
 from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoreBroken
 from verification.recorded_disk import lay_out
@@ -109,7 +109,7 @@ def one(seed: int, found: BitRot, states: int = STATES_PER_SEED) -> None:
 
 async def _lived(directory: Path, chance: random.Random) -> Copies:
     async def opened() -> EmbeddedStore:
-        return await embedded.open_store(directory, SETTINGS)
+        return await opening.open_store(directory, SETTINGS)
 
     life = Life(history := History(), chance, opened, lambda told: None)
     life.use(await opened())
@@ -225,7 +225,7 @@ async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
     was_refused = False
     for _ in range(2):
         try:
-            store = await embedded.open_store(directory, SETTINGS)
+            store = await opening.open_store(directory, SETTINGS)
         except StoreBroken:
             return True
         try:

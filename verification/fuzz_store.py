@@ -19,7 +19,7 @@ from msgspec import msgpack
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
-from semel.store import embedded
+from semel.store import embedded, opening
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.wal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
@@ -88,7 +88,7 @@ def images() -> list[bytes]:
 
 async def _lived(directory: Path, seed: int) -> bytes:
     async def opened() -> embedded.EmbeddedStore:
-        return await embedded.open_store(directory, SETTINGS)
+        return await opening.open_store(directory, SETTINGS)
 
     life = Life(History(), random.Random(seed), opened, lambda told: None)
     life.use(await opened())
@@ -139,7 +139,7 @@ def read_image(data: bytes) -> None:
 
 
 async def _read_all(directory: Path) -> None:
-    store = await embedded.open_store(directory, SETTINGS)
+    store = await opening.open_store(directory, SETTINGS)
     try:
         ledger = store.ledger
         for topic in await ledger.topics():

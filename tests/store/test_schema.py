@@ -137,7 +137,7 @@ async def test_open_transactions_are_seen(path: Path, scribe: Any) -> None:
             "deadline_ms": None,
             **nowhere,
         },
-        {**seven, "topic": "wal", "partition_index": 0, "first_offset": None},
+        {**seven, "topic": "journal", "partition_index": 0, "first_offset": None},
         {**seven, "topic": "orders", "partition_index": 0, "first_offset": 1},
     ]
     await ledger.close()

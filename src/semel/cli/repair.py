@@ -111,7 +111,7 @@ def repair(
         show(f"Salvaged {found.records} records in {found.batches} batches of {found.chunks} chunks.")
         return
     if plan.needs_salvage:
-        show("Nothing was changed: without a ledger only --salvage is left.")
+        show("Nothing was changed: the ledger cannot be repaired, and only --salvage is left.")
         raise typer.Exit(FOUND)
     asyncio.run(repairing.carry_out(directory))
     show("Repaired. Start the broker, and see 'semel check-storage' for batches that are damaged.")

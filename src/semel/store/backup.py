@@ -32,6 +32,7 @@ from semel.store.examination import CHUNKS, LEDGER, LOST, OLD_BELOW, WAL_BYTES, 
 from semel.store.files import FILE_MODE, Files, data_ranges
 from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged, StoreFull, StoreLocked
 from semel.store.ledger_opening import log_of, look_at, open_reader
+from semel.store.ledger_pages import copy_pages
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.queries import Statements
 from semel.store.swap import staged
@@ -158,7 +159,7 @@ def _running(
         _copy_all(directory, partial, sorted((directory / CHUNKS).glob("*.chunk")), files, progress)
         path = staged(partial / LEDGER)
         for _ in range(LOOKS_MAX):
-            _copy_ledger(source, path)
+            copy_pages(source, path, PAGES_AT_ONCE)
             filled = _fill(directory, partial, path, progress)
             if not _is_overtaken(source, filled.damaged):
                 break
@@ -184,26 +185,6 @@ def _wait_for_ledger(directory: Path, source: apsw.Connection) -> None:
                 " if no broker runs, wait for what holds the directory"
             )
         time.sleep(0.05)
-
-
-def _copy_ledger(source: apsw.Connection, path: Path) -> None:
-    """The ledger as it is now, which is one commit."""
-    for each in (path, log_of(path), path.with_name(f"{path.name}-shm")):
-        each.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-    target = apsw.Connection(str(path), vfs=page_checksums.available() or None)
-    sql = Statements(source)
-    try:
-        # Reading something begins the transaction, so that every page is of the same commit.
-        sql.run("begin_reading")
-        sql.rows("read_counters")
-        with target.backup("main", source, "main") as copying:
-            while not copying.done:
-                copying.step(PAGES_AT_ONCE)
-    finally:
-        if source.in_transaction:
-            sql.run("end")
-        target.close(True)
 
 
 def _fill(directory: Path, partial: Path, ledger: Path, progress: Progress) -> BackedUp:

@@ -277,6 +277,10 @@ VACUUM;
 -- Reads every page and says what is wrong with the tables; ok if nothing is.
 PRAGMA integrity_check(100);
 
+-- name: page_of_counters
+-- The page that every commit writes.
+SELECT rootpage FROM sqlite_schema WHERE name = 'cluster';
+
 -- name: batches_at_rest
 -- All batches that can still be read, also staged ones, in the order in which they lie in the chunks.
 SELECT topics.name, partitions.partition_index, batches.base_offset, batches.last_offset,

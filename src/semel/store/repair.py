@@ -17,8 +17,10 @@ from semel.config import Settings
 from semel.store import swap
 from semel.store.chunk_header import ChunkOnDisk
 from semel.store.directory_lock import DirectoryLock, Witness
-from semel.store.examination import INTERRUPTED, LEDGER, Examined, examine
+from semel.store.examination import CHECKSUMS, INTERRUPTED, LEDGER, PAGES, Examined, examine_all
 from semel.store.files import Files
+from semel.store.ledger_opening import log_of
+from semel.store.ledger_pages import write_renewed
 from semel.store.opening import open_store
 from semel.store.salvage import TOPIC, finish_interrupted, outlook, remove_leftovers
 
@@ -38,7 +40,7 @@ def plan(directory: Path) -> Plan:
     """Look, and change nothing. StoreLocked, StoreBroken."""
     lock = DirectoryLock(directory, only_looks=True)
     try:
-        return _plan(directory, examine(directory, lock.witness), lock.witness)
+        return _plan(directory, examine_all(directory, lock.witness), lock.witness)
     finally:
         lock.release()
 
@@ -50,8 +52,13 @@ async def carry_out(directory: Path) -> Plan:
     lock = DirectoryLock(directory)
     try:
         remove_leftovers(directory, Files())
-        examined = examine(directory, lock.witness)
+        examined = examine_all(directory, lock.witness)
         planned = _plan(directory, examined, lock.witness)
+        if any(problem.kind == CHECKSUMS for problem in examined.problems):
+            _renew(directory)
+            examined = examine_all(directory, lock.witness)
+            if not examined.problems:
+                return planned
     finally:
         lock.release()
     if not planned.problems or planned.needs_salvage:
@@ -83,16 +90,32 @@ def _plan(directory: Path, examined: Examined, witness: Witness | None) -> Plan:
         return Plan(problems, ["finish it"], needs_salvage=False, leftovers=leftovers)
     owned = [chunk for chunk in examined.chunks if chunk.header is not None]
     is_foreign = ledger is not None and owned and all(_is_foreign(each, ledger.store_id) for each in owned)
-    if ledger is None or ledger.problems or is_foreign:
+    kinds = {problem.kind for problem in examined.problems}
+    if ledger is None or ledger.problems or is_foreign or kinds == {PAGES}:
         actions = _by_salvage(directory, examined, witness)
         return Plan(problems, actions, needs_salvage=True, leftovers=leftovers)
     return Plan(problems, _by_going_on(examined), needs_salvage=False, leftovers=leftovers)
 
 
+def _renew(directory: Path) -> None:
+    """Put a ledger with the right page checksums in the place of one that another program wrote."""
+    ledger = directory / LEDGER
+    write_renewed(ledger, swap.staged(ledger), Files())
+    aside = [ledger, log_of(ledger), ledger.with_name(f"{LEDGER}-shm")]
+    swap.begin(directory, [path for path in aside if path.exists()], [ledger], {}, Files())
+    swap.finish(directory, Files())
+
+
 def _by_salvage(directory: Path, examined: Examined, witness: Witness | None) -> list[str]:
     found = outlook(directory, examined, witness)
-    actions = [
-        f"put the right {LEDGER} back, with {LEDGER}-wal beside it, if there is a copy; or salvage:",
+    actions = [f"put the right {LEDGER} back, with {LEDGER}-wal beside it, if there is a copy; or salvage:"]
+    if examined.ledger is not None and all(problem.kind == PAGES for problem in examined.problems):
+        actions.insert(
+            0,
+            "start the broker all the same: requests that need a damaged page are answered with the error"
+            " KAFKA_STORAGE_ERROR; or restore a backup; or",
+        )
+    actions += [
         f"put {LEDGER} and the WAL aside, and make a new ledger over {len(found.kept)} chunks: one topic,"
         f" {TOPIC!r}, with a partition for each chunk, which holds its records in the order in which they"
         " were written",
@@ -112,7 +135,15 @@ def _by_salvage(directory: Path, examined: Examined, witness: Witness | None) ->
 
 def _by_going_on(examined: Examined) -> list[str]:
     kinds = {problem.kind for problem in examined.problems}
-    actions = [f"go on after commit {examined.known}, the last that ledger and wal have"]
+    actions: list[str] = []
+    if CHECKSUMS in kinds:
+        actions += [
+            f"renew the checksums of all pages, and keep the old file as {LEDGER}{swap.ASIDE}-1;"
+            f" if no other program has written {LEDGER}, put a backup back instead: pages are damaged",
+        ]
+    if kinds == {CHECKSUMS}:
+        return actions
+    actions += [f"go on after commit {examined.known}, the last that ledger and wal have"]
     if kinds & {"wal", "ledger"}:
         missing = max(examined.last_seen - examined.known, 0)
         actions.append(

@@ -283,7 +283,7 @@ async def test_a_wal_with_a_gap_is_refused(tmp_path: Path, monkeypatch: pytest.M
     for path in early.glob("ledger.db*"):
         shutil.copy(path, killed)
     (killed / "wal-0").unlink()
-    with pytest.raises(StoreDamaged, match=r"wal-0 is missing.*wal lacks commit"):
+    with pytest.raises(StoreDamaged, match=r"wal-0 is missing.*WAL lacks commit"):
         await open_store(killed, SETTINGS)
 
 

@@ -29,7 +29,7 @@ from semel.cli import (
 )
 from semel.cli.options import ClientSettings, CommandConfig, keep_client_settings
 from semel.cli.output import say, say_error
-from semel.printable import printable_lines
+from semel.printable import explained, printable_lines
 
 INTERRUPTED = 130
 FAILED = 1
@@ -100,7 +100,7 @@ def run() -> None:
             _end_wrong_usage(error)
         if not _is_expected(error):
             raise
-        say_error(str(error))
+        say_error(explained(error))
         sys.exit(FAILED)
 
 

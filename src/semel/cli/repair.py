@@ -100,6 +100,9 @@ def repair(
             show(f"  {each} is left of an interrupted repair; --apply removes it")
         return
     _tell(plan)
+    if plan.problems and not plan.actions:
+        show("Nothing was changed: a broker that is started on this directory begins a new log.")
+        raise typer.Exit(FOUND)
     if not apply:
         show(f"Nothing was changed. To do it: semel repair {directory} --apply{_flag(plan)}")
         raise typer.Exit(FOUND)

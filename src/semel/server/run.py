@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.config import Settings
+from semel.printable import explained
 from semel.server.listener import ListenerConfig
 from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
@@ -100,8 +101,9 @@ async def serve(
 
 
 def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[int, str], None]) -> int:
-    event(log, logging.ERROR, sentence, detail=error)
-    failed(code, f"{sentence}: {error}")
+    detail = explained(error)
+    event(log, logging.ERROR, sentence, detail=detail)
+    failed(code, f"{sentence}: {detail}")
     return code
 
 

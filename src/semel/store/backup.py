@@ -29,7 +29,7 @@ from semel.store.check_storage import BatchReader, DamagedBatch, check_storage
 from semel.store.chunk_header import HEADER_BYTES, ChunkHeader, look_at_chunk, pack_slot, path_of
 from semel.store.directory_lock import LOCK, DirectoryLock
 from semel.store.examination import CHUNKS, LEDGER, LOST, OLD_BELOW, WAL_BYTES, examine
-from semel.store.files import FILE_MODE, Files, data_ranges
+from semel.store.files import FILE_MODE, Files, data_ranges, naming
 from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged, StoreFull, StoreLocked
 from semel.store.ledger_opening import log_of, look_at, open_reader
 from semel.store.ledger_pages import copy_pages
@@ -80,7 +80,8 @@ def back_up(directory: Path, target: Path, progress: Progress = lambda what, don
             f"{partial} exists: another backup runs, or one was interrupted; remove it"
         ) from None
     try:
-        backed_up = _copy(directory, partial, files, progress)
+        with naming(partial):
+            backed_up = _copy(directory, partial, files, progress)
         files.rename(partial, target)
     except BaseException:
         _remove(partial)

@@ -14,8 +14,9 @@ import apsw
 from semel.store.chunk_header import path_of
 from semel.store.directory_lock import DirectoryLock
 from semel.store.examination import CHECKSUMS, CHUNKS, LEDGER, PAGES, Examined, examine_all
+from semel.store.files import naming
 from semel.store.interface import BatchLocation
-from semel.store.ledger_opening import open_reader
+from semel.store.ledger_opening import open_at_rest
 from semel.store.page_checksums import plain
 from semel.store.queries import Statements
 from semel.wire.batch import MAGIC, has_valid_crc, read_header
@@ -65,10 +66,11 @@ def check_storage(directory: Path, progress: Progress = lambda done, total: None
     """Look at everything in a data directory. StoreLocked, StoreBroken, OSError."""
     lock = DirectoryLock(directory, only_looks=True)
     try:
-        examined = examine_all(directory, lock.witness)
+        with naming(directory):
+            examined = examine_all(directory, lock.witness)
         problems = [problem.text for problem in examined.problems]
         if examined.ledger is None:
-            return Checked(problems or [f"there is no ledger in {directory}"], 0, 0, [])
+            return Checked(problems, 0, 0, [])
         return _check(directory, examined, problems, progress)
     finally:
         lock.release()
@@ -78,7 +80,7 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
     journaled = {location for frame in examined.frames if frame.batches for location in frame.locations}
     # Where a page is damaged, what the others say can be had without comparing checksums.
     is_wrong = any(problem.kind in (CHECKSUMS, PAGES) for problem in examined.problems)
-    connection = open_reader(directory / LEDGER, vfs=plain() if is_wrong else "")
+    connection = open_at_rest(directory / LEDGER, vfs=plain() if is_wrong else "")
     damaged: list[DamagedBatch] = []
     batches = done = told = 0
     reader = BatchReader(directory / CHUNKS)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from semel.store.files import FILE_MODE, Files
+from semel.store.files import FILE_MODE, Files, naming
 from semel.store.interface import StoreLocked
 
 LOCK: Final = "lock"
@@ -53,7 +53,8 @@ class DirectoryLock:
                 return
             # Of a process that could not lock the directory.
             self._lock(self._descriptor, path, may_fail=only_looks)
-            self.witness = _parse(os.pread(self._descriptor, _FILE_BYTES_MAX, 0)[_OWNER_BYTES:])
+            with naming(path):
+                self.witness = _parse(os.pread(self._descriptor, _FILE_BYTES_MAX, 0)[_OWNER_BYTES:])
             """None if the file is new, or damaged."""
             if not only_looks:
                 if self.witness is None:

@@ -38,6 +38,8 @@ LOST = "wal.lost"
 WAL_BYTES = "wal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
+EMPTY = "empty"
+"""Nothing in the directory is a store's."""
 INTERRUPTED = "interrupted"
 CHECKSUMS = "checksums"
 """Another program wrote the ledger."""
@@ -157,6 +159,8 @@ def examine(
 def examine_all(directory: Path, witness: Witness | None) -> Examined:
     """The same, and every page of the ledger, which a start does not take the time for."""
     examined = examine(directory, witness)
+    if examined.ledger is None and not examined.problems:
+        return examined._replace(problems=[Problem(f"there is no {LEDGER} in {directory}", EMPTY)])
     if examined.ledger is None or any(problem.kind == CHECKSUMS for problem in examined.problems):
         return examined
     try:

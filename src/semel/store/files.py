@@ -5,6 +5,7 @@ reading and never closes one while somebody reads it: a file descriptor that is 
 already be another file.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -65,6 +66,8 @@ class Files:
     def make_directory(self, path: Path) -> None:
         """Make a directory durably, if it is not there."""
         if not path.is_dir():
+            if path.exists():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             path.mkdir(parents=True, mode=DIRECTORY_MODE)
             self.flush_directory(path.parent)
 
@@ -89,6 +92,17 @@ class Files:
             code = ctypes.get_errno()
             if code not in _UNSUPPORTED:
                 raise OSError(code, os.strerror(code))
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the operating system name a file; this one if they name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:

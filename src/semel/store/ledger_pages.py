@@ -19,7 +19,7 @@ import apsw
 from semel.store import page_checksums
 from semel.store.files import FILE_MODE, Files
 from semel.store.interface import StoreBroken, StoreFull
-from semel.store.ledger_opening import log_of, open_reader
+from semel.store.ledger_opening import log_of, open_at_rest
 from semel.store.queries import Statements
 
 _PAGE_SIZE_AT: Final = 16
@@ -70,7 +70,7 @@ def was_written_elsewhere(path: Path, pages: Sequence[int]) -> bool:
     if log.exists() and log.stat().st_size:
         return False
     try:
-        connection = open_reader(path, vfs=page_checksums.plain())
+        connection = open_at_rest(path, vfs=page_checksums.plain())
         try:
             counters = Statements(connection).value("page_of_counters")
         finally:
@@ -83,7 +83,7 @@ def was_written_elsewhere(path: Path, pages: Sequence[int]) -> bool:
 
 def read_all(path: Path, *, vfs: str = "") -> list[str]:
     """Read every page; what SQLite finds wrong. apsw.Error if a page cannot be read."""
-    connection = open_reader(path, vfs=vfs)
+    connection = open_at_rest(path, vfs=vfs)
     try:
         return [text for (text,) in Statements(connection).rows("check_pages") if text != "ok"]
     finally:
@@ -127,7 +127,7 @@ def copy_pages(source: apsw.Connection, path: Path, pages_at_once: int = 4096) -
 def write_renewed(path: Path, target: Path, files: Files) -> None:
     """Write a database to a new file with the right checksums. StoreFull, StoreBroken."""
     try:
-        source = open_reader(path, vfs=page_checksums.plain())
+        source = open_at_rest(path, vfs=page_checksums.plain())
         try:
             copy_pages(source, target)
         finally:

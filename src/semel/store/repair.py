@@ -17,8 +17,8 @@ from semel.config import Settings
 from semel.store import swap
 from semel.store.chunk_header import ChunkOnDisk
 from semel.store.directory_lock import DirectoryLock, Witness
-from semel.store.examination import CHECKSUMS, INTERRUPTED, LEDGER, PAGES, Examined, examine_all
-from semel.store.files import Files
+from semel.store.examination import CHECKSUMS, EMPTY, INTERRUPTED, LEDGER, PAGES, Examined, examine_all
+from semel.store.files import Files, naming
 from semel.store.ledger_opening import log_of
 from semel.store.ledger_pages import write_renewed
 from semel.store.opening import open_store
@@ -40,7 +40,8 @@ def plan(directory: Path) -> Plan:
     """Look, and change nothing. StoreLocked, StoreBroken."""
     lock = DirectoryLock(directory, only_looks=True)
     try:
-        return _plan(directory, examine_all(directory, lock.witness), lock.witness)
+        with naming(directory):
+            return _plan(directory, examine_all(directory, lock.witness), lock.witness)
     finally:
         lock.release()
 
@@ -61,7 +62,7 @@ async def carry_out(directory: Path) -> Plan:
                 return planned
     finally:
         lock.release()
-    if not planned.problems or planned.needs_salvage:
+    if not planned.actions or planned.needs_salvage:
         return planned
     assert examined.ledger is not None
     # What the WAL would have written to the chunks may be missing from any of them.
@@ -86,6 +87,8 @@ def _plan(directory: Path, examined: Examined, witness: Witness | None) -> Plan:
     ledger = examined.ledger
     if not problems:
         return Plan([], [], needs_salvage=False, leftovers=leftovers)
+    if any(problem.kind == EMPTY for problem in examined.problems):
+        return Plan(problems, [], needs_salvage=False, leftovers=leftovers)
     if any(problem.kind == INTERRUPTED for problem in examined.problems):
         return Plan(problems, ["finish it"], needs_salvage=False, leftovers=leftovers)
     owned = [chunk for chunk in examined.chunks if chunk.header is not None]

@@ -25,7 +25,7 @@ from semel.store import swap
 from semel.store.chunk_header import HEADER_BYTES, ChunkHeader, ChunkOnDisk, look_at_chunk, pack_slot, path_of
 from semel.store.directory_lock import DirectoryLock, Witness
 from semel.store.examination import CHUNKS, LEDGER, UNPROVEN, Examined, examine
-from semel.store.files import Files, write_all
+from semel.store.files import Files, naming, write_all
 from semel.store.interface import BatchLocation, StoreBroken, StoreFull
 from semel.store.ledger_opening import log_of, look_at
 from semel.store.ledger_writer import LedgerWriter
@@ -103,7 +103,8 @@ def salvage(directory: Path, files: Files | None = None) -> Salvaged:
             remove_leftovers(directory, files)
             found = outlook(directory, examine(directory, lock.witness), lock.witness)
             try:
-                _prepare(directory, found, files)
+                with naming(directory):
+                    _prepare(directory, found, files)
             except BaseException:
                 if not swap.is_pending(directory):
                     remove_leftovers(directory, files)

@@ -59,7 +59,9 @@ class DirectoryLock:
             if not only_looks:
                 if self.witness is None:
                     os.ftruncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, f"{os.getpid():<{_OWNER_BYTES - 1}}\n".encode("ascii"), 0)
+                owner = f"{os.getpid():<{_OWNER_BYTES - 1}}\n"
+                with naming(path):
+                    os.pwrite(self._descriptor, owner.encode("ascii"), 0)
         except BaseException:
             self.release()
             raise

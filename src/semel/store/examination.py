@@ -22,6 +22,7 @@ import apsw
 from semel.store import swap
 from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
 from semel.store.directory_lock import Witness
+from semel.store.files import Files
 from semel.store.files import boot_id as this_boot
 from semel.store.interface import StoreBroken, StoreDamaged
 from semel.store.ledger_opening import LedgerLook, log_of, look_at
@@ -38,6 +39,7 @@ LOST = "wal.lost"
 WAL_BYTES = "wal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
+ROOM_TO_READ_BYTES = 64 * 1024
 EMPTY = "empty"
 """Nothing in the directory is a store's."""
 INTERRUPTED = "interrupted"
@@ -176,7 +178,10 @@ def _look(path: Path, vfs: str) -> tuple[LedgerLook | None, list[Problem]]:
         return look_at(path, vfs=vfs), []
     except apsw.Error as error:
         if not is_damage(error):
-            raise StoreBroken(f"{path} cannot be read: {error}") from error
+            # SQLite needs some room to read a log, and does not say so.
+            is_full = Files().free_bytes(path.parent) < ROOM_TO_READ_BYTES
+            hint = "; the disk is full" if is_full else ""
+            raise StoreBroken(f"{path} cannot be read: {error}{hint}") from error
         damaged = Problem(f"{path} is damaged: {error}", "ledger")
     pages = wrong_pages(path)
     if not pages:

@@ -25,9 +25,19 @@ automatically.
 If a disk write fails, the state on disk is unknown, so the process exits with code 70 without answering; start it again. On a full disk, the broker
 rejects Produce requests with a retriable error and continues to serve reads.
 
-**Backup.** Copy the directory of a stopped broker. For a running broker, copy `ledger.db` with SQLite's backup first and `chunks/` after it: chunks only
-grow, so later chunks contain everything that an earlier ledger refers to (pause retention meanwhile). Leave the WAL out of such a copy, because it
-belongs to the directory as a whole. The ledger is up to 100 milliseconds behind the WAL.
+**Backup.** `semel backup DIR TARGET` copies a data directory, of a running or a stopped broker. It verifies the checksum of every batch in the copy,
+writes to `TARGET.partial` and renames it when it is complete. A copy of a running broker's directory is the state after one commit, which includes
+everything that was acknowledged before the command started. To restore, start a broker on the copy; no repair is needed. Transactions that were open at
+that commit are open in the copy and end by their timeout. Never exchange files between a copy and its original after both have been started: Semel
+cannot detect that. The directory of a stopped broker can also be copied with other tools. Files of a running broker that were copied in another way do
+not belong together, and the broker refuses to start with them.
+
+**Looking into the ledger.** Open `ledger.db` with `sqlite3 -readonly`. Its pages have checksums that other programs do not write, so the broker refuses a
+ledger that another program opened for writing, or that was copied by SQLite's own backup or `VACUUM INTO`. If SQLite finds such a ledger sound,
+`semel repair DIR` offers to renew the checksums. The ledger is up to 100 milliseconds behind the WAL.
+
+**Repair.** If the broker refuses to start with a directory, `semel check-storage DIR` and `semel repair DIR` report what is wrong and what can be done.
+Without `--apply` nothing is changed.
 
 **Priority.** On a machine with few cores that it shares with busy clients, give the broker a higher priority: `nice -n -15 semel serve …` (requires the
 privilege) or `Nice=-15` in a systemd service. A producer of large batches never leaves its cores idle, so the broker's threads wait for a core at every

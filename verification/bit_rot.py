@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from semel.config import Settings
 from semel.store import opening
 from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoreBroken
+from semel.store.interface import LedgerDamaged, StoreBroken
 from verification.recorded_disk import lay_out
 from verification.store_life import History, Life, Told, Torn
 from verification.turns import small_store
@@ -230,7 +230,7 @@ async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
             return True
         try:
             was_refused |= await _check(store, copies)
-        except StoreBroken:
+        except (StoreBroken, LedgerDamaged):
             return True
         finally:
             await store.close()

@@ -132,8 +132,8 @@ ROT: tuple[Mutant, ...] = (
     _store(
         "a directory without a ledger is taken for a new one",
         "examination",
-        "    problems = []\n    if signs:",
-        "    problems = []\n    if False:",
+        "    problems: list[Problem] = []\n    if signs:",
+        "    problems: list[Problem] = []\n    if False:",
     ),
     _store(
         "a WAL that is missing is not missed",

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-__all__ = ["as_json", "printable", "printable_lines"]
+__all__ = ["as_json", "explained", "printable", "printable_lines"]
 
 _NOT_IN_JSON = re.compile(r"[^\x00-\x7e]")
 
@@ -33,6 +33,13 @@ def as_json(value: Any, indent: int | None = None) -> str:
     if text.isascii() and "\x7f" not in text:
         return text
     return _NOT_IN_JSON.sub(lambda found: _json_escape(found[0]), text)
+
+
+def explained(error: BaseException) -> str:
+    """What an error says; one of the operating system about a file says its path and the reason."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _escape(sign: str) -> str:

@@ -3,8 +3,10 @@
 Real processes: ``semel serve`` is stopped or killed, something happens to its files, and it is started again.
 """
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,28 @@ def test_one_damaged_batch_hides_no_good_ones(tmp_path: Path) -> None:
         assert (busy.returncode, "is in use by process" in busy.stderr) == (1, True)
     log = broker.log.read_text()
     assert log.count("offsets 17 to 17 of topic orders partition 0 is damaged") == 1
+
+
+def test_a_damaged_page_of_the_ledger_is_an_error_with_a_code(tmp_path: Path) -> None:
+    """The page is read by a fetch and by no start. Requests that do not need it are answered."""
+    broker = _filled(tmp_path / "data", "--set", "log.retention.ms=-1", kill=False)
+    path = broker.directory / "ledger.db"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as ledger:
+        (page,) = ledger.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'batches'").fetchone()
+    data = bytearray(path.read_bytes())
+    data[page * 4_096 - 100] ^= 1
+    path.write_bytes(data)
+    for command in ("check-storage", "repair"):
+        looked = _semel(command, str(broker.directory))
+        assert looked.returncode == 1
+        assert f"page {page} of ledger.db: the checksum is wrong" in looked.stdout
+    with broker, RawClient(broker.bootstrap) as client:
+        for _ in range(5):
+            assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        client.create_topic("others")
+    log = broker.log.read_text()
+    assert log.count("is damaged") == 1
+    assert "Traceback" not in log
 
 
 def _offsets(data: PartitionData) -> list[int]:

@@ -88,6 +88,7 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("pipeline", "verify"): [(EVIL,)],
     ("pipeline", "run"): [(EVIL,)],
     ("check",): [(EVIL,), ("HISTORY",), ("HISTORY", "--json")],
+    ("backup",): [(EVIL, EVIL), ("DATA", "DATA"), ("DATA", f"/nonexistent{EVIL}/backup")],
     ("check-storage",): [(EVIL,), ("DATA",), ("DATA", "--json")],
     ("repair",): [(EVIL,), ("DATA",), ("DATA", "--apply"), ("DATA", "--salvage", "--apply")],
     ("serve",): [

@@ -2,6 +2,10 @@
 
 import asyncio
 import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,15 @@ from semel.store.check_storage import check_storage
 from semel.store.chunk_header import chunks_in
 from semel.store.interface import StoreDamaged, StoreLocked
 from semel.store.opening import open_store
-from semel.store.repair import batches_in, carry_out, plan, salvage
+from semel.store.repair import carry_out, plan
+from semel.store.salvage import batches_in, salvage
 
 COMMITS = 12
+COPY = """
+import sqlite3, sys
+source, target = (sqlite3.connect(f"{each}/ledger.db") for each in sys.argv[1:])
+source.backup(target)
+"""
 
 
 @pytest.fixture
@@ -203,3 +213,76 @@ async def test_a_flipped_bit_in_the_ledger_is_found(tmp_path: Path, made: Book) 
         changed[at] ^= 2
         path.write_bytes(changed)
         assert not check_storage(tmp_path / "stopped").is_sound, at
+
+
+# -- page checksums -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["backup", "vacuum", "select"])
+async def test_a_ledger_that_another_program_wrote_gets_its_checksums_back(
+    tmp_path: Path, made: Book, how: str
+) -> None:
+    directory = tmp_path / ("killed" if how == "select" else "stopped")
+    path = directory / "ledger.db"
+    with closing(sqlite3.connect(path)) as source:
+        if how == "backup":
+            with closing(sqlite3.connect(tmp_path / "copy.db")) as target:
+                source.backup(target)
+        elif how == "vacuum":
+            source.execute(f"VACUUM INTO '{tmp_path / 'copy.db'}'")
+        else:
+            source.execute("SELECT count(*) FROM batches").fetchall()
+    if how != "select":
+        shutil.copy(tmp_path / "copy.db", path)
+    with pytest.raises(StoreDamaged, match="written by a program without Semel's page checksums"):
+        await open_store(directory, SETTINGS)
+    planned = await _planned(directory)
+    assert not planned.needs_salvage
+    assert "renew the checksums of all pages" in planned.actions[0]
+    assert "written by a program" in check_storage(directory).problems[0]
+    assert check_storage(directory).batches == 2 * COMMITS
+    await carry_out(directory)
+    assert check_storage(directory).is_sound
+    assert (directory / "ledger.db.aside-1").exists()
+    async with opened(directory) as store:
+        assert await made.check(store) == COMMITS
+
+
+async def test_an_sqlite_backup_of_a_running_store_can_be_repaired(tmp_path: Path) -> None:
+    book = Book()
+    async with opened(tmp_path / "data") as store:
+        await book.begin(store)
+        for _ in range(COMMITS):
+            await book.commit(store)
+        await store.ledger.topics()
+        (tmp_path / "copy").mkdir()
+        # Another process, as two copies of SQLite in one process take each other's locks away.
+        command = [sys.executable, "-c", COPY, "data", "copy"]
+        await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, check=True)
+        await book.commit(store)
+        await store.checkpoint()
+        shutil.copytree(tmp_path / "data" / "chunks", tmp_path / "copy" / "chunks")
+    await _planned(tmp_path / "copy")
+    await carry_out(tmp_path / "copy")
+    async with opened(tmp_path / "copy") as store:
+        assert await book.check(store) == COMMITS
+
+
+async def test_a_damaged_page_is_found_by_repair_as_by_check_storage(tmp_path: Path, made: Book) -> None:
+    """The start does not read it. What the other pages say is checked all the same."""
+    directory = tmp_path / "stopped"
+    path = directory / "ledger.db"
+    data = path.read_bytes()
+    found = 0
+    for at in range(4_096, len(data), 4_096):
+        changed = bytearray(data)
+        changed[at + 4_000] ^= 2
+        path.write_bytes(changed)
+        planned = plan(directory)
+        checked = check_storage(directory)
+        assert planned.problems
+        assert planned.problems == checked.problems
+        assert f"page {at // 4_096 + 1} " in planned.problems[0], planned.problems
+        assert planned.needs_salvage
+        found += checked.batches == 2 * COMMITS
+    assert found > 3

@@ -196,7 +196,7 @@ class Broker:
     def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
         """Have commands decided in one tick, in this order; one answer for each when they are durable.
 
-        ``StoreFull`` if there is no room. A cancelled wait takes nothing back.
+        ``StoreRefused`` if there is no room. A cancelled wait takes nothing back.
         """
         return self._loop.submit(commands)
 

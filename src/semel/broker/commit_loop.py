@@ -52,7 +52,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import Store, StoreFull
+from semel.store.interface import LedgerDamaged, Store, StoreFull, StoreRefused
 
 _DURABLE = frozenset(DURABLE)
 _PAGE = 1_000
@@ -108,7 +108,7 @@ class CommitLoop:
             await self._tick([PendingCommands(page)])
 
     def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
-        """Have commands decided in one tick; one answer for each when all are durable, or ``StoreFull``."""
+        """Have commands decided in one tick; one answer for each when all are durable; StoreRefused."""
         return self._put(PendingCommands(commands))
 
     def _put(self, pending: PendingCommands) -> PendingCommands:
@@ -125,7 +125,7 @@ class CommitLoop:
         try:
             if self.unsynced:
                 await self._submit_flush()
-        except StoreFull:
+        except StoreRefused:
             return False
         return True
 
@@ -167,10 +167,10 @@ class CommitLoop:
         if sleep is not None and not sleep.done():
             sleep.set_result(None)
 
-    async def _is_full_for(self, room_bytes: int) -> StoreFull | None:
+    async def _is_full_for(self, room_bytes: int) -> StoreRefused | None:
         try:
             await self._store.make_room(room_bytes)
-        except StoreFull as full:
+        except StoreRefused as full:
             return full
         return None
 
@@ -180,7 +180,12 @@ class CommitLoop:
             if self._must_recall:
                 await self._recall()
             await self._load(pending)
-        except StoreFull as full:
+        except StoreRefused as full:
+            if isinstance(full, LedgerDamaged) and len(pending) > 1:
+                # Only those who need the damaged page are refused.
+                for each in pending:
+                    await self._tick([each])
+                return
             # The ledger has no room for what was committed, so it cannot say what is true.
             for each in pending:
                 each.resolve(full)
@@ -188,7 +193,7 @@ class CommitLoop:
         tick = self._decide(pending)
         try:
             await self._commit(tick)
-        except StoreFull as full:
+        except StoreRefused as full:
             await self._refuse(tick, full)
             return
         if tick.is_unsynced:
@@ -202,7 +207,7 @@ class CommitLoop:
         self._metrics.observe_tick(tick, self._store.flush_seconds)
 
     async def _commit(self, tick: Tick) -> None:
-        """Write what was decided. StoreFull."""
+        """Write what was decided. StoreRefused."""
         if tick.may_defer_sync and self._may_stay_unsynced(tick):
             await self._store.commit(tick.durable, tick.batches, defers_sync=True)
             # The store may have flushed all the same.
@@ -322,7 +327,7 @@ class CommitLoop:
         else:
             self._publisher.publish(self.state, tick.durable, tick.batches)
 
-    async def _refuse(self, tick: Tick, full: StoreFull) -> None:
+    async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
         """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
         if not tick.durable:
             # A flush found no room. No state is wrong, and the early work is still there.
@@ -337,7 +342,7 @@ class CommitLoop:
         self.state.latest_offset_connections.update(before.latest_offset_connections)
         self._replies.refuse(tick.pending, full)
         self._must_recall = True
-        with contextlib.suppress(StoreFull):
+        with contextlib.suppress(StoreRefused):
             await self._recall()
 
     async def _recall(self) -> None:

@@ -24,7 +24,7 @@ from semel.broker.topic_limits import TopicLimits
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches
 from semel.core.types import Partition, PartitionKey, Topic
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -44,13 +44,13 @@ class Compaction:
         self._broker = broker
 
     async def compact(self) -> None:
-        """Check every partition of every compacted topic. StoreFull if one found no room."""
-        full: StoreFull | None = None
+        """Check every partition of every compacted topic. StoreRefused if one found no room."""
+        full: StoreRefused | None = None
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
                 try:
                     await self._compact_if_due(key)
-                except StoreFull as error:
+                except StoreRefused as error:
                     # Others may need less, and what they give back may be what is missing here.
                     full = error
         if full is not None:

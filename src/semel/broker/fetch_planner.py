@@ -19,7 +19,7 @@ from semel.broker.index_read_ahead import PIECES, IndexReadAhead
 from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
 from semel.broker.tail import Tail
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
-from semel.store.interface import Ledger, StoredBatch
+from semel.store.interface import Ledger, LedgerDamaged, StoredBatch
 
 BATCHES_MAX: Final = 4_096
 """Batches of one partition in an answer: small ones cost more than their bytes."""
@@ -145,17 +145,21 @@ class FetchPlanner:
         if kept is not None and kept.compactions == partition.compactions and kept.size_bytes > limit:
             rows = kept.rows
         else:
-            rows = await self._ledger.find_batches(
-                wanted.partition,
-                wanted.offset,
-                before=bound,
-                bytes_max=limit if kept is None else limit * PIECES,
-                batches_max=BATCHES_MAX,
-            )
-            if not rows or rows[0].base_offset > wanted.offset:
-                await self._explain_gap(plan, is_empty=not rows)
-                if plan.must_answer:
-                    return plan
+            try:
+                rows = await self._ledger.find_batches(
+                    wanted.partition,
+                    wanted.offset,
+                    before=bound,
+                    bytes_max=limit if kept is None else limit * PIECES,
+                    batches_max=BATCHES_MAX,
+                )
+                if not rows or rows[0].base_offset > wanted.offset:
+                    await self._explain_gap(plan, is_empty=not rows)
+            except LedgerDamaged:
+                plan.error = ErrorCode.KAFKA_STORAGE_ERROR
+                return plan
+            if plan.must_answer:
+                return plan
         batches: list[StoredBatch] = []
         for row in rows:
             if row.last_offset >= bound:

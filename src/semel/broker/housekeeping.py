@@ -20,7 +20,7 @@ from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey, ProducerKey
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -81,8 +81,8 @@ class Housekeeping:
     async def _unless_full(self, round_: Callable[[], Awaitable[None]]) -> None:
         try:
             await round_()
-        except StoreFull as full:
-            log.warning("housekeeping waits for room on the disk: %s", full)
+        except StoreRefused as full:
+            log.warning("housekeeping cannot go on now: %s", full)
 
     async def _groups(self) -> None:
         await self._broker.ask(GroupTick())

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
 from semel.core.types import ErrorCode, Partition, PartitionKey
-from semel.store.interface import Store, StoredBatch
+from semel.store.interface import LedgerDamaged, Store, StoredBatch
 from semel.wire.errors import ProtocolError
 from semel.wire.records import first_at_or_after, read_header, stamp
 
@@ -56,6 +56,12 @@ class OffsetSearch:
 
     async def find(self, key: PartitionKey, timestamp: int, isolation: Isolation) -> ListedOffset:
         """The offset for a timestamp or one of the special values above."""
+        try:
+            return await self._find(key, timestamp, isolation)
+        except LedgerDamaged:
+            return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def _find(self, key: PartitionKey, timestamp: int, isolation: Isolation) -> ListedOffset:
         for _ in range(LOOKS_MAX):
             partition = self._views.get(key) or (await self._views.load((key,)))[key]
             if partition is None:

@@ -14,10 +14,10 @@ from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
 from semel.core.types import Command
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 
 Answers = list[Any] | Exception
-"""One answer for each command, or ``StoreFull``."""
+"""One answer for each command, or ``StoreRefused``."""
 
 ENDING_BYTES: Final = 4_096
 """Room for the markers that end a transaction, about fifty. On a full disk an end is refused before anything
@@ -78,7 +78,7 @@ class PendingCommands(Promise[list[Any]]):
                 self.submitted_at = time.perf_counter()
 
 
-def without_room(pending: list[PendingCommands], full: StoreFull) -> list[PendingCommands]:
+def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[PendingCommands]:
     """Refuse those who need room for bytes; the others."""
     rest: list[PendingCommands] = []
     for each in pending:

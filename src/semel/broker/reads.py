@@ -36,7 +36,7 @@ from semel.broker.published_partitions import Isolation, last_fetchable_offset
 from semel.broker.waiting import gained
 from semel.config import Settings
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
-from semel.store.interface import Store, StoredBatch
+from semel.store.interface import LedgerDamaged, Store, StoredBatch
 
 log = logging.getLogger("semel.reads")
 
@@ -292,7 +292,13 @@ class Reads:
             aborted = ()
             if plan.end_offset > wanted.offset and wanted.offset <= partition.last_aborted_offset:
                 # The ledger may know of more that ended since; those began behind what was found.
-                aborted = await self._store.ledger.aborted(wanted.partition, wanted.offset, plan.end_offset)
+                try:
+                    aborted = await self._store.ledger.aborted(
+                        wanted.partition, wanted.offset, plan.end_offset
+                    )
+                except LedgerDamaged:
+                    # Without them the reader would take aborted records for committed ones.
+                    return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
                 newest = await self.partition(wanted.partition)
                 if newest is None:
                     return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from semel.broker.pending_commands import PendingCommands
 from semel.core.types import Ticket
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 
 REPLIES_AT_ONCE: Final = 50
 """Of those who waited, how many are answered in one turn of the event loop: some milliseconds of work."""
@@ -72,7 +72,7 @@ class Replies:
         if self._due:
             asyncio.get_running_loop().call_soon(self._reply)
 
-    def refuse(self, pending: Iterable[PendingCommands], full: StoreFull) -> None:
+    def refuse(self, pending: Iterable[PendingCommands], full: StoreRefused) -> None:
         """Tell these, and all who wait, that there is no room. Each is told once."""
         waiting = {id(each): each for each, _ in self._parked.values()}
         self._parked.clear()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from semel.core.types import PartitionKey
-from semel.store.interface import StoredBatch, StoreFull
+from semel.store.interface import LedgerDamaged, StoredBatch, StoreRefused
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -35,14 +35,16 @@ class Scrub:
         while True:
             await asyncio.sleep(REST_SECONDS)
             # A ledger without room answers nobody. The next round finds out whether it has some.
-            with contextlib.suppress(StoreFull):
+            with contextlib.suppress(StoreRefused):
                 await self.round()
 
     async def round(self) -> None:
         """Every batch of every partition once."""
         for topic in await self._broker.catalog.all():
             for index in range(topic.partitions):
-                await self._partition(PartitionKey(topic.topic_id, index))
+                # What the ledger cannot say of one partition hides no other.
+                with contextlib.suppress(LedgerDamaged):
+                    await self._partition(PartitionKey(topic.topic_id, index))
 
     async def _partition(self, key: PartitionKey) -> None:
         offset = 0

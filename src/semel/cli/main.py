@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from semel.cli import (
+    backup,
     check,
     consume,
     groups,
@@ -28,7 +29,7 @@ from semel.cli import (
 )
 from semel.cli.options import ClientSettings, CommandConfig, keep_client_settings
 from semel.cli.output import say, say_error
-from semel.printable import printable_lines
+from semel.printable import explained, printable_lines
 
 INTERRUPTED = 130
 FAILED = 1
@@ -53,6 +54,7 @@ app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
+app.command("backup")(backup.backup)
 app.command("check-storage")(repair.check_storage)
 app.command("repair")(repair.repair)
 app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)
@@ -98,7 +100,7 @@ def run() -> None:
             _end_wrong_usage(error)
         if not _is_expected(error):
             raise
-        say_error(str(error))
+        say_error(explained(error))
         sys.exit(FAILED)
 
 
@@ -111,8 +113,8 @@ def _end_wrong_usage(error: Any) -> NoReturn:
 
 def _is_expected(error: Exception) -> bool:
     from semel.client.errors import ClientError, KafkaError, ProtocolError
-    from semel.store.interface import StoreBroken, StoreFull, StoreLocked
+    from semel.store.interface import StoreBroken, StoreLocked, StoreRefused
 
     return isinstance(
-        error, KafkaError | ClientError | ProtocolError | OSError | StoreBroken | StoreLocked | StoreFull
+        error, KafkaError | ClientError | ProtocolError | OSError | StoreBroken | StoreLocked | StoreRefused
     )

@@ -23,8 +23,9 @@ def say(text: str) -> None:
 
 
 def say_error(text: str) -> None:
-    """Print an error."""
-    sys.stderr.write(f"Error: {printable_lines(text[:1].upper() + text[1:])}\n")
+    """What went wrong, as the first line of the end."""
+    is_path = bool({"/", "."} & set(text.partition(" ")[0].rstrip(".:")))
+    sys.stderr.write(f"Error: {printable_lines(text if is_path else text[:1].upper() + text[1:])}\n")
 
 
 def show(text: str) -> None:

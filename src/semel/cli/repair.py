@@ -91,21 +91,30 @@ def repair(
     import asyncio
 
     from semel.store import repair as repairing
+    from semel.store import salvage as salvaging
 
     plan = repairing.plan(directory)
-    if not plan.problems and not salvage:
+    if not plan.problems and not salvage and not (plan.leftovers and apply):
         show("Nothing is wrong: ledger, wal and chunks belong together.")
+        for each in plan.leftovers:
+            show(f"  {each} is left of an interrupted repair; --apply removes it")
         return
     _tell(plan)
+    if plan.problems and not plan.actions:
+        show("Nothing was changed: a broker that is started on this directory begins a new log.")
+        raise typer.Exit(FOUND)
     if not apply:
         show(f"Nothing was changed. To do it: semel repair {directory} --apply{_flag(plan)}")
         raise typer.Exit(FOUND)
+    if salvaging.finish_interrupted(directory):
+        show("The repair that was interrupted is finished.")
+        return
     if salvage:
-        found = repairing.salvage(directory)
+        found = salvaging.salvage(directory)
         show(f"Salvaged {found.records} records in {found.batches} batches of {found.chunks} chunks.")
         return
     if plan.needs_salvage:
-        show("Nothing was changed: without a ledger only --salvage is left.")
+        show("Nothing was changed: the ledger cannot be repaired, and only --salvage is left.")
         raise typer.Exit(FOUND)
     asyncio.run(repairing.carry_out(directory))
     show("Repaired. Start the broker, and see 'semel check-storage' for batches that are damaged.")

@@ -14,7 +14,7 @@ from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.transaction_errors import close_superseded
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.semel import (
     BeginAttemptRequest,
     BeginAttemptResponse,
@@ -77,7 +77,7 @@ async def commit_transactions(
     )
     try:
         answer = await broker.ask(command)
-    except StoreFull:
+    except StoreRefused:
         answer = TransactionsCommitted(FULL)
     if answer is SUPERSEDED:
         close_superseded(request.transactional_id)
@@ -154,7 +154,7 @@ async def begin_attempt(
     )
     try:
         given = await broker.ask(command)
-    except StoreFull:
+    except StoreRefused:
         given = ProducerGiven(FULL)
     return BeginAttemptResponse(
         error_code=given.error,

@@ -26,7 +26,7 @@ from semel.core.groups.patterns import NamePattern, PatternError
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.groups import (
     Assignment,
     ConsumerGroupDescribeAssignment,
@@ -65,7 +65,7 @@ async def consumer_group_heartbeat(
             )
         else:
             answer = await _heartbeat(broker, request, context)
-    except StoreFull:
+    except StoreRefused:
         answer = ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker's disk is full")
     except PatternError as problem:
         message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {problem}."

@@ -12,7 +12,7 @@ from semel.broker.features import FEATURES, TRANSACTION_VERSION, finalized_level
 from semel.core.transactions.commands import ChangeFeature
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.configs import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -53,7 +53,7 @@ async def update_features(
     if wanted is not None and not request.validate_only:
         try:
             error = await broker.ask(ChangeFeature(wanted.max_version_level))
-        except StoreFull:
+        except StoreRefused:
             error = ErrorCode.KAFKA_STORAGE_ERROR
     results = [UpdatableFeatureResult(feature=name, error_message=None) for name in updates]
     return UpdateFeaturesResponse(

@@ -22,7 +22,7 @@ from semel.handlers.list_offsets import (
     list_offsets,
     offset_for_leader_epoch,
 )
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -62,7 +62,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     try:
         topics = await _topics(broker, turn.partitions)
         answers = await _fetch_all(broker, request, turn.partitions, topics, isolation)
-    except StoreFull:
+    except StoreRefused:
         # The ledger has no room for what was committed, so it cannot say where the records are.
         answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
     if context.version < FIRST_WITH_STORAGE_ERROR:

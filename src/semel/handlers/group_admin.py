@@ -7,7 +7,7 @@ from semel.core.groups.commands import DeleteGroup, DescribeGroup
 from semel.core.groups.model import ClassicGroup, ClassicState, Group
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import GroupSummary, StoreFull
+from semel.store.interface import GroupSummary, StoreRefused
 from semel.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -122,7 +122,7 @@ async def delete_groups(
     commands = [DeleteGroup(group_id) for group_id in request.groups_names]
     try:
         errors: list[ErrorCode] = await broker.ask_each(commands)
-    except StoreFull:
+    except StoreRefused:
         errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(commands)
     return DeleteGroupsResponse(
         results=[

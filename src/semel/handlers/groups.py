@@ -25,7 +25,7 @@ from semel.core.groups.commands import (
 from semel.core.types import Command, ErrorCode
 from semel.handlers import consumer_groups, group_admin
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -44,7 +44,7 @@ async def _ask(broker: Broker, command: Command, when_full: Any) -> Any:
     """The answer; when the disk is full, one that makes the client come back later."""
     try:
         return await broker.ask(command)
-    except StoreFull:
+    except StoreRefused:
         return when_full
 
 

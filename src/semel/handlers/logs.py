@@ -13,7 +13,7 @@ from semel.core import topic_configs
 from semel.core.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -76,7 +76,7 @@ async def _delete(broker: Broker, partition: PartitionKey, offset: int) -> Recor
         return RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE)
     try:
         return await broker.delete_records(partition, offset)
-    except StoreFull:
+    except StoreRefused:
         return RecordsDeleted(ErrorCode.KAFKA_STORAGE_ERROR)
 
 

@@ -14,7 +14,7 @@ from semel.broker.broker import Broker
 from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -92,7 +92,7 @@ async def offset_commit(
     elif offsets:
         try:
             errors = await broker.ask(command)
-        except StoreFull:
+        except StoreRefused:
             errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
     for answer, error in zip(answers, errors, strict=True):
         answer.error_code = error
@@ -230,7 +230,7 @@ async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKe
             if part.error is not ErrorCode.NONE:
                 return part
             whole = whole.but(offsets=whole.offsets + part.offsets, unstable=whole.unstable | part.unstable)
-    except StoreFull:
+    except StoreRefused:
         return Fetched(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return whole
 
@@ -307,7 +307,7 @@ async def offset_delete(
             answers.append(answer)
     try:
         deleted: OffsetsDeleted = await broker.ask(DeleteOffsets(request.group_id, tuple(keys)))
-    except StoreFull:
+    except StoreRefused:
         deleted = OffsetsDeleted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if deleted.error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=deleted.error)

@@ -20,7 +20,7 @@ from semel.core.types import Command, ErrorCode, Topic
 from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -46,7 +46,7 @@ async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicA
     """Have topic commands decided in one tick; a full disk is an answer too, and clients try again."""
     try:
         return await broker.submit(commands)
-    except StoreFull:
+    except StoreRefused:
         return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, DISK_FULL)] * len(commands)
 
 

@@ -16,7 +16,7 @@ from semel.core.topics import name_problem
 from semel.core.transactions.commands import DescribeTransaction, WriteMarker
 from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, TransactionState
 from semel.handlers.context import Handler, RequestContext
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages import transactions as wire
 from semel.wire.partitioner import coordinator_partition
 
@@ -229,7 +229,7 @@ async def write_txn_markers(
                     commands.append((marker.producer_id, place, _command(marker, limits, index)))
     try:
         answers: list[ErrorCode] = await broker.ask_each([command for _, _, command in commands])
-    except StoreFull:
+    except StoreRefused:
         answers = [ErrorCode.KAFKA_STORAGE_ERROR] * len(commands)
     for (producer_id, place, _), answer in zip(commands, answers, strict=True):
         errors[producer_id][place] = answer

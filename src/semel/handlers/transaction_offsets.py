@@ -15,7 +15,7 @@ from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.transaction_errors import TXN_OFFSET_COMMIT, close_superseded, told
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -98,7 +98,7 @@ async def _commit(
     )
     try:
         errors = await broker.ask(command)
-    except StoreFull:
+    except StoreRefused:
         errors = (ErrorCode.COORDINATOR_NOT_AVAILABLE,) * len(offsets)
     if errors is SUPERSEDED:
         close_superseded(request.transactional_id)

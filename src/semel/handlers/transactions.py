@@ -40,7 +40,7 @@ from semel.handlers.transaction_errors import (
     close_superseded,
     told,
 )
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -86,7 +86,7 @@ async def init_producer_id(
             given = ProducerGiven(ErrorCode.NONE, await broker.ask(AllocateProducerId()), 0)
         else:
             given = await _begin(broker, request, request.transactional_id, context)
-    except StoreFull:
+    except StoreRefused:
         given = ProducerGiven(FULL)
     return InitProducerIdResponse(
         error_code=told(given.error, INIT_PRODUCER_ID, context.version),

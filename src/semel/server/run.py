@@ -21,11 +21,12 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.config import Settings
+from semel.printable import explained
 from semel.server.listener import ListenerConfig
 from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.server import Server
-from semel.store.interface import StoreBroken, StoreDamaged, StoreLocked
+from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreLocked
 
 log = logging.getLogger("semel.server")
 
@@ -66,7 +67,7 @@ async def serve(
         broker = await Broker.open(settings, data)
     except StoreLocked as error:
         return _cannot_start(EXIT_LOCKED, "the data directory is in use", error, failed)
-    except StoreDamaged as error:
+    except (StoreDamaged, LedgerDamaged) as error:
         return _cannot_start(EXIT_DAMAGED, "the broker refuses to start", error, failed)
     except (StoreBroken, OSError) as error:
         return _cannot_start(EXIT_BROKEN, "the data directory cannot be opened", error, failed)
@@ -100,8 +101,9 @@ async def serve(
 
 
 def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[int, str], None]) -> int:
-    event(log, logging.ERROR, sentence, detail=error)
-    failed(code, f"{sentence}: {error}")
+    detail = explained(error)
+    event(log, logging.ERROR, sentence, detail=detail)
+    failed(code, f"{sentence}: {detail}")
     return code
 
 

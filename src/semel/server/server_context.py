@@ -12,7 +12,7 @@ from semel.server import descriptors
 from semel.server.budget import RequestBudget, ResponseBudget, decoded_bytes
 from semel.server.dispatch import FETCH, Dispatch
 from semel.server.logs import RateLimit, event
-from semel.store.interface import StoreFull
+from semel.store.interface import LedgerDamaged, StoreFull
 from semel.wire.errors import ProtocolError
 from semel.wire.messages import APIS
 
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("semel.server")
 
-EXPECTED: Final = {CloseConnection: "refused", ProtocolError: "malformed request", StoreFull: "no room"}
+EXPECTED: Final = {
+    CloseConnection: "refused",
+    ProtocolError: "malformed request",
+    StoreFull: "no room",
+    LedgerDamaged: "damaged ledger",
+}
 """Why a connection is closed by an error that is no mistake of ours."""
 
 

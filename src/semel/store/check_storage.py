@@ -13,9 +13,11 @@ import apsw
 
 from semel.store.chunk_header import path_of
 from semel.store.directory_lock import DirectoryLock
-from semel.store.examination import CHUNKS, LEDGER, Examined, examine
+from semel.store.examination import CHECKSUMS, CHUNKS, LEDGER, PAGES, Examined, examine_all
+from semel.store.files import naming
 from semel.store.interface import BatchLocation
-from semel.store.ledger_opening import open_reader
+from semel.store.ledger_opening import open_at_rest
+from semel.store.page_checksums import plain
 from semel.store.queries import Statements
 from semel.wire.batch import MAGIC, has_valid_crc, read_header
 from semel.wire.errors import ProtocolError
@@ -62,12 +64,13 @@ class Checked(NamedTuple):
 
 def check_storage(directory: Path, progress: Progress = lambda done, total: None) -> Checked:
     """Look at everything in a data directory. StoreLocked, StoreBroken, OSError."""
-    lock = DirectoryLock(directory)
+    lock = DirectoryLock(directory, only_looks=True)
     try:
-        examined = examine(directory, lock.witness)
+        with naming(directory):
+            examined = examine_all(directory, lock.witness)
         problems = [problem.text for problem in examined.problems]
         if examined.ledger is None:
-            return Checked(problems or [f"there is no ledger in {directory}"], 0, 0, [])
+            return Checked(problems, 0, 0, [])
         return _check(directory, examined, problems, progress)
     finally:
         lock.release()
@@ -75,13 +78,14 @@ def check_storage(directory: Path, progress: Progress = lambda done, total: None
 
 def _check(directory: Path, examined: Examined, problems: list[str], progress: Progress) -> Checked:
     journaled = {location for frame in examined.frames if frame.batches for location in frame.locations}
-    connection = open_reader(directory / LEDGER)
+    # Where a page is damaged, what the others say can be had without comparing checksums.
+    is_wrong = any(problem.kind in (CHECKSUMS, PAGES) for problem in examined.problems)
+    connection = open_at_rest(directory / LEDGER, vfs=plain() if is_wrong else "")
     damaged: list[DamagedBatch] = []
     batches = done = told = 0
-    reader = _Reader(directory / CHUNKS)
+    reader = BatchReader(directory / CHUNKS)
     try:
         sql = Statements(connection)
-        problems += [f"{LEDGER}: {text}" for (text,) in sql.rows("check_pages") if text != "ok"]
         total = sum(live_bytes for _, live_bytes in sql.rows("chunk_references"))
         for topic, partition, base_offset, last_offset, *where in sql.each("batches_at_rest"):
             location = BatchLocation(*where)
@@ -101,7 +105,7 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
     return Checked(problems, batches, done, damaged)
 
 
-class _Reader:
+class BatchReader:
     """Reads batches. They come in the order of chunks, so one file is open at a time."""
 
     def __init__(self, directory: Path) -> None:
@@ -111,8 +115,7 @@ class _Reader:
     def wrong_with(self, location: BatchLocation) -> str | None:
         """What is wrong with the batch at a place; None if nothing is."""
         try:
-            self._open(location.chunk_id)
-            data = os.pread(self._descriptor, location.length, location.position)
+            data = self.read(location)
         except OSError as error:
             return str(error)
         if len(data) < location.length:
@@ -124,6 +127,11 @@ class _Reader:
         if header.length != location.length or header.magic != MAGIC:
             return "there is something else in its place"
         return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
+
+    def read(self, location: BatchLocation) -> bytes:
+        """The bytes at a place, as far as there are any. OSError."""
+        self._open(location.chunk_id)
+        return os.pread(self._descriptor, location.length, location.position)
 
     def close(self) -> None:
         """Close the file that is open."""

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from semel.store.files import end_of_data
+from semel.store.files import end_of_data, naming
 
 HEADER_BYTES: Final = 4096
 """Batches begin behind it, at a block of the file system: space is given back in whole blocks."""
@@ -113,13 +113,15 @@ class ChunkOnDisk(NamedTuple):
     """Whether nothing was ever written to it."""
 
 
-def look_at_chunk(path: Path) -> ChunkOnDisk:
-    """What a chunk file says of itself. FileNotFoundError."""
+def look_at_chunk(path: Path, chunk_id: int | None = None) -> ChunkOnDisk:
+    """What a chunk file says of itself. Its name has its number, unless it is given. FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        header = newest(read_slots(descriptor))
+        with naming(path):
+            header = newest(read_slots(descriptor))
         is_empty = header is None and end_of_data(descriptor) == 0
-        return ChunkOnDisk(int(path.stem), path, os.fstat(descriptor).st_size, header, is_empty)
+        number = int(path.stem) if chunk_id is None else chunk_id
+        return ChunkOnDisk(number, path, os.fstat(descriptor).st_size, header, is_empty)
     finally:
         os.close(descriptor)
 

@@ -1,8 +1,8 @@
 """One process per data directory, and a witness of what was in it.
 
-The lock is the operating system's, on a file named ``lock``, and goes away with the process that holds it,
-however it ends. It is never removed: between removing it and making it anew two processes could each hold a
-lock of that name.
+The lock is the operating system's and is released with the process that holds it, however it ends. It is
+taken on the directory itself, so that removing a file does not open it to a second process, and on a file
+named ``lock``, for file systems that cannot lock a directory. Semel never removes that file.
 
 The file holds two lines. The first is the number of the process, for the message that a second one gets. The
 second is a *witness*: the store's id and the last commit that ledger and chunks were known to have on the
@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from semel.store.files import FILE_MODE, Files
+from semel.store.files import FILE_MODE, Files, naming
 from semel.store.interface import StoreLocked
 
+LOCK: Final = "lock"
 _OWNER_BYTES: Final = 12
 """Of the first line, so that the second stays where it is."""
 _FILE_BYTES_MAX: Final = 4096
@@ -33,26 +34,53 @@ class Witness(NamedTuple):
 
 
 class DirectoryLock:
-    """Held from the moment it is made until it is released."""
+    """Held from the moment it is made until it is released.
 
-    def __init__(self, directory: Path) -> None:
-        self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        text = os.pread(self._descriptor, _FILE_BYTES_MAX, 0)
-        owner, rest = text.partition(b"\n")[0], text[_OWNER_BYTES:]
+    ``only_looks`` changes nothing in the directory: no file is made, none is written.
+    """
+
+    def __init__(self, directory: Path, *, only_looks: bool = False) -> None:
+        self._descriptor = -1
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = directory / LOCK
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(self._directory, path, may_fail=True)
+            flags = os.O_RDONLY if only_looks else os.O_RDWR | os.O_CREAT
+            try:
+                self._descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+            except FileNotFoundError:
+                self.witness = None
+                return
+            # Of a process that could not lock the directory.
+            self._lock(self._descriptor, path, may_fail=only_looks)
+            with naming(path):
+                self.witness = _parse(os.pread(self._descriptor, _FILE_BYTES_MAX, 0)[_OWNER_BYTES:])
+            """None if the file is new, or damaged."""
+            if not only_looks:
+                if self.witness is None:
+                    os.ftruncate(self._descriptor, 0)
+                owner = f"{os.getpid():<{_OWNER_BYTES - 1}}\n"
+                with naming(path):
+                    os.pwrite(self._descriptor, owner.encode("ascii"), 0)
+        except BaseException:
+            self.release()
+            raise
+
+    def _lock(self, descriptor: int, path: Path, *, may_fail: bool) -> None:
+        """Take the operating system's lock. StoreLocked if another process has it.
+
+        ``may_fail``: some network file systems lock only what is open for writing.
+        """
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            shown = owner[:32].decode("ascii", "replace").strip() or "unknown"
-            os.close(self._descriptor)
             raise StoreLocked(
-                f"the data directory {directory} is in use by process {shown}; "
+                f"the data directory {path.parent} is in use by {_owner(path)}; "
                 "stop it, or start with another directory"
             ) from None
-        self.witness = _parse(rest)
-        """None if the file is new, or damaged."""
-        if self.witness is None:
-            os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid():<{_OWNER_BYTES - 1}}\n".encode("ascii"), 0)
+        except OSError:
+            if not may_fail:
+                raise
 
     def testify(self, witness: Witness, files: Files, *, is_flushed: bool = True) -> None:
         """Keep what is known now. OSError."""
@@ -70,9 +98,26 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let another process have the directory."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._descriptor, self._directory):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._directory = -1
+
+
+def _owner(path: Path) -> str:
+    """The process that wrote its number to a lock, if it still runs."""
+    try:
+        number = int(path.read_bytes()[:_OWNER_BYTES])
+    except (OSError, ValueError):
+        return "another process"
+    try:
+        os.kill(number, 0)
+    except (ProcessLookupError, OverflowError):
+        return "another process"
+    except PermissionError:
+        # It runs, and belongs to another user.
+        pass
+    return f"process {number}"
 
 
 def _parse(line: bytes) -> Witness | None:

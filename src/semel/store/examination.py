@@ -11,6 +11,7 @@ So a part that is missing, foreign, older than the rest, or damaged is found, an
 what was found and what to do. Nothing is written here.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,15 @@ from typing import NamedTuple
 
 import apsw
 
+from semel.store import swap
 from semel.store.chunk_header import ChunkOnDisk, OldChunks, chunks_in
 from semel.store.directory_lock import Witness
+from semel.store.files import Files
 from semel.store.files import boot_id as this_boot
 from semel.store.interface import StoreBroken, StoreDamaged
 from semel.store.ledger_opening import LedgerLook, log_of, look_at
-from semel.store.page_checksums import is_damage
+from semel.store.ledger_pages import named, page_problems, was_written_elsewhere, wrong_pages
+from semel.store.page_checksums import is_damage, plain
 from semel.store.wal import paths_in
 from semel.store.wal_frame import short_id
 from semel.store.wal_reading import Frame, first_frame, read_wal
@@ -35,6 +39,14 @@ LOST = "wal.lost"
 WAL_BYTES = "wal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
+ROOM_TO_READ_BYTES = 64 * 1024
+EMPTY = "empty"
+"""Nothing in the directory is a store's."""
+INTERRUPTED = "interrupted"
+CHECKSUMS = "checksums"
+"""Another program wrote the ledger."""
+PAGES = "pages"
+"""Pages of the ledger are damaged that a start does not read."""
 
 
 class Problem(NamedTuple):
@@ -43,7 +55,7 @@ class Problem(NamedTuple):
     text: str
     """What was found."""
     kind: str = ""
-    """``ledger``, ``wal``, or what is wrong with a chunk: ``missing``, ``old``, ``foreign``."""
+    """One of those above, ``ledger``, ``wal``; or, of a chunk, ``missing``, ``old``, ``foreign``."""
     chunk_id: int = 0
 
 
@@ -108,17 +120,14 @@ def examine(
 ) -> Examined:
     """Look at everything in a data directory. StoreBroken if it is of another version of Semel."""
     chunks = list(chunks_in(directory / CHUNKS))
+    if swap.is_pending(directory):
+        found = "a repair was interrupted while it replaced files; 'semel repair --apply' finishes it"
+        return Examined(None, [], 0, 0, chunks, [Problem(found, INTERRUPTED)])
     path = directory / LEDGER
-    try:
-        ledger = look_at(path, vfs=vfs)
-    except apsw.Error as error:
-        if not is_damage(error):
-            raise StoreBroken(f"{path} cannot be read: {error}") from error
-        found = f"{path} is damaged: {error}"
-        return Examined(None, [], 0, 0, chunks, [Problem(found, "ledger")])
+    ledger, problems = _look(path, vfs)
     if ledger is None:
-        return _without_ledger(directory, witness, chunks)
-    problems = [Problem(text, "ledger") for text in ledger.problems]
+        return Examined(None, [], 0, 0, chunks, problems or _without_ledger(directory, witness, chunks))
+    problems += [Problem(text, "ledger") for text in ledger.problems]
     if not ledger.store_id:
         # Of an older version, which kept no ids: only what must be there can be looked for.
         problems += _missing(ledger, chunks)
@@ -149,19 +158,58 @@ def examine(
     return Examined(ledger, frames, flushed, last_seen, chunks, problems)
 
 
-def _without_ledger(directory: Path, witness: Witness | None, chunks: list[ChunkOnDisk]) -> Examined:
+def examine_all(directory: Path, witness: Witness | None) -> Examined:
+    """The same, and every page of the ledger, which a start does not take the time for."""
+    examined = examine(directory, witness)
+    if examined.ledger is None and not examined.problems:
+        return examined._replace(problems=[Problem(f"there is no {LEDGER} in {directory}", EMPTY)])
+    if examined.ledger is None or any(problem.kind == CHECKSUMS for problem in examined.problems):
+        return examined
+    try:
+        found = [Problem(text, PAGES) for text in page_problems(directory / LEDGER)]
+    except apsw.Error as error:
+        raise StoreBroken(f"{directory / LEDGER} cannot be read: {error}") from error
+    return examined._replace(problems=[*examined.problems, *found])
+
+
+def _look(path: Path, vfs: str) -> tuple[LedgerLook | None, list[Problem]]:
+    """What the ledger says of itself, if it can be read; and if not, why. StoreBroken."""
+    try:
+        return look_at(path, vfs=vfs), []
+    except apsw.Error as error:
+        if not is_damage(error):
+            # SQLite needs some room to read a log, and does not say so.
+            is_full = Files().free_bytes(path.parent) < ROOM_TO_READ_BYTES
+            hint = "; the disk is full" if is_full else ""
+            raise StoreBroken(f"{path} cannot be read: {error}{hint}") from error
+        damaged = Problem(f"{path} is damaged: {error}", "ledger")
+    pages = wrong_pages(path)
+    if not pages:
+        return None, [damaged]
+    wrong = f"the checksum of {named(pages)} in {path} is wrong"
+    if was_written_elsewhere(path, pages):
+        with contextlib.suppress(apsw.Error, StoreBroken):
+            text = (
+                f"{wrong}, and SQLite finds the database sound: a page was written by a program without"
+                " Semel's page checksums (sqlite3 without -readonly, SQLite's backup, VACUUM INTO)"
+            )
+            return look_at(path, vfs=plain()), [Problem(text, CHECKSUMS)]
+    return None, [Problem(f"{wrong}: it is damaged", "ledger")]
+
+
+def _without_ledger(directory: Path, witness: Witness | None, chunks: list[ChunkOnDisk]) -> list[Problem]:
     """A directory without a ledger is new only if nothing in it was ever written by one."""
     signs = [f"{len(chunks)} chunks with records"] if chunks else []
     signs += [path.name for path in paths_in(directory) if path.exists()]
     if witness is not None:
         signs.append(f"a lock that knows of commit {witness.number}")
-    problems = []
+    problems: list[Problem] = []
     if signs:
         state = "is empty" if (directory / LEDGER).exists() else "is missing"
         if log_of(directory / LEDGER).exists():
             signs.append(log_of(directory / LEDGER).name)
         problems.append(Problem(f"{directory / LEDGER} {state}, and there are {', '.join(signs)}", "ledger"))
-    return Examined(None, [], 0, 0, chunks, problems)
+    return problems
 
 
 def _foreign_wal(directory: Path, store_id: bytes) -> Iterator[Problem]:

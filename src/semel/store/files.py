@@ -5,12 +5,13 @@ reading and never closes one while somebody reads it: a file descriptor that is 
 already be another file.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,12 +66,18 @@ class Files:
     def make_directory(self, path: Path) -> None:
         """Make a directory durably, if it is not there."""
         if not path.is_dir():
+            if path.exists():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             path.mkdir(parents=True, mode=DIRECTORY_MODE)
             self.flush_directory(path.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name. Durable when the directory is flushed."""
+        path.rename(target)
 
     def free_bytes(self, path: Path) -> int:
         """How much may still be written to the disk that holds this."""
@@ -85,6 +92,17 @@ class Files:
             code = ctypes.get_errno()
             if code not in _UNSUPPORTED:
                 raise OSError(code, os.strerror(code))
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the operating system name a file; this one if they name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
@@ -113,6 +131,22 @@ def end_of_data(descriptor: int) -> int:
     except OSError as error:
         # This is how it says that there is no more data. Any other error: do not touch anything.
         return end if error.errno == errno.ENXIO else os.fstat(descriptor).st_size
+
+
+def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data, from its beginning; all of it where the system cannot tell."""
+    size = os.fstat(descriptor).st_size
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(descriptor, at, os.SEEK_DATA)
+            end = os.lseek(descriptor, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            end = size
+        yield at, end
+        at = end
 
 
 def _find_fallocate() -> Any:

@@ -48,8 +48,16 @@ class StoreDamaged(StoreBroken):
     """
 
 
-class StoreFull(Exception):
-    """There is no room to write. Nothing was written; reads go on."""
+class StoreRefused(Exception):
+    """The store cannot do this now. Nothing was written, and everything else goes on."""
+
+
+class StoreFull(StoreRefused):
+    """There is no room to write. Reads go on."""
+
+
+class LedgerDamaged(StoreRefused):
+    """A page of the ledger that this needs is damaged (``semel check-storage``)."""
 
 
 class StoreLocked(Exception):

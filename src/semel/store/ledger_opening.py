@@ -99,6 +99,24 @@ def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
     return connection
 
 
+def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
+    """A connection to a ledger that no process writes. Without a log it makes no files beside it."""
+    vfs = vfs or page_checksums.available()
+    if _is_there(log_of(path)):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
+        connection.wal_autocheckpoint(0)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.set_busy_timeout(5_000)
+        return connection
+    return _open_alone(path, vfs)
+
+
+def _open_alone(path: Path, vfs: str) -> apsw.Connection:
+    """A connection to the database as it is, without its log."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs or None)
+
+
 def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
     """A connection that cannot write."""
     connection = apsw.Connection(
@@ -115,12 +133,11 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
     """What a ledger says of itself; None if there is none, or one without tables. apsw.Error, StoreBroken."""
     if not path.exists() or (path.stat().st_size == 0 and not _is_there(log_of(path))):
         return None
+    if path.is_dir():
+        raise StoreBroken(f"{path} is a directory")
     vfs = vfs or page_checksums.available()
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
+    connection = open_at_rest(path, vfs=vfs)
     try:
-        connection.wal_autocheckpoint(0)
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.set_busy_timeout(5_000)
         sql = Statements(connection)
         if not sql.value("has_schema"):
             return None
@@ -157,9 +174,8 @@ def _without_log(path: Path, vfs: str) -> tuple[int, int] | None:
 
     A crash in the middle of a checkpoint leaves a database that can be read with its log only.
     """
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with contextlib.suppress(apsw.Error, LookupError, TypeError, ValueError):
-        connection = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs or None)
+        connection = _open_alone(path, vfs)
         try:
             checkpoints, number = Statements(connection).rows("read_sqlite_checkpoints")[0]
             return int(checkpoints), int(number)

@@ -238,6 +238,10 @@ class LedgerWriter:
             # The log keeps everything until there is room.
             self._undo()
 
+    def take_back(self) -> None:
+        """Undo a transaction that met a page which cannot be read, before it was committed."""
+        self._undo()
+
     def close(self, *, cleanly: bool) -> None:
         """Close the connection. ``cleanly`` says that everything that was issued is flushed."""
         if cleanly and self._path is not None:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from semel.config import Settings
+from semel.printable import explained
 from semel.store.directory_lock import DirectoryLock, Witness
 from semel.store.embedded import EmbeddedStore
 from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
-from semel.store.files import Files, tighten
+from semel.store.files import Files, naming, tighten
 from semel.store.files import boot_id as _boot_id
 from semel.store.interface import StoreBroken
 from semel.store.ledger_opening import log_of
@@ -48,7 +49,8 @@ async def open_store(
         worker.stop()
         raise
     try:
-        return await _open_in(directory, settings, files, worker, health, lock, accepts)
+        with naming(directory):
+            return await _open_in(directory, settings, files, worker, health, lock, accepts)
     except BaseException:
         lock.release()
         raise
@@ -119,7 +121,7 @@ def _examined(directory: Path, files: Files, lock: DirectoryLock, *, accepts: bo
     try:
         examined = examine(directory, lock.witness, boot_id=_boot_id())
     except OSError as error:
-        raise StoreBroken(f"{directory} cannot be read: {error}") from error
+        raise StoreBroken(f"{directory} cannot be read: {explained(error)}") from error
     if accepts:
         examined = examined.accepted()
     examined.refuse(directory)

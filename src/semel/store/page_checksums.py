@@ -37,6 +37,11 @@ def available() -> str:
     return NAME if NAME in apsw.vfs_names() else ""
 
 
+def plain() -> str:
+    """The name of the VFS that reads pages as they are."""
+    return next(name for name in apsw.vfs_names() if name != NAME)
+
+
 def is_damage(error: apsw.Error) -> bool:
     """Whether SQLite says that what it read is not what was written."""
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):

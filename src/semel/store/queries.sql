@@ -30,6 +30,10 @@ PRAGMA synchronous;
 -- Starts a commit. Immediate, so that it cannot fail later for want of the write lock.
 BEGIN IMMEDIATE;
 
+-- name: begin_reading
+-- Everything that is read until end is of the same commit.
+BEGIN;
+
 -- name: end
 -- Makes everything since begin durable, together.
 COMMIT;
@@ -272,6 +276,10 @@ VACUUM;
 -- name: check_pages
 -- Reads every page and says what is wrong with the tables; ok if nothing is.
 PRAGMA integrity_check(100);
+
+-- name: page_of_counters
+-- The page that every commit writes.
+SELECT rootpage FROM sqlite_schema WHERE name = 'cluster';
 
 -- name: batches_at_rest
 -- All batches that can still be read, also staged ones, in the order in which they lie in the chunks.

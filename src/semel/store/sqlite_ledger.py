@@ -8,7 +8,9 @@ A ledger that failed while writing is broken: every later call raises ``StoreBro
 """
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,18 +29,30 @@ from semel.core.types import (
     TransactionState,
     Value,
 )
-from semel.store.interface import BatchLocation, Counts, GroupSummary, StoreBroken, StoreDamaged, StoredBatch
+from semel.store.interface import (
+    BatchLocation,
+    Counts,
+    GroupSummary,
+    LedgerDamaged,
+    StoreBroken,
+    StoreDamaged,
+    StoredBatch,
+)
 from semel.store.ledger_opening import Identity, open_reader
 from semel.store.ledger_reader import LedgerReader
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.page_checksums import is_damage
 from semel.store.worker import StoreHealth, Worker
 
+log = logging.getLogger("semel.store")
+
 T = TypeVar("T")
 
 CatchUp = Callable[[], Awaitable[None]]
 
 READERS: Final = 2
+AGAIN_SECONDS: Final = 60.0
+"""How long nothing more is logged of damaged pages."""
 PRODUCERS_PAGE: Final = 4_096
 TRANSACTIONS_PAGE: Final = 4_096
 
@@ -59,6 +73,7 @@ class SqliteLedger:
         """Waits until the ledger has what was committed, if it follows a WAL. Asked before every read."""
         self._local = threading.local()
         self._opened: list[LedgerReader] = []
+        self._told_at = -AGAIN_SECONDS
         self._readers = worker if path is None else Worker("ledger-reader", threads=READERS)
         self._memory_reader = LedgerReader(writer.connection) if path is None else None
 
@@ -219,20 +234,23 @@ class SqliteLedger:
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
         await self._caught_up()
-        return await self._worker.run(lambda: self._health.guard(self._writer.leftovers, limit))
+        return await self._worker.run(lambda: self._health.guard(self._looked, self._writer.leftovers, limit))
 
     async def sweep(self, *, limit: int) -> list[BatchLocation]:
         """Delete up to ``limit`` rows that nobody can reach any more; places they freed."""
         await self._caught_up()
         while True:
-            locations, more = await self._worker.run(lambda: self._health.guard(self._writer.sweep, limit))
+            locations: list[BatchLocation]
+            locations, more = await self._worker.run(
+                lambda: self._health.guard(self._looked, self._writer.sweep, limit)
+            )
             if locations or not more:
                 return locations
 
     async def chunk_references(self) -> dict[int, int]:
         """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
         await self._caught_up()
-        return await self._worker.run(lambda: self._health.guard(self._writer.chunk_references))
+        return await self._worker.run(lambda: self._health.guard(self._looked, self._writer.chunk_references))
 
     async def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
         """Expect nothing any more of chunks that are gone, or of how far others are on the disk."""
@@ -267,10 +285,30 @@ class SqliteLedger:
         try:
             return question(self._reader(), *args)
         except apsw.Error as error:
-            # The truth cannot be read: there is nothing that this process could still say.
-            kind, what = (StoreDamaged, "is damaged") if is_damage(error) else (StoreBroken, "cannot be read")
-            self._health.fail(f"{self._path} {what}: {error}")
-            raise kind(f"{self._path} {what}: {error}") from error
+            if is_damage(error):
+                # Other pages can be read: only what needs this one cannot be answered.
+                raise self._damaged(error) from error
+            self._health.fail(f"{self._path} cannot be read: {error}")
+            raise StoreBroken(f"{self._path} cannot be read: {error}") from error
+
+    def _looked(self, job: Callable[..., T], *args: Any) -> T:
+        """Do what the writing thread may leave undone: a damaged page takes back what it has begun."""
+        try:
+            return job(*args)
+        except apsw.Error as error:
+            if not is_damage(error):
+                raise
+            self._writer.take_back()
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: apsw.Error) -> LedgerDamaged:
+        """What is told of a page that is not what was written. The log gets it at a bounded rate."""
+        damaged = LedgerDamaged(f"a page of {self._path} is damaged: {error}; see 'semel check-storage'")
+        now = time.monotonic()
+        if now - self._told_at >= AGAIN_SECONDS:
+            self._told_at = now
+            log.error("%s", damaged)
+        return damaged
 
     def _reader(self) -> LedgerReader:
         """The reader of this thread."""

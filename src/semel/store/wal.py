@@ -18,7 +18,7 @@ from typing import Final
 
 from semel.core.types import Buffer, Fact
 from semel.store.fact_codec import pack_facts
-from semel.store.files import FILE_MODE, Files, write_all
+from semel.store.files import FILE_MODE, Files, naming, write_all
 from semel.store.interface import BatchLocation
 from semel.store.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame
 
@@ -67,9 +67,10 @@ class WriteAheadLog:
         for file in self._all:
             file.descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             if os.fstat(file.descriptor).st_size != FILE_BYTES:
-                self._files.allocate(file.descriptor, 0, FILE_BYTES)
-                self._files.resize(file.descriptor, FILE_BYTES)
-                self._files.flush(file.descriptor)
+                with naming(file.path):
+                    self._files.allocate(file.descriptor, 0, FILE_BYTES)
+                    self._files.resize(file.descriptor, FILE_BYTES)
+                    self._files.flush(file.descriptor)
             file.last_number = 0
         self._use(self._all[0])
 

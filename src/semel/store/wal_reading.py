@@ -107,6 +107,24 @@ def read_wal(paths: Sequence[Path], store_id: bytes, after: int, *, has_survived
     return Readout(frames, flushed, last_seen, problems)
 
 
+def whole_frames(paths: Sequence[Path], owner: bytes) -> Iterator[tuple[int, Frame | StoreBroken | None]]:
+    """Every commit that left a trace: its number, and its frame; None if only its mark is whole.
+
+    For whoever has no ledger to say where history ends. StoreBroken in place of a frame that this version
+    cannot read. Marks of frames that are whole come too, before them.
+    """
+    for path in paths:
+        data = _read(path)
+        for number, _ in _marks(data, owner, -1):
+            yield number, None
+        for found in _frames(path, data, owner, -1):
+            if found.kind != NOTE:
+                try:
+                    yield found.number, _opened(found)
+                except StoreBroken as error:
+                    yield found.number, error
+
+
 class FirstFrame(NamedTuple):
     """What a file of a WAL begins with."""
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.interface import StoreBroken, StoreRefused
 
 T = TypeVar("T")
 
@@ -51,11 +51,11 @@ class StoreHealth:
             raise StoreBroken(self._reason)
 
     def guard(self, job: Callable[..., T], *args: Any) -> T:
-        """Do the job; whatever goes wrong in it, other than a full disk, is fatal."""
+        """Do the job; whatever goes wrong in it, other than what is refused, is fatal."""
         self.check()
         try:
             return job(*args)
-        except StoreFull:
+        except StoreRefused:
             raise
         except StoreBroken as error:
             self.fail(str(error))

@@ -1,22 +1,26 @@
 """A batch that is damaged on the disk: what is good is served, and it alone is an error with a name."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.shelf import PLENTY, offsets
+from support.looping import Looping, create
+from support.shelf import ONE, PLENTY, ZERO, Reading, offsets
 
 from semel.broker import damage
 from semel.broker.broker import Broker
-from semel.broker.reads import FetchRange, FetchResult
+from semel.broker.reads import FetchRange, FetchResult, Isolation
 from semel.broker.scrub import Scrub
 from semel.config import Settings
+from semel.core.groups.commands import DescribeGroup
 from semel.core.partition import Append
 from semel.core.topics import CreateTopic
-from semel.core.types import ErrorCode, PartitionKey
+from semel.core.types import ErrorCode, GroupKey, PartitionKey
 from semel.store.chunk_header import path_of
+from semel.store.interface import LedgerDamaged
 from semel.wire.records import Record, encode_batch, read_header
 
 TOPIC_ID = bytes(range(16))
@@ -148,3 +152,49 @@ async def test_the_scrub_finds_what_nobody_reads(tmp_path: Path, caplog: pytest.
             await scrub.round()
         assert (log.broker.metrics.scrubbed_bytes, log.broker.metrics.damaged_batches) == (2 * size, 3)
         assert len(caplog.records) == 3
+
+
+# -- pages of the ledger ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["aborted", "find_batches", "first_batch_since"])
+async def test_a_damaged_page_of_the_ledger_is_an_error_of_its_partition(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading()
+    reading.append(opens_transaction=True)
+    reading.abort(1, 0)
+    reading.append(ONE)
+
+    async def damaged(key: PartitionKey, *args: Any, **options: Any) -> Any:
+        if key == ZERO:
+            raise LedgerDamaged("a page is damaged")
+        return await original(key, *args, **options)
+
+    original = getattr(reading.shelf.ledger, method)
+    monkeypatch.setattr(reading.shelf.ledger, method, damaged)
+    if method == "first_batch_since":
+        listed = [await reading.reads.list_offsets(key, 5) for key in (ZERO, ONE)]
+        errors = [each.error for each in listed]
+    else:
+        ranges = [FetchRange(key, 0, PLENTY, Isolation.READ_COMMITTED) for key in (ZERO, ONE)]
+        errors = [each.error for each in await reading.reads.fetch(ranges, 1, PLENTY, 0)]
+    assert errors == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+
+
+async def test_only_commands_that_need_a_damaged_page_are_refused() -> None:
+    looping = Looping()
+    load = looping.store.ledger.load
+
+    async def damaged(keys: Sequence[Any]) -> Any:
+        if GroupKey("bad") in keys:
+            raise LedgerDamaged("a page is damaged")
+        return await load(keys)
+
+    looping.store.ledger.load = damaged  # type: ignore[method-assign]
+    looping.store.let.set()
+    looping.submit(create())
+    looping.submit(DescribeGroup("bad"))
+    looping.submit(DescribeGroup("good"))
+    await looping.settle()
+    assert [isinstance(outcome, LedgerDamaged) for outcome in looping.outcomes] == [False, True, False]

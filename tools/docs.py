@@ -25,10 +25,10 @@ error while reads go on.
 `semel backup DIR TARGET` copies a data directory, while a broker runs on it or when it is stopped. It compares the checksum of every
 batch in the copy, makes it in `TARGET.partial` and renames it when it is complete. The copy of a running broker's directory is one commit:
 everything acknowledged before the command began is in it. Of a stopped or killed directory every file is copied, the WAL included. To
-restore, start a broker on the copy; it needs no repair. Transactions that were open at that commit are open in it and end by
-their timeout. Do not start both the copy and the original and exchange files between them: Semel does not notice that.
-Copying a stopped directory with other tools works too. A copy of a running broker's files made in another way does not belong together, and a
-start refuses it.
+restore, start a broker on the copy; it needs no repair. A copy of a running broker's directory begins a new term: transactions that were
+open are aborted at its start. Do not start both the copy and the original and exchange files between them: Semel does not notice that.
+Copying a stopped directory with other tools works too. The files of a running broker that are copied in another way are of different
+moments; a start refuses them if they do not belong together.
 
 Read `ledger.db` with `sqlite3 -readonly`. Its pages have checksums that other programs do not write, so the broker refuses a ledger that
 was opened for writing elsewhere, or copied with SQLite's own backup or `VACUUM INTO`. If SQLite finds such a ledger sound,

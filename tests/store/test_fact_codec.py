@@ -106,7 +106,7 @@ def test_what_is_not_known_is_not_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [(1, 2), (1, 2, -1), (1, 2, "3"), (1, (2,), 3), (1, 2, 3.0), (True, 2, 3), None]
+    "location", [(1, 2), (1, 2, -1), (1, 2, "3"), (1, (2,), 3), (1, 2, 3.0), (True, 2, 3), None]
 )
 def test_what_is_no_place_is_refused(location: Any) -> None:
     """Found by fuzzing: a WAL whose checksum is right and whose places are not."""

@@ -27,8 +27,8 @@ rejects Produce requests with a retriable error and continues to serve reads.
 
 **Backup.** `semel backup DIR TARGET` copies a data directory, of a running or a stopped broker. It verifies the checksum of every batch in the copy,
 writes to `TARGET.partial` and renames it when it is complete. A copy of a running broker's directory is the state after one commit, which includes
-everything that was acknowledged before the command started. To restore, start a broker on the copy; no repair is needed. Transactions that were open at
-that commit are open in the copy and end by their timeout. Never exchange files between a copy and its original after both have been started: Semel
+everything that was acknowledged before the command started. To restore, start a broker on the copy; no repair is needed. A copy of a
+running broker starts a new term, so transactions that were open are aborted. Never exchange files between a copy and its original after both have been started: Semel
 cannot detect that. The directory of a stopped broker can also be copied with other tools. Files of a running broker that were copied in another way do
 not belong together, and the broker refuses to start with them.
 

@@ -13,7 +13,7 @@ import pytest
 from support.process import BrokerProcess
 from support.raw import RawClient, batch
 
-from semel.server.run import EXIT_DAMAGED
+from semel.server.run import EXIT_DAMAGED, EXIT_LOCKED
 from semel.store.chunk_header import HEADER_BYTES
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import PartitionData
@@ -158,6 +158,29 @@ def test_a_damaged_page_of_the_ledger_is_an_error_with_a_code(tmp_path: Path) ->
     log = broker.log.read_text()
     assert log.count("is damaged") == 1
     assert "Traceback" not in log
+
+
+def test_a_backup_of_a_running_broker_is_served(tmp_path: Path) -> None:
+    broker = _filled(tmp_path / "data", kill=False)
+    with broker:
+        made = _semel("backup", str(broker.directory), str(tmp_path / "copy"))
+        assert (made.returncode, made.stderr) == (0, "")
+        assert f"{RECORDS} batches" in made.stdout
+        again = _semel("backup", str(broker.directory), str(tmp_path / "copy"))
+        assert (again.returncode, "exists and is not an empty directory" in again.stderr) == (1, True)
+    assert _semel("repair", str(tmp_path / "copy")).returncode == 0
+    with BrokerProcess(tmp_path / "copy", *OFTEN) as restored, RawClient(restored.bootstrap) as client:
+        assert _served(restored) == list(range(RECORDS))
+        assert client.produce("orders", batch(0)).base_offset == RECORDS
+
+
+def test_removing_the_lock_lets_no_second_broker_in(tmp_path: Path) -> None:
+    with _filled(tmp_path / "data", kill=False) as broker:
+        (broker.directory / "lock").unlink()
+        second = _semel("serve", "--data", str(broker.directory), "--listen", "127.0.0.1:0")
+        assert second.returncode == EXIT_LOCKED
+        assert _semel("repair", str(broker.directory), "--apply", "--salvage").returncode == 1
+        assert _served(broker) == list(range(RECORDS))
 
 
 def _offsets(data: PartitionData) -> list[int]:

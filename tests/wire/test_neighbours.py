@@ -97,6 +97,30 @@ def test_fetches_that_wait_for_ever_give_their_bytes_back(served: Any) -> None:
             assert neighbour.ask(MetadataRequest(topics=None), 9).brokers
 
 
+def test_joins_that_wait_for_other_members_give_their_bytes_back(served: Any) -> None:
+    """Each is charged for 14 MB when it is decoded. The producer must be read from while they wait."""
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(220_000))]
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    requests = served.server._server.requests
+    with ExitStack() as stack:
+        neighbour = stack.enter_context(served.connect())
+        joining = [stack.enter_context(served.connect()) for _ in range(6)]
+        for wire in joining:
+            wire.send(join, 3)
+        until(lambda: requests.in_flight == 5, what="five joins that wait for the first member")
+        until(lambda: requests.used < MIB, what="bytes that are given back")
+        for _ in range(3):
+            assert produces(neighbour)
+        # The first member has to join again, and does not: it leaves, and the others are a generation.
+        joining[0].socket.close()
+
+
 @pytest.mark.parametrize("pieces", [1, 3, 5, 7])
 def test_only_produce_may_be_large(served: Any, pieces: int) -> None:
     """The frame is refused by its first bytes, however they arrive, and before the others are sent."""

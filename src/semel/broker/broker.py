@@ -202,12 +202,15 @@ class Broker:
         """A number for a request that may have to wait."""
         return next(self._tickets)
 
-    def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
+    def submit(
+        self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
+    ) -> Promise[list[Any]]:
         """Have commands decided in one tick, in this order; one answer for each when they are durable.
 
-        ``StoreFull`` if there is no room. A cancelled wait takes nothing back.
+        ``StoreFull`` if there is no room. A cancelled wait takes nothing back. ``when_parked`` is called if
+        an answer has to wait for other clients.
         """
-        return self._loop.submit(commands)
+        return self._loop.submit(commands, when_parked)
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Run work that takes long, and that touches nothing of the broker, on one of a few threads."""

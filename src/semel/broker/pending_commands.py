@@ -5,7 +5,7 @@ whether they name more entities after the first are loaded, and what is measured
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from semel.broker.promise import Promise
@@ -41,13 +41,22 @@ class PendingCommands(Promise[list[Any]]):
         "parked",
         "room_bytes",
         "submitted_at",
+        "when_parked",
     )
 
-    def __init__(self, commands: Sequence[Command], *, is_flush: bool = False) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        *,
+        is_flush: bool = False,
+        when_parked: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         self.commands = commands
         self.answers: list[Any] = []
         self.parked = 0
+        self.when_parked = when_parked
+        """Called when an answer has to wait for other clients."""
         self.room_bytes = 0
         """Bytes that the chunks should have room for."""
         self.is_flush = is_flush

@@ -10,6 +10,10 @@ class CloseConnection(Exception):
     """The only right answer is to close the connection; the text says why, for the log."""
 
 
+def _nothing() -> None:
+    """Nothing is charged for a request that comes from no connection."""
+
+
 class RequestContext(NamedTuple):
     """Who asks, in which version, through which door."""
 
@@ -18,6 +22,8 @@ class RequestContext(NamedTuple):
     client_host: str
     listener: str
     connection_id: int
+    parked: Callable[[], None] = _nothing
+    """To be called when the request waits for other clients and keeps none of its bytes."""
 
 
 Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]

@@ -2,8 +2,10 @@
 
 Requests. Every byte that arrives is charged to its connection, complete frame or not. A Produce request keeps
 its charge until it is answered, because its records are held that long. Any other request gives its bytes
-back when it is decoded, and is charged for what it became (`decoded_bytes`) until it is answered. A Fetch
-gives back all, because it may wait; what waits is bounded in `Reads`.
+back when it is decoded, and is charged for what it became (`decoded_bytes`) until it is answered. A request
+that waits for other clients is charged nothing meanwhile, because others need the bytes: a Fetch from the
+beginning (what waits is bounded in `Reads`), JoinGroup and SyncGroup from the decision that they have to wait
+(what a group keeps of them is bounded by `semel.group.bytes.max`).
 
 Up to half of the limit everyone is read from. Above that, a connection that holds more than its share of the
 half is not read from until it holds less, and the kernel makes its client wait. So the others always find
@@ -41,6 +43,12 @@ class Paused(Protocol):
 
     def budget_allows(self) -> None:
         """There is room again, or it is this connection's turn."""
+
+
+class Charged(Protocol):
+    """What a budget needs of a request."""
+
+    size: int
 
 
 def decoded_bytes(frame_bytes: int, elements_max: int) -> int:
@@ -129,6 +137,14 @@ class RequestBudget:
         paused, self._paused = self._paused, {}
         for each in paused:
             each.budget_allows()
+
+    def recharge(self, connection: Paused, charged: Charged, size: int) -> bool:
+        """Charge a request another size than before. Whether the connection may go on reading."""
+        more, charged.size = size - charged.size, size
+        if more > 0:
+            return self.charge(connection, more)
+        self.release(connection, -more)
+        return True
 
     def forget(self, connection: Paused) -> None:
         """The connection is gone; what it has under way is not, and is still waited for."""

@@ -16,9 +16,8 @@ client with waiting requests is not read from. Budgets over all connections are 
 `check`, long requests in `handling`. After bytes that are not the protocol, earlier requests are answered and
 the connection is closed (`_doom`).
 
-When a client is gone its requests are not: what was submitted is decided and stays true, only the answer
-is dropped, and what it sent before it said goodbye is begun. Handlers that wait (a parked Fetch) are
-cancelled.
+When a client is gone, what it submitted is decided and stays true, what it sent before it said goodbye is
+begun, and only answers are dropped. Handlers that wait (a parked Fetch) are cancelled.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ from semel.server.pace import Pace
 from semel.server.sockets import address_of, keep_alive
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
-from semel.wire.frames import FrameParser, encode_response
+from semel.wire.frames import encode_response
 from semel.wire.schema import Buffer
 
 if TYPE_CHECKING:
@@ -56,13 +55,10 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._requests_max = server.settings.semel_requests_in_flight_max
-        settings = server.settings
-        self._parser = FrameParser(
-            settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,)
-        )
+        self._parser = server.new_parser()
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._context = RequestContext(-1, None, "", listener, 0)
+        self._context = RequestContext(-1, None, "", listener, 0, self._parked)
         self._waiting: deque[memoryview] = deque()
         self._in_flight: deque[InFlightRequest] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -85,7 +81,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport = cast(asyncio.Transport, transport)
         host = address_of(transport)
         connection_id, refused = self._server.admit(self, host)
-        self._context = RequestContext(-1, None, host, self._listener, connection_id)
+        self._context = self._context._replace(client_host=host, connection_id=connection_id)
         if refused:
             self._close("refused", refused)
             return
@@ -218,12 +214,14 @@ class Connection(asyncio.Protocol):
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
         """The bytes of a frame are not needed any more: charge what was read from them instead."""
-        before = in_flight.size
-        in_flight.size = self._server.decoded_bytes(in_flight.api_key, before - FRAME_COST)
-        if in_flight.size <= before:
-            self._server.requests.release(self, before - in_flight.size)
-        elif not self._server.requests.charge(self, in_flight.size - before):
+        size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)
+        if not self._server.requests.recharge(self, in_flight, size):
             self._is_over_budget = True
+
+    def _parked(self) -> None:
+        """The request under way waits for other clients. What it holds is bounded where it waits."""
+        if self._is_held():
+            self._server.requests.recharge(self, self._in_flight[0], FRAME_OVERHEAD_BYTES)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = self._loop.create_task(work)

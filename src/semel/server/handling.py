@@ -30,6 +30,7 @@ async def handle_long(
     """Decode a long request in slices, then handle it. ``decoded`` is called when the frame can be freed."""
     elements_max = server.settings.semel_request_elements_max
     request = await server.broker.slices.run(opened.decode_in_slices(frame, elements_max))
+    del frame
     decoded()
     answer = server.dispatch.handlers[opened.api_key](server.broker, request, context)
     return await respond(server, opened, request, answer)

@@ -23,7 +23,7 @@ begun, and only answers are dropped. Handlers that wait (a parked Fetch) are can
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.broker.fair_queue import ASKER
@@ -31,7 +31,7 @@ from semel.broker.promise import Promise
 from semel.handlers.context import RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
 from semel.server.dispatch import PRODUCE
-from semel.server.handling import LONG_FRAME_BYTES, handle_long, respond
+from semel.server.handling import handle_long, respond
 from semel.server.in_flight import InFlightRequest
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
@@ -179,8 +179,7 @@ class Connection(asyncio.Protocol):
         elements_max = server.settings.semel_request_elements_max
         try:
             opened = server.dispatch.open(frame)
-            is_long = len(frame) > LONG_FRAME_BYTES and opened.api_key != PRODUCE
-            message = None if is_long else opened.decode(frame, elements_max)
+            message = opened.decode(frame, elements_max)
         except ProtocolError as error:
             self._doom("malformed request", error)
             return
@@ -193,12 +192,12 @@ class Connection(asyncio.Protocol):
         self._in_flight.append(in_flight)
         ASKER.set(context.connection_id)
         server.requests.begin(self, is_produce=opened.api_key == PRODUCE)
-        if message is None:
-            work = handle_long(server, opened, frame, context, lambda: self._decoded(in_flight))
+        if isinstance(message, Generator):
+            in_flight.is_submitted = opened.api_key == PRODUCE
+            work = handle_long(server, opened, message, context, lambda: self._decoded(in_flight))
             self._run(self._finish(work, in_flight))
             return
-        if opened.api_key != PRODUCE:
-            self._decoded(in_flight)
+        self._decoded(in_flight)
         try:
             answer = server.dispatch.handlers[opened.api_key](server.broker, message, context)
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
@@ -213,7 +212,9 @@ class Connection(asyncio.Protocol):
             self._run(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
-        """The bytes of a frame are not needed any more: charge what was read from them instead."""
+        """The bytes of a frame without records are not needed any more: charge what was read from them."""
+        if in_flight.api_key == PRODUCE:
+            return
         size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)
         if not self._server.requests.recharge(self, in_flight, size):
             self._is_over_budget = True

@@ -70,7 +70,7 @@ SHARED: dict[str, str] = {
     "connections.max.idle.ms": CLOSED,
     "semel.write.timeout.ms": f"{CLOSED}; after a second while others wait for the memory",
     "queued.max.request.bytes": "waits; above half of it, those that hold more than their share",
-    "semel.queued.max.response.bytes": "its next request waits, unless it is Produce; a Fetch gets a smaller response",
+    "semel.queued.max.response.bytes": "its next request waits, unless it is Produce; a Fetch waits before it reads, and gets a smaller response",
     "semel.fetch.waiting.partitions.max": "a Fetch with many partitions is answered at once with what there is",
     "max.incremental.fetch.session.cache.slots": "a Fetch without a session, which only makes requests longer",
     "semel.tick.bytes.max": "goes into the next commit",

@@ -59,6 +59,10 @@ class FetchResult(NamedTuple):
     """Producer id and first offset of each aborted transaction; None for READ_UNCOMMITTED."""
 
 
+async def unlimited(size: int) -> None:
+    """Bytes may be read without waiting."""
+
+
 class Reads:
     """Everything that readers ask for. Lives on the event loop's thread."""
 
@@ -179,11 +183,17 @@ class Reads:
         return {key: None if each is None else each.compactions for key, each in found.items()}
 
     async def fetch(
-        self, ranges: Sequence[FetchRange], min_bytes: int, max_bytes: int, max_wait_ms: int
+        self,
+        ranges: Sequence[FetchRange],
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        reserve: Callable[[int], Awaitable[None]] = unlimited,
     ) -> list[FetchResult]:
         """Batches of these ranges, one result for each, in their order.
 
         Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report.
+        ``reserve`` is awaited with the number of bytes before they are read.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + min(max_wait_ms, self._settings.semel_fetch_wait_max_ms) / 1000
@@ -205,6 +215,8 @@ class Reads:
                 or not plans
                 or any(plan.must_answer for plan in plans)
             ):
+                if found := sum(plan.size_bytes for plan in plans):
+                    await reserve(found)
                 results = await self._read(plans)
                 self._follow(plans)
                 return results

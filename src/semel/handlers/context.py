@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from semel.broker.broker import Broker
+from semel.broker.reads import unlimited
 
 
 class CloseConnection(Exception):
@@ -24,6 +25,8 @@ class RequestContext(NamedTuple):
     connection_id: int
     parked: Callable[[], None] = _nothing
     """To be called when the request waits for other clients and keeps none of its bytes."""
+    reserve: Callable[[int], Awaitable[None]] = unlimited
+    """Waits until so many bytes may be read for the response."""
 
 
 Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]

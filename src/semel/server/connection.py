@@ -35,6 +35,7 @@ from semel.server.handling import handle_long, respond
 from semel.server.in_flight import InFlightRequest
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
+from semel.server.response_budget import ResponseCharge
 from semel.server.sockets import address_of, keep_alive
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
@@ -58,14 +59,14 @@ class Connection(asyncio.Protocol):
         self._parser = server.new_parser()
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._context = RequestContext(-1, None, "", listener, 0, self._parked)
         self._waiting: deque[memoryview] = deque()
         self._in_flight: deque[InFlightRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._out: list[Buffer] = []
         self._received = 0
         self._receive_pace = Pace()
-        self._unsent = 0
+        self._charge = ResponseCharge(server.responses)
+        self._context = RequestContext(-1, None, "", listener, 0, self._parked, self._charge.reserve)
         self._send_pace = Pace()
         self._active_at = time.monotonic()
         self._is_over_budget = False
@@ -140,8 +141,8 @@ class Connection(asyncio.Protocol):
         self._is_lost = self._is_doomed = True
         server = self._server
         server.dismiss(self, self._context.client_host)
-        server.responses.change(-self._unsent)
-        self._unsent = 0
+        self._charge.measured(0)
+        self._charge.handed_over()
         if self._task is not None and not self._in_flight[0].is_submitted:
             self._task.cancel()
         still_held = sum(each.size for each in self._in_flight)
@@ -289,9 +290,10 @@ class Connection(asyncio.Protocol):
             return
         if self._out and self._outgoing is not None:
             self._send(self._outgoing)
+        if not self._is_held():
+            self._charge.handed_over()
         if self._is_doomed:
-            self._close_when_answered()
-            return
+            return self._close_when_answered()
         if self._waiting:
             self._advance()
         if self._has_ended and not self._waiting:
@@ -311,8 +313,7 @@ class Connection(asyncio.Protocol):
     def _measure_unsent(self) -> int:
         """Charge what the kernel did not take."""
         unsent = 0 if self._outgoing is None or self._is_lost else self._outgoing.unsent()
-        self._server.responses.change(unsent - self._unsent)
-        self._unsent = unsent
+        self._charge.measured(unsent)
         return unsent
 
     # Reading, or not.
@@ -385,7 +386,7 @@ class Connection(asyncio.Protocol):
             waited_for = server.responses.is_waited_for
             stalled = self._send_pace.stalled_seconds(outgoing.taken, now, patience, is_waited_for=waited_for)
             if stalled:
-                self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
+                self._close("slow reader", f"{self._charge.unsent} bytes not taken for {stalled:.1f} s")
         elif self._in_flight or self._waiting or self._is_doomed or not self._is_reading:
             return
         elif self._parser.buffered:

@@ -52,10 +52,7 @@ def poison() -> dict[str, tuple[bytes, int]]:
         "the first record twice": (seal(header, payload[:size] + payload[:size] + payload[-size:]), 1),
         "a length too long": (seal(header, payload[: 2 * size] + b"\x7e" + payload[2 * size + 1 :]), 2),
         "100 packed records over three": (counting(good(codec=Codec.LZ4), 100), 3),
-        "two frames of lz4": (
-            seal(lz4, compress(Codec.LZ4, payload[:size]) + compress(Codec.LZ4, payload[size:])),
-            -1,
-        ),
+        "two frames of lz4": (seal(lz4, frames[0] + frames[1]), -1),
         "a large one": (counting(good(EFFORT_MAX + 1), EFFORT_MAX + 2), EFFORT_MAX + 1),
         **packed,
     }

@@ -13,6 +13,8 @@ from semel.handlers.commit_transactions import TRANSACTIONS_MAX
 from semel.handlers.configs import DESCRIBED_AT_ONCE
 from semel.handlers.metadata import PARTITIONS_PER_RESPONSE_MAX
 from semel.handlers.offsets import COMMITTED_AT_ONCE
+from semel.handlers.produce import PARTITIONS_AT_ONCE
+from semel.server.dispatch import ELEMENTS_MAX
 from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
 PAGE = """# Limits
@@ -39,10 +41,12 @@ dotted name are settings (`semel serve --set name=value`, see [operating](operat
 
 Clients share the broker by turns, so a limit that one client has reached slows down that client and not the others:
 
-- The commit loop takes one request of each client after another, at most {commands} commands and `semel.tick.bytes.max` bytes for one commit.
+- The commit loop takes one request of each client after another, at most {commands} commands (ten partitions or offsets of one command
+  count as another) and `semel.tick.bytes.max` bytes for one commit.
 - Above half of `queued.max.request.bytes` only clients wait that hold more than their share of that half.
 - A request with many entries is decoded, answered and encoded in slices of about a millisecond, one slice of all such requests in a turn of the
   event loop.
+- Threads validate the batches of a connection for 10 ms, then those of the next.
 - Metadata of all topics is encoded once for all clients that ask, until a topic changes.
 
 [ADR 0037](adr/0037-clients-take-turns.md) has the reasons; the noisy-neighbour workload of [benchmarks](benchmarks.md) measures what is left.
@@ -95,6 +99,16 @@ FIXED_REQUEST: list[tuple[str, str, str]] = [
     ("bytes of a string", f"{MAX_STRING:,}", CLOSED),
     ("tagged fields of a request header", str(HEADER_TAGS_MAX), CLOSED),
     ("partitions of OffsetCommit or TxnOffsetCommit", f"{COMMITTED_AT_ONCE:,}", "INVALID_COMMIT_OFFSET_SIZE"),
+    (
+        "partitions of AddPartitionsToTxn, with its topics and transactions",
+        f"{ELEMENTS_MAX[24]:,}",
+        f"{CLOSED}; a transaction is decided and written as a whole",
+    ),
+    (
+        "partitions of Produce that become durable together",
+        f"{PARTITIONS_AT_ONCE:,}",
+        "more are written in several commits",
+    ),
     ("resources of DescribeConfigs", f"{DESCRIBED_AT_ONCE:,}", "INVALID_REQUEST for the others"),
     ("transactions of CommitTransactions", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
     (

@@ -37,7 +37,11 @@ from semel.wire.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from semel.wire.messages.transactions import InitProducerIdRequest
+from semel.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    InitProducerIdRequest,
+)
 from semel.wire.schema import Request
 
 MIB = 1 << 20
@@ -190,6 +194,24 @@ def test_an_address_may_have_a_limit_of_its_own(serve_broker: Callable[..., Any]
         assert second.ask(MetadataRequest(topics=None), 9).brokers
     with pytest.raises(ValueError, match="ADDRESS:NUMBER"):
         Settings(max_connections_per_ip_overrides="127.0.0.1")
+
+
+def test_a_transaction_is_given_ten_thousand_partitions_at_once_at_most(served: Any) -> None:
+    """It is decided and written as a whole, so more would hold up all others."""
+
+    def add(partitions: int) -> AddPartitionsToTxnRequest:
+        topic = AddPartitionsToTxnTopic(name="nowhere", partitions=list(range(partitions)))
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="x",
+            v3_and_below_producer_id=1,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[topic],
+        )
+
+    with served.connect() as wire:
+        assert wire.ask(add(9_999), 3).results_by_topic_v3_and_below
+        wire.send(add(10_000), 3)
+        assert wire.receive_frame() is None
 
 
 LONG = "x" * 30_000

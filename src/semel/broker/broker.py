@@ -99,7 +99,7 @@ class Broker:
         self.slices = Slices()
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
         self.damage = Damage(store, self.metrics)
-        self.reads = Reads(store, settings, self.metrics, self.damage)
+        self.reads = Reads(store, settings, self.metrics, self.damage, self.slices)
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.cluster = Cluster()
         """Of its values only those of features are kept up to date."""

@@ -23,6 +23,9 @@ ENDING_BYTES: Final = 4_096
 """Room for the markers that end a transaction, about fifty. On a full disk an end is refused before anything
 is decided, like an append."""
 
+ENTRIES_PER_COMMAND: Final = 10
+"""Partitions or offsets of one command that weigh as much as another command."""
+
 ENDING: Final[frozenset[type]] = frozenset(
     {InitProducer, EndTransaction, AbortOpen, WriteMarker, CommitTransactions}
 )
@@ -41,6 +44,7 @@ class PendingCommands(Promise[list[Any]]):
         "parked",
         "room_bytes",
         "submitted_at",
+        "weight",
         "when_parked",
     )
 
@@ -64,6 +68,8 @@ class PendingCommands(Promise[list[Any]]):
         self.has_more_keys = False
         self.is_transactional = False
         """Whether it appends batches of a transaction."""
+        self.weight = len(commands)
+        """How many ordinary commands take as long to decide."""
         self.submitted_at = 0.0
         """When a producer asked to end a transaction, else 0."""
         for command in commands:
@@ -78,6 +84,8 @@ class PendingCommands(Promise[list[Any]]):
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
+        entries = getattr(command, "partitions", ()) or getattr(command, "offsets", ())
+        self.weight += (entries if isinstance(entries, int) else len(entries)) // ENTRIES_PER_COMMAND
         if isinstance(command, ReplaceBatches):
             self.room_bytes += sum(map(len, command.records))
         if kind in ENDING:

@@ -32,6 +32,7 @@ from semel.broker.fetch_planner import FetchPlan, FetchPlanner, FetchRange
 from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
 from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
+from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.tail import Tail
 from semel.broker.waiting import Waiting, gained
 from semel.config import Settings
@@ -59,6 +60,10 @@ class FetchResult(NamedTuple):
     """Producer id and first offset of each aborted transaction; None for READ_UNCOMMITTED."""
 
 
+ITEM_BYTES: Final = 8_192
+"""Bytes of records that take as long to check as a partition takes to answer."""
+
+
 async def unlimited(size: int) -> None:
     """Bytes may be read without waiting."""
 
@@ -67,14 +72,20 @@ class Reads:
     """Everything that readers ask for. Lives on the event loop's thread."""
 
     def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, damage: Damage | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        damage: Damage | None = None,
+        slices: Slices | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._metrics = metrics
         self._views = PublishedPartitions(store.ledger, settings.semel_entities_max)
         self._tail = Tail()
-        self._planner = FetchPlanner(store.ledger, self._views, self._tail)
+        self._slices = slices or Slices()
+        self._planner = FetchPlanner(store.ledger, self._views, self._tail, self._slices)
         self._waiting = Waiting(settings.semel_fetch_waiting_partitions_max)
         self._damage = damage or Damage(store, metrics)
         self._is_ending = False
@@ -218,13 +229,13 @@ class Reads:
                 if found := sum(plan.size_bytes for plan in plans):
                     await reserve(found)
                 results = await self._read(plans)
-                self._follow(plans)
+                await self._follow(plans)
                 return results
+            await self._follow(plans)
             # What was published since the look is counted here, what is published later wakes.
             missing -= self._gained_since(plans)
             may_flush = True
             if missing > 0 and not (has_room and self._is_short(plans)):
-                self._follow(plans)
                 interests = {plan.wanted.partition: plan.wanted.isolation for plan in plans}
                 # A fetch that waits holds no batches.
                 plans = []
@@ -257,9 +268,11 @@ class Reads:
         finally:
             self._metrics.parked_fetches -= 1
 
-    def _follow(self, plans: Sequence[FetchPlan]) -> None:
+    async def _follow(self, plans: Sequence[FetchPlan]) -> None:
         """Have the tail keep what comes next in the partitions that are read to their end."""
-        for plan in plans:
+        for at, plan in enumerate(plans, 1):
+            if at % SLICE_ITEMS == 0:
+                await self._slices.turn()
             if plan.must_answer:
                 continue
             key = plan.wanted.partition
@@ -276,7 +289,9 @@ class Reads:
             # Which one is gone or cannot be read is found out partition by partition.
             pieces = [None] * len(plans)
         results: list[FetchResult] = []
+        steps = self._slices.steps()
         for plan, mine in zip(plans, pieces, strict=True):
+            await steps.step(1 + plan.size_bytes // ITEM_BYTES)
             result = None if plan.batches or plan.is_gone else await self._result(plan)
             results.append(await self._settle(plan, mine) if result is None else result)
         return results

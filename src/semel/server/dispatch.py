@@ -24,6 +24,10 @@ API_VERSIONS: Final = 18
 LONG_FRAME_BYTES: Final = 16_384
 """A request without records that is longer is decoded in slices: it may have as many elements as bytes."""
 
+ELEMENTS_MAX: Final = {24: 10_000}
+"""Less than `semel.request.elements.max` for AddPartitionsToTxn: a transaction is decided and written as a
+whole, and each thousand partitions hold up the event loop for ten milliseconds."""
+
 Decoding: TypeAlias = Generator[None, None, Request]
 """The rest of a message, in slices."""
 
@@ -89,6 +93,7 @@ class Opened:
             return ApiVersionsRequest()
         if len(frame) <= LONG_FRAME_BYTES:
             return self._kind.decode(frame, self.version, self._position)
+        elements_max = min(elements_max, ELEMENTS_MAX.get(self.api_key, elements_max))
         work = self._kind.decode_in_slices(frame, self.version, self._position, elements_max)
         if self.api_key == PRODUCE:
             try:

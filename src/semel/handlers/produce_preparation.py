@@ -13,7 +13,7 @@ from semel.broker.topic_limits import TopicLimits
 from semel.core.partition import Append, TransactionContext
 from semel.core.types import ErrorCode
 from semel.handlers.context import RequestContext
-from semel.wire.batch import CODEC_MASK
+from semel.wire.batch import CODEC_MASK, produced_fault
 from semel.wire.errors import InvalidRecords
 from semel.wire.messages.produce import ProduceRequest
 from semel.wire.records import BatchHeader, check_produced, with_log_append_time
@@ -135,7 +135,7 @@ class Preparation:
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         header, error = check_produced(records, self._version)
         if header is None or records is None:
-            return Refusal(error)
+            return Refusal(error, produced_fault(records, error))
         if self._request.acks not in (-1, 0, 1):
             return Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
         if not header.is_transactional:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from semel.broker.promise import Promise
+from semel.core.groups.commands import ConsumerHeartbeat
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
@@ -84,6 +85,8 @@ class PendingCommands(Promise[list[Any]]):
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
+        if isinstance(command, ConsumerHeartbeat):
+            self.weight += _partitions_of(command) // ENTRIES_PER_COMMAND
         entries = getattr(command, "partitions", ()) or getattr(command, "offsets", ())
         self.weight += (entries if isinstance(entries, int) else len(entries)) // ENTRIES_PER_COMMAND
         if isinstance(command, ReplaceBatches):
@@ -93,6 +96,13 @@ class PendingCommands(Promise[list[Any]]):
             self.room_bytes += ENDING_BYTES * ends
             if kind is EndTransaction or kind is CommitTransactions:
                 self.submitted_at = time.perf_counter()
+
+
+def _partitions_of(command: ConsumerHeartbeat) -> int:
+    """Partitions that have to be assigned because a member joins or subscribes to other topics."""
+    if command.topic_names is None and command.topic_regex is None:
+        return 0
+    return sum(shape.partitions for shape in command.topics.values() if shape is not None)
 
 
 def without_room(pending: list[PendingCommands], full: StoreFull) -> list[PendingCommands]:

@@ -105,6 +105,8 @@ class Broker:
         """Of its values only those of features are kept up to date."""
         self.counts = Counts(0, 0, 0)
         """What clients have made, as it was counted some seconds ago; partitions as of now."""
+        self.large_changes = asyncio.Lock()
+        """Held while thousands of partitions come or go."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal

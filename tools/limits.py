@@ -13,6 +13,8 @@ from semel.handlers.commit_transactions import TRANSACTIONS_MAX
 from semel.handlers.configs import DESCRIBED_AT_ONCE
 from semel.handlers.metadata import PARTITIONS_PER_RESPONSE_MAX
 from semel.handlers.offsets import COMMITTED_AT_ONCE
+from semel.handlers.produce import PARTITIONS_AT_ONCE
+from semel.server.dispatch import ELEMENTS_MAX
 from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 
 PAGE = """# Limits
@@ -39,9 +41,11 @@ that the broker stops reading from the connection, so the client's sends block; 
 
 The broker schedules clients in turn, so a client at its limit slows down itself and not the others:
 
-- The commit loop takes one request per client in turn, at most {commands} commands and `semel.tick.bytes.max` bytes per commit.
+- The commit loop takes one request per client in turn, at most {commands} commands (ten partitions or offsets of one
+  command count as another) and `semel.tick.bytes.max` bytes per commit.
 - When more than half of `queued.max.request.bytes` is in use, only clients that hold more than their share of that half wait.
 - Requests with many entries are decoded, answered and encoded in slices of about a millisecond. Each iteration of the event loop runs one slice in total.
+- Threads validate the batches of a connection for 10 ms, then those of the next.
 - The metadata of all topics is encoded once and reused for all clients until a topic changes.
 
 [ADR 0037](adr/0037-clients-take-turns.md) gives the reasons; the noisy-neighbour workload in [benchmarks](benchmarks.md) measures the remaining effect.
@@ -69,7 +73,7 @@ SHARED: dict[str, str] = {
     "connections.max.idle.ms": CLOSED,
     "semel.write.timeout.ms": f"{CLOSED}; after a second if other clients wait for the memory",
     "queued.max.request.bytes": "waits; above half of it, clients that hold more than their share",
-    "semel.queued.max.response.bytes": "the next request waits, unless it is Produce; a Fetch gets a smaller response",
+    "semel.queued.max.response.bytes": "the next request waits, unless it is Produce; a Fetch waits before it reads, and gets a smaller response",
     "semel.fetch.waiting.partitions.max": "a Fetch with many partitions is answered at once with the data available",
     "max.incremental.fetch.session.cache.slots": "Fetch works without a session; its requests are longer",
     "semel.tick.bytes.max": "the rest goes into the next commit",
@@ -94,6 +98,16 @@ FIXED_REQUEST: list[tuple[str, str, str]] = [
     ("bytes in a string", f"{MAX_STRING:,}", CLOSED),
     ("tagged fields in a request header", str(HEADER_TAGS_MAX), CLOSED),
     ("partitions in OffsetCommit or TxnOffsetCommit", f"{COMMITTED_AT_ONCE:,}", "INVALID_COMMIT_OFFSET_SIZE"),
+    (
+        "elements in AddPartitionsToTxn",
+        f"{ELEMENTS_MAX[24]:,}",
+        f"{CLOSED}; a transaction is decided and written as a whole",
+    ),
+    (
+        "partitions in Produce that become durable together",
+        f"{PARTITIONS_AT_ONCE:,}",
+        "more are written in several commits",
+    ),
     ("resources in DescribeConfigs", f"{DESCRIBED_AT_ONCE:,}", "INVALID_REQUEST for the rest"),
     ("transactions in CommitTransactions", f"{TRANSACTIONS_MAX:,}", "INVALID_REQUEST"),
     (

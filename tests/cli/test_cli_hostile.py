@@ -227,6 +227,13 @@ def test_consume_is_exact_in_a_pipe_and_where_it_is_asked_for(broker: semel.Embe
     assert at_terminal(broker, *arguments) == printable(EVIL) + "\n"
 
 
+def test_a_name_with_lines_is_shown_in_one(broker: semel.Embedded, client: Client) -> None:
+    Admin(client).groups.set_offsets("two\nlines", {(TOPIC, 0): 1})
+    described = at_terminal(broker, "groups", "describe", "two\nlines")
+    assert "two\\nlines  (" in described
+    assert "Deleted group two\\nlines." in at_terminal(broker, "groups", "delete", "-y", "two\nlines")
+
+
 def test_the_screens_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 

@@ -9,6 +9,7 @@ from semel.broker.damage import Damage
 from semel.broker.metrics import Metrics
 from semel.broker.published_log import PublishedLog
 from semel.broker.reads import FetchRange, FetchResult, Isolation, Reads
+from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.core.facts import BatchAppended
 from semel.core.types import OpenTransaction, Partition, PartitionKey
@@ -44,7 +45,7 @@ class PublishedReader:
     def __init__(self, store: Any, settings: Settings, metrics: Metrics) -> None:
         self.published = PublishedLog(store.ledger, settings)
         damage = Damage(store, metrics)
-        self.reads = Reads(store, settings, metrics, damage, self.published, StandInLoop())  # type: ignore[arg-type]
+        self.reads = Reads(store, settings, metrics, damage, Slices(), self.published, StandInLoop())  # type: ignore[arg-type]
 
 
 class Shelf:

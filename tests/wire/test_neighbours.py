@@ -37,7 +37,11 @@ from semel.wire.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from semel.wire.messages.transactions import InitProducerIdRequest
+from semel.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    InitProducerIdRequest,
+)
 from semel.wire.schema import Request
 
 MIB = 1 << 20
@@ -95,6 +99,30 @@ def test_fetches_that_wait_for_ever_give_their_bytes_back(served: Any) -> None:
         with served.connect() as neighbour:
             assert produces(neighbour)
             assert neighbour.ask(MetadataRequest(topics=None), 9).brokers
+
+
+def test_joins_that_wait_for_other_members_give_their_bytes_back(served: Any) -> None:
+    """Each is charged for 14 MB when it is decoded. The producer must be read from while they wait."""
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(220_000))]
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    requests = served.server._server.requests
+    with ExitStack() as stack:
+        neighbour = stack.enter_context(served.connect())
+        joining = [stack.enter_context(served.connect()) for _ in range(6)]
+        for wire in joining:
+            wire.send(join, 3)
+        until(lambda: requests.in_flight == 5, what="five joins that wait for the first member")
+        until(lambda: requests.used < MIB, what="bytes that are given back")
+        for _ in range(3):
+            assert produces(neighbour)
+        # The first member has to join again, and does not: it leaves, and the others are a generation.
+        joining[0].socket.close()
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 5, 7])
@@ -166,6 +194,24 @@ def test_an_address_may_have_a_limit_of_its_own(serve_broker: Callable[..., Any]
         assert second.ask(MetadataRequest(topics=None), 9).brokers
     with pytest.raises(ValueError, match="ADDRESS:NUMBER"):
         Settings(max_connections_per_ip_overrides="127.0.0.1")
+
+
+def test_a_transaction_is_given_ten_thousand_partitions_at_once_at_most(served: Any) -> None:
+    """It is decided and written as a whole, so more would hold up all others."""
+
+    def add(partitions: int) -> AddPartitionsToTxnRequest:
+        topic = AddPartitionsToTxnTopic(name="nowhere", partitions=list(range(partitions)))
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="x",
+            v3_and_below_producer_id=1,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[topic],
+        )
+
+    with served.connect() as wire:
+        assert wire.ask(add(9_999), 3).results_by_topic_v3_and_below
+        wire.send(add(10_000), 3)
+        assert wire.receive_frame() is None
 
 
 LONG = "x" * 30_000

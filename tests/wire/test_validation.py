@@ -4,10 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from support.hostile_words import TOPIC, error_codes, produce
+from support.waiting import until
 
 from semel.wire.batch import seal
 from semel.wire.compression import compress
-from semel.wire.messages import CreateTopicsRequest, MetadataRequest
+from semel.wire.frames import encode_request
+from semel.wire.messages import CreateTopicsRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest
+from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
+from semel.wire.messages.produce import PartitionProduceData, TopicProduceData
 from semel.wire.messages.topics import CreatableTopic
 from semel.wire.records import Codec, Record, encode_batch, read_header
 
@@ -32,6 +36,34 @@ def test_requests_that_are_sent_at_once_keep_their_order(serve_broker: Callable[
         wire.socket.sendall(b"".join(frames))
         answers = [wire.receive(0, 9).responses[0].partition_responses[0] for _ in frames]
         assert [(each.error_code, each.base_offset) for each in answers] == [(0, at) for at in expected]
+
+
+def test_a_request_with_very_many_partitions_keeps_its_place(serve_broker: Callable[..., Any]) -> None:
+    """It is decoded and prepared in slices. What was sent behind it waits; a client may leave meanwhile."""
+    count = 2_500
+    with serve_broker() as served, served.connect() as wire, served.connect() as leaving:
+        topic = CreatableTopic(name=TOPIC, num_partitions=count, replication_factor=1)
+        assert set(error_codes(wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 5))) == {0}
+        batch = encode_batch([Record(0, 1_000, None, b"v")])
+        parts = [PartitionProduceData(index=index, records=batch) for index in range(count)]
+        large = ProduceRequest(
+            acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name=TOPIC, partition_data=parts)]
+        )
+        wire.socket.sendall(b"".join(encode_request(large, 9, 1, "test")) + produce(batch))
+        first, second = wire.receive(0, 9), wire.receive(0, 9)
+        assert {each.base_offset for each in first.responses[0].partition_responses} == {0}
+        assert [each.base_offset for each in second.responses[0].partition_responses] == [1]
+        large.acks = 0
+        leaving.socket.sendall(b"".join(encode_request(large, 9, 1, "test")))
+        leaving.socket.close()
+        until(lambda: end_of(wire, count - 1) == 2, what="the batches of a client that left")
+
+
+def end_of(wire: Any, partition: int) -> int:
+    asked = ListOffsetsPartition(partition_index=partition, timestamp=-1)
+    answer = wire.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])]), 5)
+    offset: int = answer.topics[0].partitions[0].offset
+    return offset
 
 
 def test_thirty_bombs_do_not_stop_a_neighbour(serve_broker: Callable[..., Any]) -> None:

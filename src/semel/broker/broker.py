@@ -86,13 +86,15 @@ class Broker:
         self.listings = Listings(store.ledger)
         self.damage = Damage(store, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
+        self.large_changes = asyncio.Lock()
+        """Held while thousands of partitions are created or deleted."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
         published = PublishedLog(store.ledger, settings)
         self._publisher = Publisher(published, self.catalog)
         self._loop = CommitLoop(store, settings, self.clock, self.metrics, self._publisher)
-        self.reads = Reads(store, settings, self.metrics, self.damage, published, self._loop)
+        self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self._housekeeping = Housekeeping(self)
         self._tickets = count(1)
@@ -193,12 +195,15 @@ class Broker:
         """A number for a request that may have to wait."""
         return next(self._tickets)
 
-    def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
+    def submit(
+        self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
+    ) -> Promise[list[Any]]:
         """Have commands decided in one tick, in this order; one answer for each when they are durable.
 
-        ``StoreRefused`` if there is no room. A cancelled wait takes nothing back.
+        ``StoreRefused`` if there is no room. A cancelled wait takes nothing back. ``when_parked`` is called
+        if an answer has to wait for other clients.
         """
-        return self._loop.submit(commands)
+        return self._loop.submit(commands, when_parked)
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Run work that takes long, and that touches nothing of the broker, on one of a few threads."""

@@ -107,9 +107,14 @@ class CommitLoop:
             page = [AbortOpen(each, before_term=term) for each in older[start : start + _PAGE]]
             await self._tick([PendingCommands(page)])
 
-    def submit(self, commands: Sequence[Command]) -> Promise[list[Any]]:
-        """Have commands decided in one tick; one answer for each when all are durable; StoreRefused."""
-        return self._put(PendingCommands(commands))
+    def submit(
+        self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
+    ) -> Promise[list[Any]]:
+        """Have commands decided in one tick; one answer for each when all are durable. StoreRefused.
+
+        ``when_parked`` is called if a command is decided and its answer has to wait for other clients.
+        """
+        return self._put(PendingCommands(commands, when_parked=when_parked))
 
     def _put(self, pending: PendingCommands) -> PendingCommands:
         self._queue.put(pending)

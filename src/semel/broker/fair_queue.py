@@ -19,7 +19,7 @@ ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
 
 COMMANDS_MAX: Final = 100
 """Commands in one tick, some milliseconds of the event loop's time: everyone waits for the tick under way.
-One flush for so many costs next to nothing for each."""
+One flush for so many costs next to nothing for each. A command with many partitions counts as many."""
 
 
 class FairQueue:
@@ -59,7 +59,7 @@ class FairQueue:
             pending = waiting.popleft()
             taken.append(pending)
             bytes_taken += size
-            commands += len(pending.commands)
+            commands += pending.weight
             if waiting:
                 askers.rotate(-1)
             else:

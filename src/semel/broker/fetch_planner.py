@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.index_read_ahead import PIECES, IndexReadAhead
 from semel.broker.published_partitions import Isolation, PublishedPartitions, last_fetchable_offset
+from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.tail import Tail
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
 from semel.store.interface import Ledger, LedgerDamaged, StoredBatch
@@ -77,23 +78,27 @@ class FetchPlan:
 class FetchPlanner:
     """Plans fetches over the published partitions."""
 
-    def __init__(self, ledger: Ledger, views: PublishedPartitions, tail: Tail) -> None:
+    def __init__(self, ledger: Ledger, views: PublishedPartitions, tail: Tail, slices: Slices) -> None:
         self._ledger = ledger
         self._views = views
         self._tail = tail
+        self._slices = slices
         self._ahead = IndexReadAhead()
 
     async def plan(self, ranges: Sequence[FetchRange], max_bytes: int) -> list[FetchPlan]:
         """Plan all ranges, in order, within one byte budget."""
         get = self._views.get
         loaded: dict[PartitionKey, Partition | None] = {}
-        if any(get(each.partition) is None for each in ranges):
-            loaded = await self._views.load(each.partition for each in ranges)
+        async for some in self._slices.over(ranges):
+            if any(get(each.partition) is None for each in some):
+                loaded |= await self._views.load(each.partition for each in some)
         left = max_bytes
         batches_left = BATCHES_OF_ALL_MAX
         is_first = True
         plans: list[FetchPlan] = []
-        for wanted in ranges:
+        for at, wanted in enumerate(ranges, 1):
+            if at % SLICE_ITEMS == 0:
+                await self._slices.turn()
             partition = get(wanted.partition) or loaded.get(wanted.partition)
             limit = max(0, min(wanted.max_bytes, left)) if batches_left > 0 else 0
             plan = self._in_memory(wanted, partition, limit, is_first)

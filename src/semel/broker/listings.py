@@ -20,6 +20,10 @@ class Listings:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
+    async def catch_up(self) -> None:
+        """Wait until the ledger has everything that was committed before."""
+        await self._ledger.load(())
+
     async def transactions(self) -> AsyncIterator[list[Transaction]]:
         """Every transactional id, page by page."""
         after = ""

@@ -72,7 +72,7 @@ class Metrics:
 
         A tick without a commit, or without a flush, is not in the histogram of its duration.
         """
-        commands = sum(len(each.commands) for each in tick.pending)
+        commands = tick.commands
         self.ticks += 1
         self.commands += commands
         self.facts += len(tick.durable)

@@ -5,10 +5,11 @@ whether they name more entities after the first are loaded, and what is measured
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from semel.broker.promise import Promise
+from semel.core.groups.commands import ConsumerHeartbeat
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
@@ -22,6 +23,9 @@ Answers = list[Any] | Exception
 ENDING_BYTES: Final = 4_096
 """Room for the markers that end a transaction, about fifty. On a full disk an end is refused before anything
 is decided, like an append."""
+
+ENTRIES_PER_COMMAND: Final = 10
+"""Partitions or offsets of one command that weigh as much as another command."""
 
 ENDING: Final[frozenset[type]] = frozenset(
     {InitProducer, EndTransaction, AbortOpen, WriteMarker, CommitTransactions}
@@ -41,13 +45,23 @@ class PendingCommands(Promise[list[Any]]):
         "parked",
         "room_bytes",
         "submitted_at",
+        "weight",
+        "when_parked",
     )
 
-    def __init__(self, commands: Sequence[Command], *, is_flush: bool = False) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        *,
+        is_flush: bool = False,
+        when_parked: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         self.commands = commands
         self.answers: list[Any] = []
         self.parked = 0
+        self.when_parked = when_parked
+        """Called when an answer has to wait for other clients."""
         self.room_bytes = 0
         """Bytes that the chunks should have room for."""
         self.is_flush = is_flush
@@ -55,6 +69,8 @@ class PendingCommands(Promise[list[Any]]):
         self.has_more_keys = False
         self.is_transactional = False
         """Whether it appends batches of a transaction."""
+        self.weight = len(commands)
+        """How many ordinary commands take as long to decide."""
         self.submitted_at = 0.0
         """When a producer asked to end a transaction, else 0."""
         for command in commands:
@@ -69,6 +85,10 @@ class PendingCommands(Promise[list[Any]]):
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
+        if isinstance(command, ConsumerHeartbeat):
+            self.weight += _partitions_of(command) // ENTRIES_PER_COMMAND
+        entries = getattr(command, "partitions", ()) or getattr(command, "offsets", ())
+        self.weight += (entries if isinstance(entries, int) else len(entries)) // ENTRIES_PER_COMMAND
         if isinstance(command, ReplaceBatches):
             self.room_bytes += sum(map(len, command.records))
         if kind in ENDING:
@@ -76,6 +96,13 @@ class PendingCommands(Promise[list[Any]]):
             self.room_bytes += ENDING_BYTES * ends
             if kind is EndTransaction or kind is CommitTransactions:
                 self.submitted_at = time.perf_counter()
+
+
+def _partitions_of(command: ConsumerHeartbeat) -> int:
+    """Partitions that have to be assigned because a member joins or subscribes to other topics."""
+    if command.topic_names is None and command.topic_regex is None:
+        return 0
+    return sum(shape.partitions for shape in command.topics.values() if shape is not None)
 
 
 def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[PendingCommands]:

@@ -22,7 +22,7 @@ Next: ``published_log`` (what readers may see), ``offset_search`` (offsets by ti
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.batch_bytes import Piece, count_whole, read_batches, stamp_all, together
@@ -33,6 +33,7 @@ from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
 from semel.broker.published_log import PublishedLog
 from semel.broker.published_partitions import Isolation, last_fetchable_offset
+from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.waiting import gained
 from semel.config import Settings
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
@@ -58,6 +59,14 @@ class FetchResult(NamedTuple):
     """Producer id and first offset of each aborted transaction; None for READ_UNCOMMITTED."""
 
 
+ITEM_BYTES: Final = 8_192
+"""Bytes of records that take as long to check as a partition takes to answer."""
+
+
+async def unlimited(size: int) -> None:
+    """Bytes may be read without waiting."""
+
+
 class Reads:
     """Everything that readers ask for. Lives on the event loop's thread."""
 
@@ -67,6 +76,7 @@ class Reads:
         settings: Settings,
         metrics: Metrics,
         damage: Damage,
+        slices: Slices,
         published: PublishedLog,
         loop: CommitLoop,
     ) -> None:
@@ -75,7 +85,8 @@ class Reads:
         self._metrics = metrics
         self._views = published.partitions
         self._tail = published.tail
-        self._planner = FetchPlanner(store.ledger, self._views, self._tail)
+        self._slices = slices
+        self._planner = FetchPlanner(store.ledger, self._views, self._tail, slices)
         self._waiting = published.waiting
         self._loop = loop
         self._damage = damage
@@ -134,11 +145,17 @@ class Reads:
         return {key: None if each is None else each.compactions for key, each in found.items()}
 
     async def fetch(
-        self, ranges: Sequence[FetchRange], min_bytes: int, max_bytes: int, max_wait_ms: int
+        self,
+        ranges: Sequence[FetchRange],
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        reserve: Callable[[int], Awaitable[None]] = unlimited,
     ) -> list[FetchResult]:
         """Batches of these ranges, one result for each, in their order.
 
         Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report.
+        ``reserve`` is awaited with the number of bytes before they are read.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + min(max_wait_ms, self._settings.semel_fetch_wait_max_ms) / 1000
@@ -160,14 +177,16 @@ class Reads:
                 or not plans
                 or any(plan.must_answer for plan in plans)
             ):
+                if found := sum(plan.size_bytes for plan in plans):
+                    await reserve(found)
                 results = await self._read(plans)
-                self._follow(plans)
+                await self._follow(plans)
                 return results
+            await self._follow(plans)
             # What was published since the look is counted here, what is published later wakes.
             missing -= self._gained_since(plans)
             may_flush = True
             if missing > 0 and not (has_room and self._is_short(plans)):
-                self._follow(plans)
                 interests = {plan.wanted.partition: plan.wanted.isolation for plan in plans}
                 # A fetch that waits holds no batches.
                 plans = []
@@ -200,9 +219,11 @@ class Reads:
         finally:
             self._metrics.parked_fetches -= 1
 
-    def _follow(self, plans: Sequence[FetchPlan]) -> None:
+    async def _follow(self, plans: Sequence[FetchPlan]) -> None:
         """Have the tail keep what comes next in the partitions that are read to their end."""
-        for plan in plans:
+        for at, plan in enumerate(plans, 1):
+            if at % SLICE_ITEMS == 0:
+                await self._slices.turn()
             if plan.must_answer:
                 continue
             key = plan.wanted.partition
@@ -219,7 +240,9 @@ class Reads:
             # Which one is gone or cannot be read is found out partition by partition.
             pieces = [None] * len(plans)
         results: list[FetchResult] = []
+        steps = self._slices.steps()
         for plan, mine in zip(plans, pieces, strict=True):
+            await steps.step(1 + plan.size_bytes // ITEM_BYTES)
             result = None if plan.batches or plan.is_gone else await self._result(plan)
             results.append(await self._settle(plan, mine) if result is None else result)
         return results

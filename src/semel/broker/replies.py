@@ -37,9 +37,15 @@ class Replies:
             asyncio.get_running_loop().call_soon(work)
 
     def park(self, ticket: Ticket, pending: PendingCommands) -> None:
-        """The next answer of these commands comes later, as a reply to the ticket."""
+        """The next answer of these commands comes later, as a reply to the ticket.
+
+        The commands are decided and are not kept for as long as that takes.
+        """
         self._parked[ticket] = (pending, len(pending.answers))
         pending.parked += 1
+        pending.commands = ()
+        if pending.when_parked is not None:
+            pending.when_parked()
 
     def tell(self, pending: Iterable[PendingCommands], replies: Iterable[tuple[Ticket, Any]]) -> None:
         """Everything is decided and kept: say so."""

@@ -73,6 +73,16 @@ class Slices:
             asyncio.get_running_loop().call_soon(self._next)
 
 
+def finished(work: Generator[None, None, T]) -> T:
+    """What a generator returns, at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
 class Steps:
     """Counts what is done, and takes a turn when it is a slice."""
 

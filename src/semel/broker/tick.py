@@ -14,6 +14,7 @@ class Tick:
 
     __slots__ = (
         "batches",
+        "commands",
         "committed_at",
         "decided_at",
         "durable",
@@ -28,6 +29,8 @@ class Tick:
 
     def __init__(self, pending: Sequence[PendingCommands]) -> None:
         self.pending = pending
+        self.commands = sum(len(each.commands) for each in pending)
+        """How many there are. Commands that are parked are dropped when they are decided."""
         self.facts: list[Fact] = []
         self.durable: list[Fact] = []
         """The facts that are written."""

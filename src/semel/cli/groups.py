@@ -60,7 +60,9 @@ def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Js
         facts = {"group": group, "kind": info.kind, "state": info.state, "assignor": info.assignor or None}
         show_json({**facts, "members": members, "offsets": offsets})
         return
-    show_rows(offsets, empty="It has committed no offsets.", title=f"{group}  ({info.kind}, {info.state})")
+    # A group id may have lines.
+    title = f"{printable(group)}  ({info.kind}, {info.state})"
+    show_rows(offsets, empty="It has committed no offsets.", title=title)
     show_rows(members, empty="It has no members.")
 
 
@@ -101,7 +103,7 @@ def delete(
     with connected(bootstrap) as client:
         Admin(client).groups.delete(*groups)
     for group in groups:
-        say(f"Deleted group {group}.")
+        say(f"Deleted group {printable(group)}.")
 
 
 @app.command()

@@ -172,9 +172,9 @@ async def _matching(pattern: NamePattern, topics: list[Topic]) -> list[Topic]:
 
 def _by_topic(owned: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
     topics: dict[bytes, list[int]] = {}
-    for topic_id, partition in sorted(owned):
+    for topic_id, partition in owned:
         topics.setdefault(topic_id, []).append(partition)
-    return list(topics.items())
+    return [(topic_id, sorted(topics[topic_id])) for topic_id in sorted(topics)]
 
 
 async def consumer_group_describe(

@@ -5,7 +5,7 @@ and when a fetch has waited long enough, is decided in ``broker/reads.py``. Look
 ``list_offsets``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -61,7 +61,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         return FetchResponse(error_code=turn.error)
     try:
         topics = await _topics(broker, turn.partitions)
-        answers = await _fetch_all(broker, request, turn.partitions, topics, isolation)
+        answers = await _fetch_all(broker, request, turn.partitions, topics, isolation, context.reserve)
     except StoreRefused:
         # The ledger has no room for what was committed, so it cannot say where the records are.
         answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
@@ -95,6 +95,7 @@ async def _fetch_all(
     partitions: Sequence[SessionPartition],
     topics: dict[TopicReference, Topic | None],
     isolation: Isolation,
+    reserve: Callable[[int], Awaitable[None]],
 ) -> list[PartitionData]:
     """One answer for each partition, in their order."""
     refused: dict[int, ErrorCode] = {}
@@ -112,7 +113,7 @@ async def _fetch_all(
         ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
     # An error is told at once; it is not kept until there are records.
     wait_ms = 0 if refused else request.max_wait_ms
-    results = iter(await broker.reads.fetch(ranges, request.min_bytes, request.max_bytes, wait_ms))
+    results = iter(await broker.reads.fetch(ranges, request.min_bytes, request.max_bytes, wait_ms, reserve))
     answers: list[PartitionData] = []
     for at, partition in enumerate(partitions, 1):
         if at % SLICE_ITEMS == 0:

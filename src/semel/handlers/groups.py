@@ -40,10 +40,13 @@ from semel.wire.messages.groups import (
 )
 
 
-async def _ask(broker: Broker, command: Command, when_full: Any) -> Any:
+async def _ask(broker: Broker, command: Command, when_full: Any, context: RequestContext) -> Any:
     """The answer; when the disk is full, one that makes the client come back later."""
+    promise = broker.submit((command,), context.parked)
+    # The answer may take minutes, and the command may be large.
+    del command
     try:
-        return await broker.ask(command)
+        return (await promise)[0]
     except StoreRefused:
         return when_full
 
@@ -57,36 +60,9 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
         flexible · v7 protocol type · v8 reason · v9 skip assignment (KIP-814).
     Differs:   no online migration: a consumer group with members answers INCONSISTENT_GROUP_PROTOCOL.
     """
-    settings = broker.settings
-    rebalance_timeout_ms = request.rebalance_timeout_ms
-    if context.version == 0 or rebalance_timeout_ms < 0:
-        rebalance_timeout_ms = request.session_timeout_ms
-    known_as = request.group_instance_id or context.client_id or ""
-    command = JoinGroup(
-        group_id=request.group_id,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        protocol_type=request.protocol_type,
-        protocols=tuple((each.name, each.metadata) for each in request.protocols),
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=rebalance_timeout_ms,
-        client_id=context.client_id or "",
-        client_host=f"/{context.client_host}",
-        ticket=broker.new_ticket(),
-        new_member_id=f"{known_as}-{uuid.uuid4()}",
-        requires_member_id=context.version >= 4,
-        can_skip_assignment=context.version >= 9,
-        session_timeout_min_ms=settings.group_min_session_timeout_ms,
-        session_timeout_max_ms=settings.group_max_session_timeout_ms,
-        initial_delay_ms=settings.group_initial_rebalance_delay_ms,
-        members_max=settings.group_max_size,
-        member_bytes_max=settings.semel_group_member_bytes_max,
-        group_bytes_max=settings.semel_group_bytes_max,
-        sessions_max=settings.semel_entities_max,
-    )
-    full = Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
-    has_room = await broker.has_room_for_group(request.group_id)
-    joined: Joined = await _ask(broker, command, full) if has_room else full
+    joined = full = Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+    if await broker.has_room_for_group(request.group_id):
+        joined = await _ask(broker, _join(broker, request, context), full, context)
     # Before version 7 an absent protocol is an empty name.
     protocol_name = joined.protocol_name
     if protocol_name is None and context.version < 7:
@@ -108,6 +84,39 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
     )
 
 
+def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroup:
+    settings = broker.settings
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if context.version == 0 or rebalance_timeout_ms < 0:
+        rebalance_timeout_ms = request.session_timeout_ms
+    known_as = request.group_instance_id or context.client_id or ""
+    protocols = tuple((each.name, each.metadata) for each in request.protocols)
+    # The group keeps them, if it takes the member.
+    request.protocols = []
+    return JoinGroup(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocols=protocols,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        ticket=broker.new_ticket(),
+        new_member_id=f"{known_as}-{uuid.uuid4()}",
+        requires_member_id=context.version >= 4,
+        can_skip_assignment=context.version >= 9,
+        session_timeout_min_ms=settings.group_min_session_timeout_ms,
+        session_timeout_max_ms=settings.group_max_session_timeout_ms,
+        initial_delay_ms=settings.group_initial_rebalance_delay_ms,
+        members_max=settings.group_max_size,
+        member_bytes_max=settings.semel_group_member_bytes_max,
+        group_bytes_max=settings.semel_group_bytes_max,
+        sessions_max=settings.semel_entities_max,
+    )
+
+
 async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
     """SyncGroup v0–v5: the leader gives assignments, every member gets its own.
 
@@ -116,22 +125,28 @@ async def sync_group(broker: Broker, request: SyncGroupRequest, context: Request
     """
     if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    command = SyncGroup(
+    full = Synced(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    synced: Synced = await _ask(broker, _sync(broker, request), full, context)
+    return SyncGroupResponse(
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+def _sync(broker: Broker, request: SyncGroupRequest) -> SyncGroup:
+    assignments = {each.member_id: each.assignment for each in request.assignments}
+    request.assignments = []
+    return SyncGroup(
         group_id=request.group_id,
         generation=request.generation_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignments={each.member_id: each.assignment for each in request.assignments},
+        assignments=assignments,
         ticket=broker.new_ticket(),
-    )
-    synced: Synced = await _ask(broker, command, Synced(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-    return SyncGroupResponse(
-        error_code=synced.error,
-        protocol_type=synced.protocol_type,
-        protocol_name=synced.protocol_name,
-        assignment=synced.assignment,
     )
 
 
@@ -142,7 +157,9 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
     Versions:  v3 static members · v4 flexible.
     """
     command = Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
-    return HeartbeatResponse(error_code=await _ask(broker, command, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    return HeartbeatResponse(
+        error_code=await _ask(broker, command, ErrorCode.COORDINATOR_NOT_AVAILABLE, context)
+    )
 
 
 async def leave_group(
@@ -157,7 +174,7 @@ async def leave_group(
     if context.version >= 3:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
     command = LeaveGroup(request.group_id, leaving)
-    left: Left = await _ask(broker, command, Left(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    left: Left = await _ask(broker, command, Left(ErrorCode.COORDINATOR_NOT_AVAILABLE), context)
     if context.version < 3:
         return LeaveGroupResponse(error_code=left.error or left.members[0][1])
     return LeaveGroupResponse(

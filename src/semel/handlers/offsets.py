@@ -57,6 +57,7 @@ async def offset_commit(
         it for partitions that the member has kept since (KIP-1251).
     """
     response = OffsetCommitResponse()
+    steps = broker.slices.steps()
     answers: list[OffsetCommitResponsePartition] = []
     offsets: list[tuple[OffsetKey, CommittedOffset]] = []
     for asked in request.topics:
@@ -64,6 +65,7 @@ async def offset_commit(
         shown = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         response.topics.append(shown)
         for partition in asked.partitions:
+            await steps.step()
             answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
             shown.partitions.append(answer)
             if topic is None or not 0 <= partition.partition_index < topic.partitions:

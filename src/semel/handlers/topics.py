@@ -13,6 +13,7 @@ reported. The timeout of a request is not looked at: a commit takes milliseconds
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from semel.broker.broker import Broker
 from semel.core.topics import AddPartitions, CreateTopic, DeleteTopic, TopicAnswer, name_problem
@@ -39,15 +40,34 @@ from semel.wire.messages.topics import (
 
 NO_TOPIC_ID = bytes(16)
 
+PARTITIONS_AT_ONCE: Final = 500
+"""Partitions that come or go with a request without waiting for other such requests."""
+
 DISK_FULL = "the broker's disk is full; nothing was changed"
 
 
 async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicAnswer]:
-    """Have topic commands decided in one tick; a full disk is an answer too, and clients try again."""
+    """Have topic commands decided in one tick; a full disk is an answer too, and clients try again.
+
+    Large changes take turns. The ledger needs a tenth of a second for thousands of partitions, and a tick
+    that looks a topic up waits until it has them; so the wait is here, where it holds up nobody else.
+    """
     try:
-        return await broker.submit(commands)
+        if sum(_partitions(broker, each) for each in commands) <= PARTITIONS_AT_ONCE:
+            return await broker.submit(commands)
+        async with broker.large_changes:
+            await broker.listings.catch_up()
+            return await broker.submit(commands)
     except StoreRefused:
         return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, DISK_FULL)] * len(commands)
+
+
+def _partitions(broker: Broker, command: Command) -> int:
+    """How many partitions come or go, as far as it is known without asking."""
+    if isinstance(command, CreateTopic | AddPartitions):
+        return command.partitions
+    topic = broker.catalog.cached(command.name) if isinstance(command, DeleteTopic) else None
+    return 0 if topic is None else topic.partitions
 
 
 async def create_topics(

@@ -1,9 +1,11 @@
-"""Bytes that all clients together may make the broker hold.
+"""Bytes of requests that all clients together may make the broker hold.
 
-Requests. Every byte that arrives is charged to its connection, complete frame or not. A Produce request keeps
+Every byte that arrives is charged to its connection, complete frame or not. A Produce request keeps
 its charge until it is answered, because its records are held that long. Any other request gives its bytes
-back when it is decoded, and is charged for what it became (`decoded_bytes`) until it is answered. A Fetch
-gives back all, because it may wait; what waits is bounded in `Reads`.
+back when it is decoded, and is charged for what it became (`decoded_bytes`) until it is answered. A request
+that waits for other clients is charged nothing meanwhile, because others need the bytes: a Fetch from the
+beginning (what waits is bounded in `Reads`), JoinGroup and SyncGroup from the decision that they have to wait
+(what a group keeps of them is bounded by `semel.group.bytes.max`).
 
 Up to half of the limit everyone is read from. Above that, a connection that holds more than its share of the
 half is not read from until it holds less, and the kernel makes its client wait. So the others always find
@@ -11,12 +13,6 @@ room, however much a few send. Above the limit nobody is read from. Frames that 
 all bytes for ever, so one connection at a time may go on to the end of its frame; when that was answered, the
 next. The most that is held is therefore the limit, plus one frame, plus what one read of each connection
 brings. `watch` closes a connection that is let through and dawdles.
-
-Responses. What the kernel did not take is charged to the connection. Over the limit nothing that may have
-a large answer is begun, which means everything but Produce, until readers have caught up; `watch` closes
-those that do not (within seconds, not after the whole write timeout, because others wait for them). A
-Fetch is told to ask for no more than its share of what is left, so that many at once cannot overshoot by
-their number times the largest Fetch.
 """
 
 from typing import Final, Protocol
@@ -29,8 +25,6 @@ DECODED_PER_BYTE: Final = 64
 ELEMENT_BYTES: Final = 512
 """What an element takes at most, with its strings and with its part of the response."""
 
-FETCH_SHARE_MIN_BYTES: Final = 65_536
-
 
 class Paused(Protocol):
     """What a budget needs of a connection."""
@@ -41,6 +35,12 @@ class Paused(Protocol):
 
     def budget_allows(self) -> None:
         """There is room again, or it is this connection's turn."""
+
+
+class Charged(Protocol):
+    """What a budget needs of a request."""
+
+    size: int
 
 
 def decoded_bytes(frame_bytes: int, elements_max: int) -> int:
@@ -130,6 +130,14 @@ class RequestBudget:
         for each in paused:
             each.budget_allows()
 
+    def recharge(self, connection: Paused, charged: Charged, size: int) -> bool:
+        """Charge a request another size than before. Whether the connection may go on reading."""
+        more, charged.size = size - charged.size, size
+        if more > 0:
+            return self.charge(connection, more)
+        self.release(connection, -more)
+        return True
+
     def forget(self, connection: Paused) -> None:
         """The connection is gone; what it has under way is not, and is still waited for."""
         self._paused.pop(connection, None)
@@ -148,46 +156,3 @@ class RequestBudget:
                 del self._paused[connection]
                 connection.budget_allows()
                 return
-
-
-class ResponseBudget:
-    """Bytes of responses that the kernel did not take yet, over all connections."""
-
-    __slots__ = ("_limit", "_waiting", "fetches", "used")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting: dict[Paused, None] = {}
-        self.used = 0
-        self.fetches = 0
-        """Fetches under way, each of which may end in a large response."""
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether what may have a large answer has to wait."""
-        return self.used > self._limit
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody cannot begin because others do not read."""
-        return bool(self._waiting)
-
-    def wait(self, connection: Paused) -> None:
-        """Call this connection when there is room."""
-        self._waiting[connection] = None
-
-    def fetch_share(self) -> int:
-        """The most that one more Fetch may answer with."""
-        return max(FETCH_SHARE_MIN_BYTES, (self._limit - self.used) // (self.fetches + 1))
-
-    def change(self, difference: int) -> None:
-        """A connection has so many more, or fewer, bytes that wait to be sent."""
-        self.used += difference
-        if self._waiting and not self.exceeded:
-            waiting, self._waiting = self._waiting, {}
-            for connection in waiting:
-                connection.budget_allows()
-
-    def forget(self, connection: Paused) -> None:
-        """The connection is gone."""
-        self._waiting.pop(connection, None)

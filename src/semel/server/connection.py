@@ -16,15 +16,14 @@ client with waiting requests is not read from. Budgets over all connections are 
 `check`, long requests in `handling`. After bytes that are not the protocol, earlier requests are answered and
 the connection is closed (`_doom`).
 
-When a client is gone its requests are not: what was submitted is decided and stays true, only the answer
-is dropped, and what it sent before it said goodbye is begun. Handlers that wait (a parked Fetch) are
-cancelled.
+When a client is gone, what it submitted is decided and stays true, what it sent before it said goodbye is
+begun, and only answers are dropped. Handlers that wait (a parked Fetch) are cancelled.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.broker.fair_queue import ASKER
@@ -32,14 +31,15 @@ from semel.broker.promise import Promise
 from semel.handlers.context import RequestContext
 from semel.server.budget import FRAME_OVERHEAD_BYTES
 from semel.server.dispatch import PRODUCE
-from semel.server.handling import LONG_FRAME_BYTES, handle_long, respond
+from semel.server.handling import handle_long, respond
 from semel.server.in_flight import InFlightRequest
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
+from semel.server.response_budget import ResponseCharge
 from semel.server.sockets import address_of, keep_alive
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
-from semel.wire.frames import FrameParser, encode_response
+from semel.wire.frames import encode_response
 from semel.wire.schema import Buffer
 
 if TYPE_CHECKING:
@@ -56,20 +56,17 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._requests_max = server.settings.semel_requests_in_flight_max
-        settings = server.settings
-        self._parser = FrameParser(
-            settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,)
-        )
+        self._parser = server.new_parser()
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._context = RequestContext(-1, None, "", listener, 0)
         self._waiting: deque[memoryview] = deque()
         self._in_flight: deque[InFlightRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._out: list[Buffer] = []
         self._received = 0
         self._receive_pace = Pace()
-        self._unsent = 0
+        self._charge = ResponseCharge(server.responses)
+        self._context = RequestContext(-1, None, "", listener, 0, self._parked, self._charge.reserve)
         self._send_pace = Pace()
         self._active_at = time.monotonic()
         self._is_over_budget = False
@@ -85,7 +82,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport = cast(asyncio.Transport, transport)
         host = address_of(transport)
         connection_id, refused = self._server.admit(self, host)
-        self._context = RequestContext(-1, None, host, self._listener, connection_id)
+        self._context = self._context._replace(client_host=host, connection_id=connection_id)
         if refused:
             self._close("refused", refused)
             return
@@ -144,8 +141,8 @@ class Connection(asyncio.Protocol):
         self._is_lost = self._is_doomed = True
         server = self._server
         server.dismiss(self, self._context.client_host)
-        server.responses.change(-self._unsent)
-        self._unsent = 0
+        self._charge.measured(0)
+        self._charge.handed_over()
         if self._task is not None and not self._in_flight[0].is_submitted:
             self._task.cancel()
         still_held = sum(each.size for each in self._in_flight)
@@ -183,8 +180,7 @@ class Connection(asyncio.Protocol):
         elements_max = server.settings.semel_request_elements_max
         try:
             opened = server.dispatch.open(frame)
-            is_long = len(frame) > LONG_FRAME_BYTES and opened.api_key != PRODUCE
-            message = None if is_long else opened.decode(frame, elements_max)
+            message = opened.decode(frame, elements_max)
         except ProtocolError as error:
             self._doom("malformed request", error)
             return
@@ -197,12 +193,12 @@ class Connection(asyncio.Protocol):
         self._in_flight.append(in_flight)
         ASKER.set(context.connection_id)
         server.requests.begin(self, is_produce=opened.api_key == PRODUCE)
-        if message is None:
-            work = handle_long(server, opened, frame, context, lambda: self._decoded(in_flight))
+        if isinstance(message, Generator):
+            in_flight.is_submitted = opened.api_key == PRODUCE
+            work = handle_long(server, opened, message, context, lambda: self._decoded(in_flight))
             self._run(self._finish(work, in_flight))
             return
-        if opened.api_key != PRODUCE:
-            self._decoded(in_flight)
+        self._decoded(in_flight)
         try:
             answer = server.dispatch.handlers[opened.api_key](server.broker, message, context)
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
@@ -217,13 +213,17 @@ class Connection(asyncio.Protocol):
             self._run(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
-        """The bytes of a frame are not needed any more: charge what was read from them instead."""
-        before = in_flight.size
-        in_flight.size = self._server.decoded_bytes(in_flight.api_key, before - FRAME_COST)
-        if in_flight.size <= before:
-            self._server.requests.release(self, before - in_flight.size)
-        elif not self._server.requests.charge(self, in_flight.size - before):
+        """The bytes of a frame without records are not needed any more: charge what was read from them."""
+        if in_flight.api_key == PRODUCE:
+            return
+        size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)
+        if not self._server.requests.recharge(self, in_flight, size):
             self._is_over_budget = True
+
+    def _parked(self) -> None:
+        """The request under way waits for other clients. What it holds is bounded where it waits."""
+        if self._is_held():
+            self._server.requests.recharge(self, self._in_flight[0], FRAME_OVERHEAD_BYTES)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = self._loop.create_task(work)
@@ -290,9 +290,10 @@ class Connection(asyncio.Protocol):
             return
         if self._out and self._outgoing is not None:
             self._send(self._outgoing)
+        if not self._is_held():
+            self._charge.handed_over()
         if self._is_doomed:
-            self._close_when_answered()
-            return
+            return self._close_when_answered()
         if self._waiting:
             self._advance()
         if self._has_ended and not self._waiting:
@@ -312,8 +313,7 @@ class Connection(asyncio.Protocol):
     def _measure_unsent(self) -> int:
         """Charge what the kernel did not take."""
         unsent = 0 if self._outgoing is None or self._is_lost else self._outgoing.unsent()
-        self._server.responses.change(unsent - self._unsent)
-        self._unsent = unsent
+        self._charge.measured(unsent)
         return unsent
 
     # Reading, or not.
@@ -386,7 +386,7 @@ class Connection(asyncio.Protocol):
             waited_for = server.responses.is_waited_for
             stalled = self._send_pace.stalled_seconds(outgoing.taken, now, patience, is_waited_for=waited_for)
             if stalled:
-                self._close("slow reader", f"{self._unsent} bytes not taken for {stalled:.1f} s")
+                self._close("slow reader", f"{self._charge.unsent} bytes not taken for {stalled:.1f} s")
         elif self._in_flight or self._waiting or self._is_doomed or not self._is_reading:
             return
         elif self._parser.buffered:

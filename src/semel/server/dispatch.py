@@ -21,6 +21,16 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 API_VERSIONS: Final = 18
 
+LONG_FRAME_BYTES: Final = 16_384
+"""A request without records that is longer is decoded in slices: it may have as many elements as bytes."""
+
+ELEMENTS_MAX: Final = {24: 10_000}
+"""Less than `semel.request.elements.max` for AddPartitionsToTxn: a transaction is decided and written as a
+whole, and each thousand partitions hold up the event loop for ten milliseconds."""
+
+Decoding: TypeAlias = Generator[None, None, Request]
+"""The rest of a message, in slices."""
+
 HandlerResult: TypeAlias = Response | CloseConnection | None
 """What became of a request: a response, a reason to close, or None where no response is wanted."""
 
@@ -73,26 +83,23 @@ class Opened:
         """None for ApiVersions in a version that we do not know, which is not read."""
         self._position = position
 
-    def decode(self, frame: Buffer, elements_max: int) -> Request:
-        """Read the message. A frame that may hold too many elements is read by the decoder that counts."""
+    def decode(self, frame: Buffer, elements_max: int) -> "Request | Decoding":
+        """Read the message, or what is left to do if it has many elements.
+
+        A request without records is long by the bytes of its frame; Produce if it does not end with the first
+        slice. A frame that may hold too many elements is read by the decoder that counts.
+        """
         if self._kind is None:
             return ApiVersionsRequest()
-        if len(frame) <= elements_max:
+        if len(frame) <= LONG_FRAME_BYTES:
             return self._kind.decode(frame, self.version, self._position)
-        return finished(self._kind.decode_in_slices(frame, self.version, self._position, elements_max))
-
-    def decode_in_slices(self, frame: Buffer, elements_max: int) -> Generator[None, None, Request]:
-        """The same, with yields in which others may work."""
-        if self._kind is None:
-            return ApiVersionsRequest()
-        return (yield from self._kind.decode_in_slices(frame, self.version, self._position, elements_max))
-
-
-def finished(work: Generator[None, None, Request]) -> Request:
-    """What a generator returns, at once."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            request: Request = stop.value
-            return request
+        elements_max = min(elements_max, ELEMENTS_MAX.get(self.api_key, elements_max))
+        work = self._kind.decode_in_slices(frame, self.version, self._position, elements_max)
+        if self.api_key == PRODUCE:
+            try:
+                next(work)
+                next(work)
+            except StopIteration as stop:
+                message: Request = stop.value
+                return message
+        return work

@@ -5,10 +5,10 @@ are counted two levels deep: topics and their partitions, groups and their membe
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from semel.handlers.context import RequestContext
-from semel.server.dispatch import Opened
+from semel.server.dispatch import Decoding, Opened
 from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.messages import FetchRequest
 from semel.wire.schema import Encoded, Request, Response
@@ -16,20 +16,17 @@ from semel.wire.schema import Encoded, Request, Response
 if TYPE_CHECKING:
     from semel.server.server_context import ServerContext
 
-LONG_FRAME_BYTES: Final = 16_384
-"""A request without records that is longer is decoded in slices: it may have as many elements as bytes."""
-
 
 async def handle_long(
     server: "ServerContext",
     opened: Opened,
-    frame: memoryview,
+    decoding: Decoding,
     context: RequestContext,
     decoded: Callable[[], None],
 ) -> Response | Encoded | None:
     """Decode a long request in slices, then handle it. ``decoded`` is called when the frame can be freed."""
-    elements_max = server.settings.semel_request_elements_max
-    request = await server.broker.slices.run(opened.decode_in_slices(frame, elements_max))
+    request = await server.broker.slices.run(decoding)
+    del decoding
     decoded()
     answer = server.dispatch.handlers[opened.api_key](server.broker, request, context)
     return await respond(server, opened, request, answer)

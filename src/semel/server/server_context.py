@@ -9,11 +9,13 @@ from semel.broker.broker import Broker
 from semel.config import connections_by_host
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.server import descriptors
-from semel.server.budget import RequestBudget, ResponseBudget, decoded_bytes
-from semel.server.dispatch import FETCH, Dispatch
+from semel.server.budget import RequestBudget, decoded_bytes
+from semel.server.dispatch import FETCH, PRODUCE, Dispatch
 from semel.server.logs import RateLimit, event
+from semel.server.response_budget import ResponseBudget
 from semel.store.interface import LedgerDamaged, StoreFull
 from semel.wire.errors import ProtocolError
+from semel.wire.frames import FrameParser
 from semel.wire.messages import APIS
 
 if TYPE_CHECKING:
@@ -56,6 +58,11 @@ class ServerContext:
         gauge("requests_under_way", "Requests begun and not answered.", lambda: self.requests.in_flight)
         gauge("request_bytes", "Bytes of requests that are not answered.", lambda: self.requests.used)
         gauge("response_bytes", "Bytes of responses that clients did not take.", lambda: self.responses.used)
+
+    def new_parser(self) -> FrameParser:
+        """For the frames of one connection: only Produce carries records, so only it may be large."""
+        settings = self.settings
+        return FrameParser(settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,))
 
     def admit(self, connection: "Connection", host: str) -> tuple[int, str | None]:
         """The number of a new connection; -1 and the reason if it is not let in."""

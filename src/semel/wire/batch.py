@@ -45,6 +45,7 @@ __all__ = [
     "has_valid_crc",
     "is_transactional",
     "iter_batches",
+    "produced_fault",
     "read_header",
     "seal",
     "stamp",
@@ -223,6 +224,33 @@ def check_produced(records: Buffer | None, api_version: int) -> tuple[BatchHeade
     if attributes & LOG_APPEND_TIME:
         return None, ErrorCode.INVALID_TIMESTAMP
     return _as_header(fields), ErrorCode.NONE
+
+
+def produced_fault(records: Buffer | None, error: ErrorCode) -> str:
+    """Say in words what `check_produced` found. Only for batches that it refused."""
+    size = 0 if records is None else len(records)
+    if records is None or not size:
+        return "there is no batch"
+    if size <= _MAGIC_AT or size < HEADER_BYTES:
+        return f"a batch of {size} bytes is shorter than its header"
+    fields = _HEADER.unpack_from(records)
+    base_offset, length, _, magic, _, attributes, last_delta, _, _, producer_id, _, sequence, count = fields
+    codec = attributes & CODEC_MASK
+    faults = {
+        f"format version {magic} is not supported, only {MAGIC}": magic != MAGIC,
+        f"the batch says that it has {length + PREFIX_BYTES} bytes, and there are {size}": (
+            length + PREFIX_BYTES != size
+        ),
+        f"codec {codec} is not known": codec > _ZSTD,
+        "zstd needs version 7 of the request": error is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        f"base offset {base_offset} is not 0": base_offset != 0,
+        "the checksum does not match": error is ErrorCode.CORRUPT_MESSAGE,
+        f"{count} records and a last offset delta of {last_delta}": count <= 0 or last_delta != count - 1,
+        "a producer cannot write control batches": attributes & CONTROL,
+        f"producer id {producer_id} without a sequence number": sequence < 0 <= producer_id,
+        "a producer cannot set the broker's time": attributes & LOG_APPEND_TIME,
+    }
+    return next(words for words, is_found in faults.items() if is_found)
 
 
 def _shape_error(records: Buffer) -> ErrorCode:

@@ -9,7 +9,7 @@ validation of produced batches decompress them. Two codecs have a framing of Kaf
 
 `decompress` raises `ProtocolError` and nothing else, and never produces more than `limit_bytes` of output,
 however much a few hostile bytes would expand to. The limit is enforced where the bytes are produced, not by a
-size that the input declares.
+size that the input declares. No buffer is larger than what the blocks of the input can expand to.
 """
 
 import struct
@@ -20,6 +20,7 @@ from enum import IntEnum
 import cramjam
 
 from semel.wire.errors import ProtocolError
+from semel.wire.packed_frames import PackedFrames, walk_lz4, walk_zstd
 from semel.wire.schema import Buffer
 
 __all__ = ["Codec", "compress", "decompress", "unpack"]
@@ -38,9 +39,8 @@ _XERIAL_VERSIONS = (
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 
-_FIRST_OUTPUT_BYTES = 64 * 1024
-_EXPECTED_RATIO = 8
-_GROWTH = 8
+_SNAPPY_RATIO_MAX = 32
+"""Three bytes of a snappy block stand for 64 at most."""
 
 
 class Codec(IntEnum):
@@ -77,8 +77,11 @@ def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
     return unpacked if isinstance(unpacked, bytes) else bytes(unpacked)
 
 
-def unpack(codec: Codec, data: Buffer, limit_bytes: int) -> Buffer:
-    """The same for a caller that only reads the bytes once: it saves the copy to `bytes`."""
+def unpack(codec: Codec, data: Buffer, limit_bytes: int, *, is_produced: bool = False) -> Buffer:
+    """The same for a caller that only reads the bytes once: it saves the copy to `bytes`.
+
+    Produced lz4 must be one frame: other clients stop reading at the end of the first.
+    """
     match codec:
         case Codec.NONE:
             if len(data) > limit_bytes:
@@ -89,9 +92,12 @@ def unpack(codec: Codec, data: Buffer, limit_bytes: int) -> Buffer:
         case Codec.SNAPPY:
             return _decompress_snappy(data, limit_bytes)
         case Codec.LZ4:
-            return _decompress_into(cramjam.lz4.decompress_into, data, limit_bytes)
+            found = walk_lz4(data)
+            if is_produced and found.frames != 1:
+                raise ProtocolError(f"lz4 must be one frame, and {found.frames} were found")
+            return _decompress_into(cramjam.lz4.decompress_into, data, found, limit_bytes)
         case Codec.ZSTD:
-            return _decompress_into(cramjam.zstd.decompress_into, data, limit_bytes)
+            return _decompress_into(cramjam.zstd.decompress_into, data, walk_zstd(data), limit_bytes)
 
 
 def _too_large(limit_bytes: int) -> ProtocolError:
@@ -118,28 +124,17 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _decompress_into(
-    unpack_into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int
+    unpack_into: Callable[[Buffer, bytearray], int], data: Buffer, found: PackedFrames, limit_bytes: int
 ) -> Buffer:
-    """Decompress into a buffer of fixed size, and into a larger one while the limit allows.
-
-    The size that a frame declares is not trusted. A failure does not reliably say whether the output was full
-    or the input damaged, so damaged input is tried again too; the growth keeps that below a quarter of the
-    work.
-    """
-    if not data:
-        return b""
-    size = min(max(_FIRST_OUTPUT_BYTES, _EXPECTED_RATIO * len(data)), limit_bytes)
-    while True:
-        output = bytearray(size)
-        try:
-            written = unpack_into(data, output)
-        except cramjam.DecompressionError as error:
-            if size >= limit_bytes:
-                message = f"damaged data, or more than {limit_bytes} bytes unpacked: {error}"
-                raise ProtocolError(message) from None
-            size = min(size * _GROWTH, limit_bytes)
-            continue
-        return memoryview(output)[:written]
+    """Decompress into a buffer of the size that the blocks can hold, or of the limit if that is less."""
+    output = bytearray(min(found.bytes_max, limit_bytes))
+    try:
+        written = unpack_into(data, output)
+    except cramjam.DecompressionError as error:
+        # The codecs do not say dependably which of the two it is.
+        may_be_full = f", or more than {limit_bytes} bytes unpacked" if found.bytes_max > limit_bytes else ""
+        raise ProtocolError(f"damaged data{may_be_full}: {error}") from None
+    return memoryview(output)[:written]
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -181,6 +176,8 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> memoryview:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > room:
             raise _too_large(limit_bytes)
+        if size > _SNAPPY_RATIO_MAX * len(block):
+            raise ProtocolError(f"a snappy block of {len(block)} bytes that declares {size}")
         output = bytearray(size)
         written = cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:

@@ -44,7 +44,7 @@ def validate(
     if not header.attributes & CODEC_MASK:
         return half.check(packed, header, earliest, latest, needs_keys)
     try:
-        unpacked = unpack(header.codec, packed, limit_bytes)
+        unpacked = unpack(header.codec, packed, limit_bytes, is_produced=True)
     except ProtocolError as error:
         raise InvalidRecords(f"the records cannot be unpacked: {error}") from None
     return half.check(unpacked, header, earliest, latest, needs_keys)

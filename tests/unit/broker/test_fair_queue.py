@@ -8,6 +8,9 @@ from support.looping import append
 
 from semel.broker.fair_queue import ASKER, COMMANDS_MAX, FairQueue
 from semel.broker.pending_commands import PendingCommands
+from semel.core.offsets import CommitOffsets, Committer
+from semel.core.topics import CreateTopic
+from semel.core.types import CommittedOffset, OffsetKey
 
 
 def put(queue: FairQueue, asker: int, commands: int = 1) -> PendingCommands:
@@ -37,6 +40,17 @@ def test_a_tick_holds_as_many_bytes_as_it_may_and_one_request_at_least() -> None
     assert queue.take() == ([first], first.room_bytes)
     assert queue.take() == ([second], second.room_bytes)
     assert not queue
+
+
+def test_a_command_with_many_entries_weighs_as_much_as_many() -> None:
+    """So that two clients that commit thousands of offsets are not in the same tick."""
+    queue = FairQueue(bytes_max=1)
+    offsets = tuple((OffsetKey("g", "t", at), CommittedOffset(1)) for at in range(10 * COMMANDS_MAX))
+    large = [PendingCommands([CommitOffsets("g", Committer(), offsets, 1)]) for _ in range(2)]
+    large.append(PendingCommands([CreateTopic("t", bytes(16), 10 * COMMANDS_MAX, {})]))
+    for each in large:
+        queue.put(each)
+    assert [queue.take()[0] for _ in large] == [[each] for each in large]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 300)), max_size=60))

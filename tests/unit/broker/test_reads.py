@@ -7,6 +7,7 @@ from support.shelf import ONE, PLENTY, TOPIC_ID, ZERO, Reading, offsets
 
 from semel.broker import batch_bytes
 from semel.broker.reads import FetchRange, Isolation
+from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import ErrorCode, Partition, PartitionKey
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -233,3 +234,36 @@ class TestView:
         await reading.until_parked()
         reading.append(ZERO)
         assert [offsets(result) for result in await fetch] == [[0], []]
+
+
+async def test_bytes_are_reserved_before_they_are_read() -> None:
+    reading = Reading()
+    reading.append(pad=1_000)
+    may_read, asked = asyncio.Event(), []
+
+    async def reserve(size: int) -> None:
+        asked.append(size)
+        await may_read.wait()
+
+    ranges = [FetchRange(ZERO, 0, PLENTY)]
+    fetch = asyncio.create_task(reading.reads.fetch(ranges, 1, PLENTY, 0, reserve))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (len(asked), reading.shelf.locations_read) == (1, [])
+    may_read.set()
+    (result,) = await fetch
+    assert asked == [sum(map(len, result.buffers))]
+    assert await reading.reads.fetch([FetchRange(ZERO, 1, PLENTY)], 1, PLENTY, 0, reserve)
+    assert len(asked) == 1, "nothing was found and nothing is reserved"
+
+
+async def test_a_fetch_of_very_many_partitions_takes_turns_with_others() -> None:
+    reading = Reading()
+    reading.append()
+    turns = 0
+    fetch = asyncio.create_task(reading.reads.fetch([FetchRange(ZERO, 1, PLENTY)] * 5_000, 1, PLENTY, 0))
+    while not fetch.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(fetch.result()) == 5_000
+    assert turns > 3 * (5_000 // SLICE_ITEMS - 1), "to plan, to read, and to follow"

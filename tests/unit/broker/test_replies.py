@@ -58,6 +58,13 @@ async def test_who_waits_is_told_by_the_reply_to_the_ticket() -> None:
     assert told == [("waiting", ["at once", "at last"])]
 
 
+async def test_commands_that_wait_are_not_kept_and_say_so_once() -> None:
+    parked: list[str] = []
+    waiting = PendingCommands([append()], when_parked=lambda: parked.append("waits"))
+    Replies().park(7, waiting)
+    assert (parked, waiting.commands) == (["waits"], ())
+
+
 async def test_of_many_who_waited_some_are_told_in_each_turn_of_the_event_loop() -> None:
     """A generation of a group with thousands of members begins: others are served in between."""
     told: list[Any] = []

@@ -1,5 +1,6 @@
 """Topics and their records through the handlers: create, delete, grow, DeleteRecords, log directories."""
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,34 @@ async def test_no_partition_is_ever_on_the_move() -> None:
         response = await list_partition_reassignments(broker, request, context(0))
         assert response.encode(0)
         assert (response.error_code, response.topics) == (ErrorCode.NONE, [])
+
+
+async def test_large_changes_take_turns_and_small_ones_do_not_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large one is submitted when the ledger has what was committed before."""
+    async with broker_in_memory() as broker:
+        asked, load = [], broker.store.ledger.load
+
+        async def loaded(keys: Any) -> Any:
+            asked.append(tuple(keys))
+            return await load(keys)
+
+        monkeypatch.setattr(broker.store.ledger, "load", loaded)
+        async with broker.large_changes:
+            large = asyncio.create_task(create(broker, wanted("large", 501)))
+            assert [each.error_code for each in await create(broker, wanted("small", 500))] == [0]
+            assert not large.done()
+            assert () not in asked
+        assert [each.error_code for each in await large] == [0]
+        assert () in asked
+        await broker.large_changes.acquire()
+        request = DeleteTopicsRequest(topic_names=["large"])
+        deletion = asyncio.create_task(delete_topics(broker, request, context(5)))
+        assert (await create(broker, wanted("another")))[0].error_code == 0
+        assert not deletion.done()
+        broker.large_changes.release()
+        assert (await deletion).responses[0].error_code == 0
 
 
 async def test_topics_survive_a_restart(tmp_path: Path) -> None:

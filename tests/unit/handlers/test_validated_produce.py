@@ -7,9 +7,12 @@ import pytest
 from support.in_memory import broker_in_memory, make_topic
 from support.transactional import committed, produce_request, produced, send
 
+from semel.broker import broker as broker_module
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
-from semel.handlers.produce import EFFORT_MAX, SMALL_BATCH_BYTES
+from semel.handlers import produce_preparation
+from semel.handlers.produce import PARTITIONS_AT_ONCE
+from semel.handlers.produce_preparation import EFFORT_MAX, SMALL_BATCH_BYTES
 from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.compression import compress
 from semel.wire.messages import ProduceRequest
@@ -35,6 +38,8 @@ def poison() -> dict[str, tuple[bytes, int]]:
     three = good()
     header, payload = read_header(three), three[HEADER_BYTES:]
     size = len(payload) // 3
+    lz4 = header._replace(attributes=int(Codec.LZ4))
+    frames = compress(Codec.LZ4, payload[:size]), compress(Codec.LZ4, payload[size:])
     packed = {
         codec.name: (seal(header._replace(attributes=int(codec)), b"garbage that calls itself packed"), -1)
         for codec in Codec
@@ -47,6 +52,7 @@ def poison() -> dict[str, tuple[bytes, int]]:
         "the first record twice": (seal(header, payload[:size] + payload[:size] + payload[-size:]), 1),
         "a length too long": (seal(header, payload[: 2 * size] + b"\x7e" + payload[2 * size + 1 :]), 2),
         "100 packed records over three": (counting(good(codec=Codec.LZ4), 100), 3),
+        "two frames of lz4": (seal(lz4, frames[0] + frames[1]), -1),
         "a large one": (counting(good(EFFORT_MAX + 1), EFFORT_MAX + 2), EFFORT_MAX + 1),
         **packed,
     }
@@ -162,6 +168,51 @@ async def test_a_bomb_does_not_stop_the_event_loop() -> None:
             await asyncio.sleep(0)
         assert asked.result().error_code == ErrorCode.INVALID_RECORD
         assert turns > 100, "the loop turned while a thread unpacked"
+
+
+async def test_a_request_with_many_batches_takes_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch in a slice here. The neighbour has one batch and waits for one slice, not for the request."""
+    monkeypatch.setattr(produce_preparation, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(broker_module, "VALIDATION_THREADS", 1)
+    packed = good(4_000, codec=Codec.ZSTD, size=300)
+    async with broker_in_memory() as broker:
+        await make_topic(broker, TOPIC, partitions=60)
+        request = produce_request({(TOPIC, index): packed for index in range(60)}, None)
+        slices, beside, begun = 0, broker.beside, asyncio.Event()
+
+        async def counting_slices(work: Any) -> Any:
+            nonlocal slices
+            slices += 1
+            begun.set()
+            return await beside(work)
+
+        monkeypatch.setattr(broker, "beside", counting_slices)
+        many = asyncio.create_task(produced(broker, request, 9))
+        await begun.wait()
+        noise = [Record(0, 1_000, None, str(hash(at)).encode()) for at in range(4_000)]
+        assert (await answer(broker, encode_batch(noise, codec=Codec.ZSTD))).error_code == ErrorCode.NONE
+        assert not many.done()
+        assert {each.error_code for each in await many} == {ErrorCode.NONE}
+        assert slices >= 60
+
+
+async def test_very_many_partitions_are_written_in_several_commits() -> None:
+    """In their order, each with its own outcome, and with turns for others."""
+    count = 2 * PARTITIONS_AT_ONCE + 500
+    async with broker_in_memory() as broker:
+        await make_topic(broker, TOPIC, partitions=count)
+        ticks, batch, poisoned = broker.metrics.ticks, good(), counting(good(), 100)
+        bad = {7, PARTITIONS_AT_ONCE, count - 1}
+        request = produce_request(
+            {(TOPIC, index): poisoned if index in bad else batch for index in range(count)}, None
+        )
+        parts = await produced(broker, request, 9)
+        assert [each.index for each in parts] == list(range(count))
+        assert {each.index for each in parts if each.error_code} == bad
+        assert broker.metrics.ticks - ticks == 3
+        assert [each.base_offset for each in await produced(broker, request, 9) if not each.error_code] == [
+            3
+        ] * (count - len(bad))
 
 
 async def test_a_small_batch_with_much_in_it_is_taken() -> None:

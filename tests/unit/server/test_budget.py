@@ -1,9 +1,12 @@
 """The byte budgets: who waits, who is let through, and that nobody waits for ever."""
 
+from dataclasses import dataclass
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.budget import FETCH_SHARE_MIN_BYTES, RequestBudget, ResponseBudget
+from semel.server.budget import RequestBudget
+from semel.server.response_budget import FETCH_SHARE_MIN_BYTES, ResponseBudget
 
 
 class Asker:
@@ -13,6 +16,11 @@ class Asker:
 
     def budget_allows(self) -> None:
         self.allowed += 1
+
+
+@dataclass
+class Request:
+    size: int
 
 
 def test_within_the_limit_everyone_reads() -> None:
@@ -65,6 +73,17 @@ def test_a_client_without_a_half_frame_is_not_the_one_to_wait_for() -> None:
     assert not budget.charge(silent, 200)
     assert budget.charge(half, 10)
     assert silent.allowed == 0
+
+
+def test_a_request_that_is_charged_less_makes_room_for_others() -> None:
+    budget = RequestBudget(100)
+    waits, producer = Asker(has_half_frame=False), Asker(has_half_frame=False)
+    request = Request(size=20)
+    budget.charge(waits, 20)
+    assert not budget.recharge(waits, request, 200)
+    assert not budget.charge(producer, 10)
+    assert budget.recharge(waits, request, 5)
+    assert (request.size, budget.used, producer.allowed) == (5, 15, 1)
 
 
 def test_a_parked_fetch_is_not_waited_for() -> None:

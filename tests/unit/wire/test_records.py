@@ -8,7 +8,7 @@ from aiokafka.record.control_record import ABORT_MARKER, COMMIT_MARKER, ControlR
 from aiokafka.record.default_records import DefaultRecordBatch
 from crc32c import crc32c
 
-from semel.wire.batch import PREFIX_BYTES, has_valid_crc
+from semel.wire.batch import PREFIX_BYTES, has_valid_crc, produced_fault
 from semel.wire.errors import ErrorCode, ProtocolError
 from semel.wire.records import (
     HEADER_BYTES,
@@ -217,6 +217,17 @@ def test_a_producer_may_not_send(records: bytes | None, code: ErrorCode) -> None
         assert check_produced(records, version) == (None, code)
     if records is not None:
         assert check_produced(memoryview(records), 9) == (None, code)
+    assert produced_fault(records, code)
+
+
+def test_a_refusal_says_what_is_wrong() -> None:
+    said = {name: produced_fault(records, code) for name, (records, code) in REFUSED.items()}
+    assert said["magic 1"] == "format version 1 is not supported, only 2"
+    assert said["bytes behind the batch"].endswith(f"has {len(BATCH)} bytes, and there are {len(BATCH) + 1}")
+    assert said["more offsets than records"] == "3 records and a last offset delta of 3"
+    assert said["a control batch"] == "a producer cannot write control batches"
+    assert said["wrong checksum"] == said["damaged record"] == "the checksum does not match"
+    assert said["a producer without sequence"].endswith("without a sequence number")
 
 
 def test_zstd_needs_a_newer_request() -> None:

@@ -54,24 +54,27 @@ def _assign_evenly(
 ) -> dict[str, Assignment]:
     """All subscriptions are equal: each member gets its share and keeps as many of its partitions as fit."""
     names = next(iter(wanted.values()))
-    everything = {
-        (shape.topic_id, partition)
-        for name, shape in topics.items()
-        if name in names
-        for partition in range(shape.partitions)
-    }
-    share, extra = divmod(len(everything), len(wanted))
+    sizes = {shape.topic_id: shape.partitions for name, shape in topics.items() if name in names}
+    share, extra = divmod(sum(sizes.values()), len(wanted))
     kept: dict[str, list[Owned]] = {}
     taken: set[Owned] = set()
     for member_id in wanted:
-        own = sorted((previous.get(member_id, NO_ASSIGNMENT) & everything) - taken)
+        own = [
+            owned
+            for owned in previous.get(member_id, NO_ASSIGNMENT)
+            if owned[1] < sizes.get(owned[0], 0) and owned not in taken
+        ]
         size = share
         if len(own) > share and extra:
             extra -= 1
             size += 1
-        kept[member_id] = own[:size]
-        taken.update(own[:size])
-    free = sorted(everything - taken, reverse=True)
+        if len(own) > size:
+            own = sorted(own)[:size]
+        kept[member_id] = own
+        taken.update(own)
+    in_order = ((topic_id, partition) for topic_id in sorted(sizes) for partition in range(sizes[topic_id]))
+    free = [owned for owned in in_order if owned not in taken]
+    free.reverse()
     for own in kept.values():
         while len(own) < share:
             own.append(free.pop())

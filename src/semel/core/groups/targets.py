@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from semel.core.groups.consumer import ConsumerTurn
 
 ASSIGNED_AT_ONCE: Final = 100
-"""Up to this many members the target is computed whenever the group has changed."""
+PARTITIONS_AT_ONCE: Final = 5_000
+"""Up to this many members and partitions the target is computed whenever the group has changed."""
 
 
 def wanted_names(group: ConsumerGroup) -> frozenset[str]:
@@ -66,11 +67,16 @@ def refresh(
 def _is_target_due(turn: "ConsumerTurn") -> bool:
     """Whether the target may be computed. The time grows with the group, so large groups wait.
 
-    A group of a thousand members is assigned at most ten times a second. A member that joins in between owns
-    nothing until one of its next heartbeats.
+    A group of a thousand members is assigned at most ten times a second, one with 100,000 partitions every
+    two seconds. A member that joins in between owns nothing until one of its next heartbeats.
     """
     members = len(turn.group.members)
-    return members <= ASSIGNED_AT_ONCE or turn.now >= turn.session.assigned_ms + members // 10
+    partitions = sum(shape.partitions for shape in turn.group.topics.values())
+    wait_ms = members // 10 if members > ASSIGNED_AT_ONCE else 0
+    if partitions > PARTITIONS_AT_ONCE:
+        wait_ms = max(wait_ms, partitions // 50)
+    assigned_ms = turn.session.assigned_ms
+    return assigned_ms < 0 or turn.now >= assigned_ms + wait_ms
 
 
 def _agrees(group: ConsumerGroup, command: ConsumerHeartbeat) -> bool:

@@ -66,8 +66,7 @@ class TopicAdmin:
 
     def describe(self, name: str) -> TopicInfo:
         """One topic, asked for anew. KafkaError if there is none."""
-        self._client.forget_topic(name)
-        return self._client.topic(name)
+        return self._client.topic(name, anew=True)
 
     def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
         """Make topics, or only check whether they could be made."""
@@ -126,7 +125,7 @@ class TopicAdmin:
 
     def partitions(self, names: Iterable[str]) -> list[Partition]:
         """Every partition of these topics."""
-        return [(name, each.partition) for name in names for each in self._client.topic(name).partitions]
+        return [(name, each.partition) for name in names for each in self.describe(name).partitions]
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete the records before these offsets (-1: all); where each log starts now."""

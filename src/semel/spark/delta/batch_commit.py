@@ -81,7 +81,8 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     table = _open(options, schema)
     name = TableName(table.table_id, table.location)
     _check_table(group, name, app)
-    position = read_position(table, app, query_id, {*step.start, *step.end})
+    # The group knows the partitions that the pipeline read once, also those that it does not read any more.
+    position = read_position(table, app, query_id, {*step.start, *step.end, *group.offsets})
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
         raise PipelineMismatch(
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
@@ -105,7 +106,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         query_id=query_id,
         batch_id=batch_id,
         begin={**known, **new},
-        end={**position.offsets, **step.end},
+        end={**_kept(position, step), **step.end},
         starts={key: start for key, (start, _) in step.spans.items()},
         ids={**(last.ids if last is not None else {}), **step.ids},
         partition_by=table.partition_by,
@@ -204,6 +205,14 @@ def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step)
 def _is_other_topic(position: Position, step: Step, topic: str) -> bool:
     known = position.topics.get(topic)
     return known is not None and topic in step.ids and fingerprint(step.ids[topic]) != known
+
+
+def _kept(position: Position, step: Step) -> PartitionOffsets:
+    """Where the pipeline stays in what the batch does not read. A topic created again was not read at all."""
+    return {
+        key: 0 if _is_other_topic(position, step, key[0]) else offset
+        for key, offset in position.offsets.items()
+    }
 
 
 def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: Step, key: Partition) -> str:

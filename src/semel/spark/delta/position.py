@@ -10,8 +10,10 @@ taken once.
 A batch write with `txnAppId` and `txnVersion` sets the identifier of that name, as Delta's own writers do. It
 also sets `<app>/versions`, which tells the name from that of a streaming pipeline.
 
-To look identifiers up one by one takes time, so a commit also has all of it as a note (`userMetadata`, which
-every tool shows in a table's history). It is read there if the commit is a recent one.
+To look identifiers up one by one takes time, so a commit also has them as a note (`userMetadata`, which every
+tool shows in a table's history). It is read there if the commit is a recent one. A note may lack partitions
+that the pipeline does not read any more, because the note before it was not found. Identifiers lack none, so
+what is not in the note is looked up.
 """
 
 import hashlib
@@ -52,7 +54,7 @@ class Note:
     run: str
     query_id: str
     batch_id: int
-    offsets: PartitionOffsets  # where the pipeline is after it, in every partition that it ever read
+    offsets: PartitionOffsets  # where the pipeline is after it, in every partition that is known
     winners: tuple[str, ...]
     starts: PartitionOffsets = field(default_factory=dict)  # where the batch started
     ids: TopicIds = field(default_factory=dict)
@@ -104,21 +106,18 @@ NOWHERE = Position(0, -1, {}, {})
 def read_position(
     table: KnowsTransactions, app: str, query_id: str = "", keys: Iterable[Partition] = ()
 ) -> Position:
-    """How far a pipeline is. Offsets are those of these partitions, or more."""
+    """How far a pipeline is. Offsets and topics are those of these partitions, or more."""
     number = table.transaction_version(app)
     if number is None:
         return NOWHERE
     recent = {each.number: each for each in map(_parse, table.notes(RECENT)) if each and each.app == app}
     batch_id = table.transaction_version(_batch(app, query_id)) if query_id else None
-    if number in recent:
-        note = recent[number]
-        offsets, starts = note.offsets, note.starts
-        topics = {topic: fingerprint(each) for topic, each in note.ids.items()}
-    else:
-        keys = list(keys)
-        offsets = _known(table, {key: _offset(app, key) for key in keys})
-        starts = _known(table, {key: _start(app, key) for key in keys})
-        topics = _known(table, {topic: _topic(app, topic) for topic, _ in keys})
+    note, keys = recent.get(number), set(keys)
+    offsets: PartitionOffsets = {} if note is None else dict(note.offsets)
+    topics = {} if note is None else {topic: fingerprint(each) for topic, each in note.ids.items()}
+    starts = _known(table, {key: _start(app, key) for key in keys}) if note is None else note.starts
+    offsets |= _known(table, {key: _offset(app, key) for key in keys - offsets.keys()})
+    topics |= _known(table, {topic: _topic(app, topic) for topic in {key[0] for key in keys} - topics.keys()})
     return Position(number, -1 if batch_id is None else batch_id, offsets, recent, starts, topics)
 
 

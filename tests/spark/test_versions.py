@@ -15,7 +15,7 @@ from support.proxy import Act, Proxy
 from support.spark_points import of_driver
 from support.sparking import Pipeline, committed, create, fill, open_transactions, values
 
-from semel.client import Client
+from semel.client import Admin, Client
 from semel.embedded import Embedded
 from semel.spark.status import Kind, status
 from semel.wire.messages import EndTxnRequest
@@ -124,6 +124,25 @@ def test_a_version_without_rows_and_without_a_place_changes_nothing(
     write(rows, servers, 3, topic="")
     write(rows, servers, 3, topic="")
     assert committed(servers, "out") == values(range(10))
+
+
+@pytest.mark.parametrize("topic", ["out", ""], ids=["option", "column"])
+@pytest.mark.parametrize("protocol", ["portable", "extended"])
+def test_versions_that_the_broker_has_forgotten_are_not_written_again(
+    spark: SparkSession, servers: str, topic: str, protocol: str
+) -> None:
+    rows = numbers(spark, 0, 10).selectExpr("value", "'out' AS topic")
+    with Proxy(servers, hides_extensions=protocol == "portable") as proxy:
+        for _ in range(3):  # that nothing was written yet is no reason to refuse
+            write(rows.limit(0), proxy.bootstrap, 0, topic=topic)
+        for version in (1, 1, 2):
+            write(rows, proxy.bootstrap, version, topic=topic)
+        with Client(servers) as client:
+            Admin(client).groups.delete("app")
+        for version in (2, 3):
+            with pytest.raises(PySparkException, match=r"'app' has written before.* Choose a new txnAppId"):
+                write(rows, proxy.bootstrap, version, topic=topic)
+    assert committed(servers, "out") == values([*range(10), *range(10)])
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if places:
             plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
             batch_commit.decide(self._client, plan, _prepared(written))
+            if self._options.version is not None and plan.number == 1:
+                planning.note_write(self._client, plan.pipeline_id)
 
     def _places(self, plan: Plan) -> set[Partition]:
         """Where the decision of a write without rows stands. One that has no version needs none.

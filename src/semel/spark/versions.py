@@ -7,7 +7,8 @@ The decision of such a write names it in place of a query and a batch (`WriteNam
 option `topic`, and the run of the streaming query in which it was made. The last two are there to recognise a
 mistake. Two writes of one function that share an application would count as one, and the rows of the second
 would be lost. So another topic is refused, and so is a second write in the same run of the query, because
-Spark never repeats a batch within a run.
+Spark never repeats a batch within a run. A run that has skipped a version is remembered by the driver alone
+(`remembered_writes`).
 """
 
 import json
@@ -106,8 +107,13 @@ def current_stream_run() -> str | None:
 def refuse_second_write(version: Version, written_in: str | None) -> None:
     """Refuse rows that would be skipped although nobody wrote them: this run wrote the version before."""
     if written_in is not None and written_in == current_stream_run():
-        raise PipelineMismatch(
-            f"{version} was written before in this run of the query, so this is a second write with the same "
-            "names, and its rows would be lost. Give every write of a foreachBatch function a txnAppId and a "
-            "pipeline.id of its own"
-        )
+        raise PipelineMismatch(second_write_text(version))
+
+
+def second_write_text(version: Version) -> str:
+    """Why a write is refused that would be skipped although its rows were never written."""
+    return (
+        f"{version} was written before in this run of the query, or skipped, so this is a second write with "
+        "the same names, and its rows would be lost. Give every write of a foreachBatch function a txnAppId "
+        "of its own, and a pipeline.id of its own if it has one"
+    )

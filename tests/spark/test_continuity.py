@@ -22,7 +22,7 @@ from semel.spark.batch_commit import Plan
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta.group import TableName, follow
 from semel.spark.options import SourceOptions
-from semel.spark.partition_offsets import of_json, topic_ids
+from semel.spark.partition_offsets import Span, of_json, topic_ids
 from semel.spark.source import StreamReader
 
 NAME = "copy"
@@ -321,3 +321,23 @@ def test_a_lost_checkpoint_does_not_hide_that_an_input_is_another_one(client: Cl
     now = topic_ids(client.describe(["in", "more"]).topics)
     with pytest.raises(PipelineMismatch, match="topic in was deleted and created again"):
         count(client, batch(Query(tmp_path, "r"), 0, ends, began=ends, ids=now))
+
+
+def test_the_only_input_topic_is_deleted_and_created_again(client: Client, tmp_path: Path) -> None:
+    """The decisions were kept beside its offsets and are gone. The checkpoint shows that this is why."""
+    query = Query(tmp_path, "q")
+    first = topic_ids(client.describe(["in"]).topics)
+    count(client, batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}}, ids=first))
+    recreate(client, 2, 40)
+    second = topic_ids(client.describe(["in"]).topics)
+    again = batch(query, 1, {"in": {"0": 4, "1": 3}}, ids=second)
+    planning.plan_stream(client, NAME, again)
+    plan = count(client, again)
+    assert not plan.is_done, "one that died after its plan is written"
+    assert plan.spans == {("in", 0): Span(0, 4), ("in", 1): Span(0, 3)}
+    assert count(client, again).is_done
+    assert not count(client, batch(query, 2, {"in": {"0": 6, "1": 5}}, ids=second)).is_done
+    # A group that was deleted while the topic stayed is no such case.
+    Admin(client).groups.delete(NAME)
+    with pytest.raises(PipelineMismatch, match="has decided none"):
+        count(client, batch(query, 3, {"in": {"0": 7, "1": 7}}, ids=second))

@@ -40,6 +40,8 @@ class Step(NamedTuple):
     )
     end: PartitionOffsets
     ids: TopicIds = {}  # noqa: RUF012 - never changed
+    #: Every topic that the query has read before was deleted and created again.
+    is_of_new_topics: bool = False
 
     @property
     def spans(self) -> Spans:
@@ -47,7 +49,15 @@ class Step(NamedTuple):
         return {key: Span(self.start.get(key, 0), end) for key, end in self.end.items()}
 
 
-NOTHING = Step({}, {})
+class _Logged(NamedTuple):
+    """What the log has of one batch."""
+
+    began: PartitionOffsets  # of those sources that had their first batch in it
+    end: PartitionOffsets
+    ids: TopicIds
+
+
+NOTHING = _Logged({}, {}, {})
 
 
 class Checkpoint:
@@ -80,12 +90,11 @@ class Checkpoint:
         began, end, ids = self._batch(batch_id)
         _, before, ids_before = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
         # Offsets of a topic that was deleted are no offsets of the one that has its name now.
-        before = without_topics(before, recreated(ids_before, ids))
+        kept = without_topics(before, recreated(ids_before, ids))
         # A batch without input repeats the end of the one before, and with it where that began.
-        return Step({**began, **before}, end, ids)
+        return Step({**began, **kept}, end, ids, is_of_new_topics=bool(before) and not kept)
 
-    def _batch(self, batch_id: int) -> Step:
-        """Where a batch ends, and where those sources began that had their first batch in it."""
+    def _batch(self, batch_id: int) -> _Logged:
         end: PartitionOffsets = {}
         began: PartitionOffsets = {}
         ids: TopicIds = {}
@@ -100,7 +109,7 @@ class Checkpoint:
             end.update(vector)
             began.update(began_of(found) or {})
             ids.update(ids_of(found))
-        return Step(began, end, ids)
+        return _Logged(began, end, ids)
 
     def _read(self, name: str) -> str:
         try:

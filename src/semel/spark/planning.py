@@ -40,7 +40,7 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
     run = _begin_run(client, pipeline_id, query_id, before.decision)
     committed = decisions.read_committed(client, pipeline_id)
-    if committed.decision is None and has_lived:
+    if committed.decision is None and has_lived and not step.is_of_new_topics:
         raise PipelineMismatch(_forgotten_text(pipeline_id))
     done = is_done(committed, pipeline_id, query_id, batch_id, step)
     last = committed.decision

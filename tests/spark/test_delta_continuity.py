@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from support.sparking import create, fill
 
@@ -113,3 +113,48 @@ def test_the_partitions_of_a_topic_that_was_created_again_are_new(servers: str, 
     )
     query.run(2, {"a": 3}, ids={"a": "two"})
     assert read_position(table_at(tmp_path / "table"), NAME).offsets == {("a", 0): 3, ("a", 1): 0}
+
+
+# ---- RESTORE
+
+
+@pytest.mark.parametrize("others", [0, RECENT + 1])
+def test_a_table_that_was_restored_to_before_the_last_commit_is_refused(
+    servers: str, tmp_path: Path, others: int
+) -> None:
+    query = Query(tmp_path, servers)
+    query.run(0, {"a": 10}, began={"a": {"0": 0}})
+    query.run(1, {"a": 20})
+    version = DeltaTable(query.table).version()
+    others_commit(query.table, 1)
+    planned = query.plan(2, {"a": 30})
+    DeltaTable(query.table).restore(version)
+    query.plan(2, {"a": 30})  # which took nothing of the pipeline back
+    DeltaTable(query.table).restore(version - 1)
+    restored = DeltaTable(query.table).version()
+    others_commit(query.table, others)
+    for _ in range(2):
+        with pytest.raises(
+            PipelineMismatch, match=f"restored to an older version, by its commit {restored}, "
+        ):
+            query.plan(2, {"a": 30})
+    with pytest.raises(PipelineMismatch, match="restored to an older version"):
+        batch_commit.commit(query.options, planned, [], [])
+    DeltaTable(query.table).restore(restored - 1)
+    query.run(2, {"a": 30})
+
+
+def test_versions_of_a_table_that_was_restored_are_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+
+    def write(version: int) -> None:
+        given = {"path": path, "txnAppId": "app", "txnVersion": str(version)}
+        options = DeltaOptions.of(given, is_stream=False)
+        batch_commit.commit(options, batch_commit.plan_batch(options, ROWS), [], [])
+
+    write(1)
+    write(2)
+    before = DeltaTable(path).version() - 1
+    DeltaTable(path).restore(before)
+    with pytest.raises(PipelineMismatch, match=r"after txnAppId 'app' had written .* choose a new txnAppId"):
+        write(2)

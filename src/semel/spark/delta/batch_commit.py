@@ -83,6 +83,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     _check_table(group, name, app)
     # The group knows the partitions that the pipeline read once, also those that it does not read any more.
     position = read_position(table, app, query_id, {*step.start, *step.end, *group.offsets})
+    _check_not_restored(table, position, f"pipeline {app!r}", _NEW_PIPELINE)
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
         raise PipelineMismatch(
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
@@ -120,6 +121,8 @@ def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
     app, version = f"{options.pipeline_id}/write", options.version
     table = _open(options, schema)
     position = read_position(table, app)
+    if version is not None:
+        _check_not_restored(table, position, f"txnAppId {version.app!r}", _NEW_APP)
     _clear(table, app, position)
     last = position.recent.get(position.number)
     return Plan(
@@ -162,6 +165,20 @@ def _check_table(group: Group, table: TableName, pipeline_id: str) -> None:
         raise PipelineMismatch(
             f"pipeline {pipeline_id!r} writes to the table {known.table_id} in {known.location}, and "
             f"{table.location} is another one. Give this pipeline a pipeline.id of its own"
+        )
+
+
+_NEW_PIPELINE = "start with a new pipeline.id and a new checkpointLocation, and startingOffsets where it ends"
+_NEW_APP = "choose a new txnAppId, and go on with the first version that is not in the table"
+
+
+def _check_not_restored(table: Table, position: Position, who: str, advice: str) -> None:
+    if position.lost_by is not None:
+        raise PipelineMismatch(
+            f"the table {table.location} was restored to an older version, by its commit {position.lost_by}, "
+            f"after {who} had written to it: rows are gone that the table's transaction identifiers still "
+            f"count. Take that back by a RESTORE to version {position.lost_by - 1}; or, if the table shall "
+            f"stay as it is, {advice}"
         )
 
 
@@ -271,6 +288,8 @@ def commit(
 
 def _check_number(table: Table, plan: Plan) -> None:
     position = read_position(table, plan.app)
+    if plan.query_id != NO_QUERY:
+        _check_not_restored(table, position, f"pipeline {plan.app!r}", _NEW_PIPELINE)
     if position.number >= plan.number:
         by = position.recent.get(position.number)
         where = (

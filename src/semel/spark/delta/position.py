@@ -11,9 +11,12 @@ A batch write with `txnAppId` and `txnVersion` sets the identifier of that name,
 also sets `<app>/versions`, which tells the name from that of a streaming pipeline.
 
 To look identifiers up one by one takes time, so a commit also has them as a note (`userMetadata`, which every
-tool shows in a table's history). It is read there if the commit is a recent one. A note may lack partitions
+tool shows in a table's history). It is looked for as far back as the history goes. A note may lack partitions
 that the pipeline does not read any more, because the note before it was not found. Identifiers lack none, so
 what is not in the note is looked up.
+
+A table that is restored to an older version loses rows and keeps its identifiers. So the history is also
+looked through for a RESTORE that has taken the last commit of the pipeline back.
 """
 
 import hashlib
@@ -29,8 +32,18 @@ from semel.spark.versions import Version
 T = TypeVar("T")
 
 MARK = "semel"
-#: How many of the newest commits are looked at for notes.
-RECENT = 16
+#: How many commits are looked at for the last one of a pipeline: the newest first, then times as many.
+RECENT, FURTHER = 16, 8
+#: The version to which a table was restored by a time.
+UNKNOWN = -1
+
+
+class Commit(NamedTuple):
+    """A commit of a table, as its history has it."""
+
+    version: int
+    note: str | None = None
+    restored_to: int | None = None  # the version, if the commit is a RESTORE
 
 
 class KnowsTransactions(Protocol):
@@ -40,8 +53,8 @@ class KnowsTransactions(Protocol):
         """The version of an identifier."""
         ...
 
-    def notes(self, limit: int | None) -> list[str]:
-        """The notes of the newest commits, or of all that are kept."""
+    def history(self, limit: int | None) -> list[Commit]:
+        """The newest commits, or all that are kept, the newest first."""
         ...
 
 
@@ -98,6 +111,9 @@ class Position(NamedTuple):
     recent: Mapping[int, Note]
     starts: PartitionOffsets = {}  # noqa: RUF012 - never changed: where the last batch started
     topics: Mapping[str, int] = {}
+    lost_by: int | None = (
+        None  # the commit that has restored the table to before the last one of the pipeline
+    )
 
 
 NOWHERE = Position(0, -1, {}, {})
@@ -110,7 +126,9 @@ def read_position(
     number = table.transaction_version(app)
     if number is None:
         return NOWHERE
-    recent = {each.number: each for each in map(_parse, table.notes(RECENT)) if each and each.app == app}
+    commits = _search(table, app, number)
+    noted = {commit.version: note for commit in commits if (note := _note_of(commit, app)) is not None}
+    recent = {note.number: note for note in noted.values()}
     batch_id = table.transaction_version(_batch(app, query_id)) if query_id else None
     note, keys = recent.get(number), set(keys)
     offsets: PartitionOffsets = {} if note is None else dict(note.offsets)
@@ -118,7 +136,36 @@ def read_position(
     starts = _known(table, {key: _start(app, key) for key in keys}) if note is None else note.starts
     offsets |= _known(table, {key: _offset(app, key) for key in keys - offsets.keys()})
     topics |= _known(table, {topic: _topic(app, topic) for topic in {key[0] for key in keys} - topics.keys()})
-    return Position(number, -1 if batch_id is None else batch_id, offsets, recent, starts, topics)
+    last = next((version for version, each in noted.items() if each.number == number), commits[-1].version)
+    batch_id = -1 if batch_id is None else batch_id
+    return Position(number, batch_id, offsets, recent, starts, topics, _lost_by(commits, last))
+
+
+def _search(table: KnowsTransactions, app: str, number: int) -> list[Commit]:
+    """The newest commits, as many as it takes to find this one of a pipeline, or all that are kept."""
+    limit = RECENT
+    while True:
+        found = table.history(limit)
+        notes = [_note_of(each, app) for each in found]
+        if len(found) < limit or any(each is not None and each.number == number for each in notes):
+            return found
+        limit *= FURTHER
+
+
+def _lost_by(commits: Iterable[Commit], last: int) -> int | None:
+    """The RESTORE by which a table is without what it had at a version, if there is one."""
+    at: int | None = None  # what came after this version was taken back itself
+    for each in commits:
+        if each.version > last and each.restored_to is not None and (at is None or each.version <= at):
+            if each.restored_to < last:
+                return each.version
+            at = each.restored_to
+    return None
+
+
+def _note_of(commit: Commit, app: str) -> Note | None:
+    note = None if commit.note is None else _parse(commit.note)
+    return note if note is not None and note.app == app else None
 
 
 def fingerprint(topic_id: str) -> int:
@@ -138,7 +185,7 @@ def is_of_versions(table: KnowsTransactions, app: str) -> bool:
 
 def is_of_stream(table: KnowsTransactions, app: str) -> bool:
     """Whether the identifier of this name has the commits of a streaming pipeline. This reads all notes."""
-    return any(each is not None and each.app == app for each in map(_parse, table.notes(None)))
+    return any(_note_of(each, app) is not None for each in table.history(None))
 
 
 def _versions(app: str) -> str:

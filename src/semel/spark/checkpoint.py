@@ -15,7 +15,9 @@ from pyarrow import fs  # type: ignore[import-untyped]
 
 from semel.client import Partition
 from semel.spark.errors import PipelineError
+from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import (
+    MARK,
     PartitionOffsets,
     Span,
     Spans,
@@ -42,6 +44,7 @@ class Step(NamedTuple):
     ids: TopicIds = {}  # noqa: RUF012 - never changed
     #: Every topic that the query has read before was deleted and created again.
     is_of_new_topics: bool = False
+    mark: Mark | None = None  # of one partition, at the end of the batch
 
     @property
     def spans(self) -> Spans:
@@ -55,6 +58,7 @@ class _Logged(NamedTuple):
     began: PartitionOffsets  # of those sources that had their first batch in it
     end: PartitionOffsets
     ids: TopicIds
+    mark: Mark | None = None
 
 
 NOTHING = _Logged({}, {}, {})
@@ -87,17 +91,18 @@ class Checkpoint:
 
     def step(self, batch_id: int) -> Step:
         """What a batch reads from Semel, or from any other cluster through this source."""
-        began, end, ids = self._batch(batch_id)
-        _, before, ids_before = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
+        began, end, ids, mark = self._batch(batch_id)
+        _, before, ids_before, _ = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
         # Offsets of a topic that was deleted are no offsets of the one that has its name now.
         kept = without_topics(before, recreated(ids_before, ids))
         # A batch without input repeats the end of the one before, and with it where that began.
-        return Step({**began, **kept}, end, ids, is_of_new_topics=bool(before) and not kept)
+        return Step({**began, **kept}, end, ids, is_of_new_topics=bool(before) and not kept, mark=mark)
 
     def _batch(self, batch_id: int) -> _Logged:
         end: PartitionOffsets = {}
         began: PartitionOffsets = {}
         ids: TopicIds = {}
+        mark: Mark | None = None
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
             vector = of_json(found)
             if twice := end.keys() & vector.keys():
@@ -109,7 +114,8 @@ class Checkpoint:
             end.update(vector)
             began.update(began_of(found) or {})
             ids.update(ids_of(found))
-        return _Logged(began, end, ids)
+            mark = Mark.of_json(found.get(MARK)) or mark
+        return _Logged(began, end, ids, mark)
 
     def _read(self, name: str) -> str:
         try:

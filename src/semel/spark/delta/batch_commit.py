@@ -40,6 +40,7 @@ from semel.spark.delta.position import (
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, open_for, open_table
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
+from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds
 from semel.spark.versions import NO_BATCH, NO_QUERY, Version
 
@@ -60,6 +61,7 @@ class Plan:
     ids: TopicIds = field(default_factory=dict)
     is_done: bool = False  # the table has it, so that nothing is written again
     version: Version | None = None  # of a batch write that has one
+    mark: Mark | None = None  # of the log that was read
     done_in: str | None = None  # the run of a streaming query that has written the version
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
@@ -113,6 +115,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         partition_by=table.partition_by,
         required=tuple(required_columns(table.schema)),
         is_done=is_done,
+        mark=step.mark,
     )
 
 
@@ -268,6 +271,7 @@ def commit(
         plan.ids,
         plan.version,
         stream_run,
+        plan.mark,
     )
     _check_number(table, plan)
     try:

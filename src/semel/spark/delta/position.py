@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.client import Partition
+from semel.spark.log_marks import Mark
+from semel.spark.partition_offsets import MARK as LOG_MARK
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds, ids_of, of_json, to_json
 from semel.spark.versions import Version
 
@@ -73,6 +75,7 @@ class Note:
     ids: TopicIds = field(default_factory=dict)
     version: Version | None = None  # of a batch write that has one
     stream_run: str | None = None  # of the query whose foreachBatch made it
+    mark: Mark | None = None  # of the log that was read
 
     def to_text(self) -> str:
         """The text that the commit carries."""
@@ -82,7 +85,7 @@ class Note:
             "run": self.run,
             "query": self.query_id,
             "batch": self.batch_id,
-            "offsets": to_json(self.offsets, ids=self.ids),
+            "offsets": to_json(self.offsets, ids=self.ids, mark=self.mark),
             "starts": to_json(self.starts),
             "winners": self.winners,
         }
@@ -225,6 +228,7 @@ def _parse(text: str) -> Note | None:
             ids_of(content["offsets"]),
             Version(*version) if version else None,
             stream_run,
+            Mark.of_json(content["offsets"].get(LOG_MARK)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

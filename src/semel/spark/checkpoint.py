@@ -109,7 +109,9 @@ class Checkpoint:
                 topic = min(twice)[0]
                 raise PipelineError(
                     f"two sources of this query read topic {topic!r}, so there is not one offset up to which "
-                    "the pipeline has read it. Load it once and use the DataFrame twice"
+                    "the pipeline has read it. A DataFrame that is used twice, as in a union or a join with "
+                    "itself, is two sources to Spark. Use it once: where a record becomes several rows, "
+                    "explode(array(…)) makes them; or write in foreachBatch, with txnAppId and txnVersion"
                 )
             end.update(vector)
             began.update(began_of(found) or {})

@@ -1,6 +1,7 @@
 """What a table knows of a pipeline while the world around it changes. The protocol without Spark."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,20 @@ def test_versions_of_a_table_that_was_restored_are_refused(tmp_path: Path) -> No
     DeltaTable(path).restore(before)
     with pytest.raises(PipelineMismatch, match=r"after txnAppId 'app' had written .* choose a new txnAppId"):
         write(2)
+
+
+# ---- a table that is gone
+
+
+def test_no_empty_table_takes_the_place_of_one_that_is_gone(
+    servers: str, client: Client, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, servers)
+    query.run(0, {"a": 10}, began={"a": {"0": 0}})
+    shutil.rmtree(query.table)
+    with pytest.raises(PipelineMismatch, match=r"and there is no table in .*/table any more\. Put it back"):
+        query.plan(1, {"a": 20})
+    Admin(client).groups.delete(NAME)
+    with pytest.raises(PipelineMismatch, match="the checkpoint is at batch 1, but the table has none"):
+        query.plan(1, {"a": 20})
+    assert not Path(query.table).exists()

@@ -24,8 +24,10 @@ def fenced_text(
     """Why this copy stops, and which one goes on, as far as that is known."""
     last = _decision_of_other(client, pipeline_id, run, OTHER_DECIDES_S if waits else 0.0)
     who, other = f"another copy of pipeline {pipeline_id!r}", "It has decided nothing yet"
+    then = "the other one writes it"
     if last is not None and is_write(last):
         other = "It is another batch write"
+        then = "run it again if it has a version that is above that of the other one, or none"
     elif last is not None and last.query_id == query_id:
         who = f"another copy of this query runs on the same checkpoint, and as pipeline {pipeline_id!r} it"
         other = f"It has decided batch {last.batch_id}"
@@ -33,7 +35,7 @@ def fenced_text(
         other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
     return (
         f"{who} has taken over, so this one stops. {other}. What this one wrote in this batch does not "
-        "count; the other one writes it"
+        f"count; {then}"
     )
 
 

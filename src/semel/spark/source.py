@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
-from semel.spark.errors import PipelineMismatch
+from semel.spark.errors import OptionError, PipelineMismatch
 from semel.spark.limits import Admission, now_s, split
 from semel.spark.log_ends import LogEnds
 from semel.spark.log_marks import Mark, check_mark, mark_at
@@ -69,6 +69,8 @@ class BatchReader(DataSourceReader):
         partitions, ids = positions.layout()
         end = positions.resolve(options.end, partitions, "endingOffsets")
         start = positions.resolve(options.start, partitions, "startingOffsets")
+        if isinstance(options.end, dict):
+            _check_order(start, end)
         return _tasks(_ranges(start, end, ids), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -173,6 +175,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         client = connect(self._options.reading_address)
         return read_range(client, partition.range, self._options, self._columns)
+
+
+def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
+    for (topic, partition), offset in sorted(end.items()):
+        if offset < start[topic, partition]:
+            raise OptionError(
+                f"endingOffsets ends at {offset} of {topic}/{partition}, and the read begins there at "
+                f"{start[topic, partition]}. Choose an end that is not before the beginning"
+            )
 
 
 def _kept(mark: Mark | None, begin: PartitionOffsets, end: PartitionOffsets) -> Mark | None:

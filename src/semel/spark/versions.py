@@ -87,7 +87,10 @@ def check_write(last: Decision | None, pipeline_id: str, version: Version | None
         owner = f"writes to {_describe(name.topic)}, and not to {_describe(topic)}"
     else:
         return version.number <= last.batch_id
-    raise PipelineMismatch(f"pipeline.id {pipeline_id!r} belongs to {owner}. Give this write one of its own")
+    name_given = "pipeline.id" if version is None else "txnAppId, or pipeline.id if both are given,"
+    raise PipelineMismatch(
+        f"pipeline.id {pipeline_id!r} belongs to {owner}. Give this write a {name_given} of its own"
+    )
 
 
 def _describe(topic: str | None) -> str:

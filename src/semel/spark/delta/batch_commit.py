@@ -80,6 +80,8 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         )
     client, app = _client(options), options.pipeline_id
     group = read_group(client, app)
+    if open_table(options.location) is None:
+        _check_may_be_made(options, group, batch_id)
     table = _open(options, schema)
     name = TableName(table.table_id, table.location)
     _check_table(group, name, app)
@@ -165,10 +167,37 @@ def _client(options: DeltaOptions) -> Client:
 def _check_table(group: Group, table: TableName, pipeline_id: str) -> None:
     known = group.table
     if known is not None and known.table_id != table.table_id:
+        raise PipelineMismatch(_other_table_text(pipeline_id, known, table.location))
+
+
+def _other_table_text(pipeline_id: str, known: TableName, location: str) -> str:
+    return (
+        f"pipeline {pipeline_id!r} writes to the table {known.table_id} in {known.location}, and "
+        f"{location} is another one. Give this pipeline a pipeline.id of its own"
+    )
+
+
+def _check_may_be_made(options: DeltaOptions, group: Group, batch_id: int) -> None:
+    """Make a table only for a pipeline that has none: an empty one in place of a lost one hides the loss."""
+    known = group.table
+    if known is not None and known.location != options.location:
+        raise PipelineMismatch(_other_table_text(options.pipeline_id, known, options.location))
+    if known is not None:
         raise PipelineMismatch(
-            f"pipeline {pipeline_id!r} writes to the table {known.table_id} in {known.location}, and "
-            f"{table.location} is another one. Give this pipeline a pipeline.id of its own"
+            f"pipeline {options.pipeline_id!r} writes to the table {known.table_id}, and there is no table "
+            f"in {known.location} any more. Put it back if that was a mistake; or start with a new "
+            "pipeline.id and a new checkpointLocation, and startingOffsets=earliest to write everything again"
         )
+    if batch_id > 0:
+        raise PipelineMismatch(_none_text(options.pipeline_id, batch_id))
+
+
+def _none_text(pipeline_id: str, batch_id: int) -> str:
+    return (
+        f"the checkpoint is at batch {batch_id}, but the table has none of pipeline {pipeline_id!r}. It is "
+        "the checkpoint of another pipeline, or the table is another one. Start with a new "
+        "checkpointLocation, and with startingOffsets where the table ends"
+    )
 
 
 _NEW_PIPELINE = "start with a new pipeline.id and a new checkpointLocation, and startingOffsets where it ends"
@@ -188,11 +217,7 @@ def _check_not_restored(table: Table, position: Position, who: str, advice: str)
 def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
     """Whether the table has the batch. PipelineMismatch if it does not follow the last one that it has."""
     if position == NOWHERE and batch_id > 0:
-        raise PipelineMismatch(
-            f"the checkpoint is at batch {batch_id}, but the table has none of pipeline {pipeline_id!r}. It "
-            "is the checkpoint of another pipeline, or the table is another one. Start with a new "
-            "checkpointLocation, and with startingOffsets where the table ends"
-        )
+        raise PipelineMismatch(_none_text(pipeline_id, batch_id))
     if batch_id <= position.batch_id:
         _check_same(position, pipeline_id, batch_id, step)
         return True

@@ -6,6 +6,7 @@ is in `test_world` and, generated, in `verification`.
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,23 @@ from support.sparking import create, fill
 from semel.client import Admin, Client, CommittedOffset
 from semel.client.group_offsets import commit_offsets
 from semel.embedded import Embedded
-from semel.spark import DataLoss, PipelineError, PipelineMismatch, batch_commit, planning
+from semel.spark import (
+    DataLoss,
+    OptionError,
+    PipelineError,
+    PipelineFenced,
+    PipelineMismatch,
+    batch_commit,
+    planning,
+)
 from semel.spark import decision as decisions
 from semel.spark.batch_commit import Plan
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.delta.group import TableName, follow
 from semel.spark.options import SourceOptions
-from semel.spark.partition_offsets import of_json, topic_ids
-from semel.spark.source import StreamReader
+from semel.spark.partition_offsets import Span, of_json, topic_ids
+from semel.spark.source import BatchReader, StreamReader
+from semel.spark.versions import Version
 
 NAME = "copy"
 TOGETHER, PORTABLE = "together", "portable"
@@ -321,3 +331,63 @@ def test_a_lost_checkpoint_does_not_hide_that_an_input_is_another_one(client: Cl
     now = topic_ids(client.describe(["in", "more"]).topics)
     with pytest.raises(PipelineMismatch, match="topic in was deleted and created again"):
         count(client, batch(Query(tmp_path, "r"), 0, ends, began=ends, ids=now))
+
+
+def test_the_only_input_topic_is_deleted_and_created_again(client: Client, tmp_path: Path) -> None:
+    """The decisions were kept beside its offsets and are gone. The checkpoint shows that this is why."""
+    query = Query(tmp_path, "q")
+    first = topic_ids(client.describe(["in"]).topics)
+    count(client, batch(query, 0, {"in": {"0": 10, "1": 10}}, began={"in": {"0": 0, "1": 0}}, ids=first))
+    recreate(client, 2, 40)
+    second = topic_ids(client.describe(["in"]).topics)
+    again = batch(query, 1, {"in": {"0": 4, "1": 3}}, ids=second)
+    planning.plan_stream(client, NAME, again)
+    plan = count(client, again)
+    assert not plan.is_done, "one that died after its plan is written"
+    assert plan.spans == {("in", 0): Span(0, 4), ("in", 1): Span(0, 3)}
+    assert count(client, again).is_done
+    assert not count(client, batch(query, 2, {"in": {"0": 6, "1": 5}}, ids=second)).is_done
+    # A group that was deleted while the topic stayed is no such case.
+    Admin(client).groups.delete(NAME)
+    with pytest.raises(PipelineMismatch, match="has decided none"):
+        count(client, batch(query, 3, {"in": {"0": 7, "1": 7}}, ids=second))
+
+
+def test_a_topic_that_left_the_subscription_is_not_said_to_be_gone(client: Client) -> None:
+    node = client.describe(()).nodes[0]
+    create(f"{node.host}:{node.port}", ("more", 1))
+    both = reader(client, subscribe="in,more", startingOffsets="earliest")
+    end = both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())
+    fewer = reader(client)
+    with pytest.raises(DataLoss, match=r"more/0 is there, .* do not name it any more.* Name it again"):
+        fewer.latestOffset(end, fewer.getDefaultReadLimit())
+    Admin(client).topics.delete("more")
+    with pytest.raises(DataLoss, match="more/0 cannot be read any more: there is no such partition"):
+        fewer.latestOffset(end, fewer.getDefaultReadLimit())
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        ("earliest", [41, -1], "endingOffsets ends at 41 of in/0, which can be read up to 2"),
+        ([3, -2], [1, -1], "endingOffsets ends at 1 of in/0, and the read begins there at 3"),
+    ],
+)
+def test_an_end_that_cannot_be_is_refused(
+    client: Client, start: str | list[int], end: list[int], message: str
+) -> None:
+    node = client.describe(()).nodes[0]
+    fill(f"{node.host}:{node.port}", "in", range(40))
+    given = {"kafka.bootstrap.servers": f"{node.host}:{node.port}", "subscribe": "in"}
+    for name, wanted in (("startingOffsets", start), ("endingOffsets", end)):
+        given[name] = wanted if isinstance(wanted, str) else json.dumps({"in": dict(enumerate(wanted))})
+    with pytest.raises(OptionError, match=message):
+        BatchReader(SourceOptions.of(given, is_stream=False), ["value"]).partitions()
+
+
+def test_two_versions_at_once_are_not_said_to_be_the_same(client: Client) -> None:
+    first = planning.plan_batch(client, NAME, Version("app", 1), "out")
+    second = planning.plan_batch(client, NAME, Version("app", 2), "out")
+    batch_commit.decide(client, replace(second, spans={("out", 0): Span(0, second.number)}), [])
+    with pytest.raises(PipelineFenced, match=r"another batch write\. .* run it again when"):
+        batch_commit.decide(client, replace(first, spans={("out", 0): Span(0, first.number)}), [])

@@ -20,6 +20,7 @@ from semel.embedded import Embedded
 from semel.pipeline import Lookup, Pipeline, Topic
 from semel.spark import KeyMissing, OptionError, SnapshotOvertaken, TableTooLarge, newest, start
 from semel.spark.data_source import SemelDataSource
+from semel.spark.edge import Headline
 from semel.spark.newest import NewestReader
 from semel.spark.reading import Range
 
@@ -180,8 +181,9 @@ def test_a_record_without_a_key_is_refused(semel_broker: Embedded) -> None:
     servers = semel_broker.bootstrap_servers
     create(servers, (TABLE, 1))
     send(servers, ("a", "1"), (None, "1"))
-    with pytest.raises(KeyMissing, match=f"the record at offset 1 of {TABLE}/0 has no key"):
+    with pytest.raises(KeyMissing, match=f"the record at offset 1 of {TABLE}/0 has no key") as raised:
         Table(servers).rows()
+    assert isinstance(raised.value.__cause__, Headline), "what Spark shows begins with the message"
 
 
 def test_a_table_that_does_not_fit_is_refused(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,7 +270,7 @@ def test_other_sources_of_a_query_are_left_alone(tmp_path: Path) -> None:
     checkpoint = query.batch(0, 10, began=3)
     file = query.directory / "offsets/0"
     file.write_text(file.read_text() + '\n-\n17\n{"logOffset":4}\n{"more":{"0":5},"began:":{"more":{"0":1}}}')
-    assert checkpoint.step(0) == (
+    assert checkpoint.step(0)[:3] == (
         {("in", 0): 3, ("in", 1): 3, ("more", 0): 1},
         {("in", 0): 10, ("in", 1): 10, ("more", 0): 5},
         {},

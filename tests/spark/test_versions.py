@@ -15,7 +15,7 @@ from support.proxy import Act, Proxy
 from support.spark_points import of_driver
 from support.sparking import Pipeline, committed, create, fill, open_transactions, values
 
-from semel.client import Client
+from semel.client import Admin, Client
 from semel.embedded import Embedded
 from semel.spark.status import Kind, status
 from semel.wire.messages import EndTxnRequest
@@ -126,6 +126,25 @@ def test_a_version_without_rows_and_without_a_place_changes_nothing(
     assert committed(servers, "out") == values(range(10))
 
 
+@pytest.mark.parametrize("topic", ["out", ""], ids=["option", "column"])
+@pytest.mark.parametrize("protocol", ["portable", "extended"])
+def test_versions_that_the_broker_has_forgotten_are_not_written_again(
+    spark: SparkSession, servers: str, topic: str, protocol: str
+) -> None:
+    rows = numbers(spark, 0, 10).selectExpr("value", "'out' AS topic")
+    with Proxy(servers, hides_extensions=protocol == "portable") as proxy:
+        for _ in range(3):  # that nothing was written yet is no reason to refuse
+            write(rows.limit(0), proxy.bootstrap, 0, topic=topic)
+        for version in (1, 1, 2):
+            write(rows, proxy.bootstrap, version, topic=topic)
+        with Client(servers) as client:
+            Admin(client).groups.delete("app")
+        for version in (2, 3):
+            with pytest.raises(PySparkException, match=r"'app' has written before.* Choose a new txnAppId"):
+                write(rows, proxy.bootstrap, version, topic=topic)
+    assert committed(servers, "out") == values([*range(10), *range(10)])
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
@@ -183,8 +202,16 @@ def test_a_second_write_of_the_same_names_in_one_function_is_refused(
         write_table(frame, table, batch_id)
 
     for function in (twice, twice_in_table):
-        with pytest.raises(PySparkException, match="a second write with the same names"):
-            each_batch(pipeline, function)
+        for _ in range(2):  # the second run skips the first write, which the first run has made
+            with pytest.raises(PySparkException, match="a second write with the same names"):
+                each_batch(pipeline, function)
+
+    def twice_and_once_without_rows(frame: DataFrame, batch_id: int) -> None:
+        write(frame.limit(0), servers, batch_id, txnAppId="empty")
+        write(frame, servers, batch_id, txnAppId="empty")
+
+    with pytest.raises(PySparkException, match="a second write with the same names"):
+        each_batch(pipeline, twice_and_once_without_rows)
 
     def once_each(frame: DataFrame, batch_id: int) -> None:
         write(frame, servers, batch_id)

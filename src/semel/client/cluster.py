@@ -227,11 +227,14 @@ class Client:
             response.cluster_id or "", response.controller_id, tuple(self._nodes.values()), tuple(found)
         )
 
-    def topic(self, name: str, *, create: bool = False, wait_s: float = 0.0) -> TopicInfo:
-        """Return a topic, from the cache if possible. KafkaError if it is still unknown after `wait_s`.
+    def topic(self, name: str, *, create: bool = False, wait_s: float = 0.0, anew: bool = False) -> TopicInfo:
+        """A topic, from memory if it is known. KafkaError if there is none after `wait_s`.
 
-        With `create`, a broker that creates topics automatically may create this one.
+        With `create`, a broker that creates topics by itself is allowed to create this one. With `anew`, the
+        broker is asked whatever is remembered: the topic may have more partitions, or be another one.
         """
+        if anew:
+            self.forget_topic(name)
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[1] < METADATA_AGE_S:
             return known[0]
@@ -257,15 +260,19 @@ class Client:
         raise AssertionError("attempts end with an error")
 
     def leader(self, name: str, partition: int) -> int:
-        """Return the broker that leads a partition."""
-        topic = self.topic(name, wait_s=UNKNOWN_TOPIC_WAIT_S)
-        for each in topic.partitions:
-            if each.partition == partition:
-                return each.leader
-        self.forget_topic(name)
-        message = f"topic {name!r} has no partition {partition}, only {len(topic.partitions)} in all"
-        check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-        raise AssertionError("check raises")
+        """The broker to which records of a partition go, and from which they come."""
+        topic = self.topic_with(name, partition)
+        return next(each.leader for each in topic.partitions if each.partition == partition)
+
+    def topic_with(self, name: str, partition: int, *, create: bool = False) -> TopicInfo:
+        """A topic that has this partition. If the remembered one does not, the broker is asked first."""
+        topic = self.topic(name, create=create, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        if not _has(topic, partition):
+            topic = self.topic(name, create=create, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
+        if not _has(topic, partition):
+            message = f"topic {name!r} has no partition {partition}, only 0 to {len(topic.partitions) - 1}"
+            check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        return topic
 
     def forget_topic(self, name: str) -> None:
         """Drop a topic from the cache: its leader moved, or it was created again."""
@@ -366,6 +373,10 @@ def by_node(client: Client, partitions: Mapping[tuple[str, int], Any]) -> dict[i
     for topic, partition in partitions:
         grouped.setdefault(client.leader(topic, partition), []).append((topic, partition))
     return grouped
+
+
+def _has(topic: TopicInfo, partition: int) -> bool:
+    return any(each.partition == partition for each in topic.partitions)
 
 
 def _is_lost(error: Exception) -> bool:

@@ -65,7 +65,7 @@ class CommitOrderConsumer:
         self.assign(
             (name, each.partition)
             for name in names
-            for each in client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions
+            for each in client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True).partitions
         )
 
     def __enter__(self) -> Self:

@@ -118,7 +118,7 @@ class Consumer:
         """Read these topics: through the group if there is one, else all their partitions."""
         names = list(topics)
         for name in names:
-            self._client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
+            self._client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
         if self._group_id is not None:
             self._member = join(self._client, self._group_id, names)
         else:

@@ -310,7 +310,7 @@ class ClassicMember:
 
     def _count(self, topic: str) -> int:
         try:
-            return len(self._client.topic(topic, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions)
+            return len(self._client.topic(topic, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True).partitions)
         except KafkaError:
             return 0  # Another member's mistake must not keep the rest from reading.
 

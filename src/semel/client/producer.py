@@ -166,12 +166,10 @@ class Producer:
             self._failure = None
 
     def _choose(self, topic: str, key: bytes | None, partition: int | None) -> int:
-        count = len(self._client.topic(topic, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions)
         if partition is not None:
-            if not 0 <= partition < count:
-                message = f"topic {topic!r} has no partition {partition}, only 0 to {count - 1}"
-                check(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            self._client.topic_with(topic, partition, create=True)
             return partition
+        count = len(self._client.topic(topic, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S).partitions)
         by_key = partition_for(key, count)
         if by_key is not None:
             return by_key

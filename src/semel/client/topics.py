@@ -65,9 +65,8 @@ class TopicAdmin:
         return sorted(self._client.describe().topics, key=lambda topic: topic.name)
 
     def describe(self, name: str) -> TopicInfo:
-        """Return one topic, not from the cache. KafkaError if it does not exist."""
-        self._client.forget_topic(name)
-        return self._client.topic(name)
+        """One topic, asked for anew. KafkaError if there is none."""
+        return self._client.topic(name, anew=True)
 
     def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or only check whether they could be created."""
@@ -127,8 +126,8 @@ class TopicAdmin:
         return list_offsets(self._client, wanted, isolation=isolation)
 
     def partitions(self, names: Iterable[str]) -> list[Partition]:
-        """List every partition of these topics."""
-        return [(name, each.partition) for name in names for each in self._client.topic(name).partitions]
+        """Every partition of these topics."""
+        return [(name, each.partition) for name in names for each in self.describe(name).partitions]
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete the records before these offsets (-1: all); return the new log starts."""

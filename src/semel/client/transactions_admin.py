@@ -161,7 +161,7 @@ def describe_producers(
 ) -> dict[int, list[ProducerDescription]]:
     """Return the producers of these partitions of a topic, or of all, as their leaders know them."""
     if partitions is None:
-        partitions = [each.partition for each in client.topic(topic).partitions]
+        partitions = [each.partition for each in client.topic(topic, anew=True).partitions]
     wanted = {(topic, number): None for number in partitions}
     found: dict[int, list[ProducerDescription]] = {}
     for attempt in Attempts(client.patience_s, also=_leader_may_move):

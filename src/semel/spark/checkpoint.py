@@ -15,7 +15,9 @@ from pyarrow import fs  # type: ignore[import-untyped]
 
 from semel.client import Partition
 from semel.spark.errors import PipelineError
+from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import (
+    MARK,
     PartitionOffsets,
     Span,
     Spans,
@@ -38,6 +40,9 @@ class Step(NamedTuple):
     start: PartitionOffsets  # of the partitions that the query knew before; a new one is read from its start
     end: PartitionOffsets
     ids: TopicIds = {}  # noqa: RUF012 - never changed
+    #: Every topic that the query has read before was deleted and created again.
+    is_of_new_topics: bool = False
+    mark: Mark | None = None  # of one partition, at the end of the batch
 
     @property
     def spans(self) -> Spans:
@@ -45,7 +50,16 @@ class Step(NamedTuple):
         return {key: Span(self.start.get(key, 0), end) for key, end in self.end.items()}
 
 
-NOTHING = Step({}, {})
+class _Logged(NamedTuple):
+    """What the log has of one batch."""
+
+    began: PartitionOffsets  # of those sources that had their first batch in it
+    end: PartitionOffsets
+    ids: TopicIds
+    mark: Mark | None = None
+
+
+NOTHING = _Logged({}, {}, {})
 
 
 class Checkpoint:
@@ -74,31 +88,34 @@ class Checkpoint:
         return max(numbers)
 
     def step(self, batch_id: int) -> Step:
-        """Return the input of a batch from Semel, or from any other cluster through this source."""
-        began, end, ids = self._batch(batch_id)
-        _, before, ids_before = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
-        # Offsets of a deleted topic do not apply to a new one of the same name.
-        before = without_topics(before, recreated(ids_before, ids))
-        # A batch without input repeats the end of the previous one, including where that began.
-        return Step({**began, **before}, end, ids)
+        """What a batch reads from Semel, or from any other cluster through this source."""
+        began, end, ids, mark = self._batch(batch_id)
+        _, before, ids_before, _ = self._batch(batch_id - 1) if batch_id > 0 else NOTHING
+        # Offsets of a topic that was deleted are no offsets of the one that has its name now.
+        kept = without_topics(before, recreated(ids_before, ids))
+        # A batch without input repeats the end of the one before, and with it where that began.
+        return Step({**began, **kept}, end, ids, is_of_new_topics=bool(before) and not kept, mark=mark)
 
-    def _batch(self, batch_id: int) -> Step:
-        """Return the end of a batch, and the start of sources that had their first batch in it."""
+    def _batch(self, batch_id: int) -> _Logged:
         end: PartitionOffsets = {}
         began: PartitionOffsets = {}
         ids: TopicIds = {}
+        mark: Mark | None = None
         for found in _sources(self._read(f"{OFFSETS}/{batch_id}")):
             vector = of_json(found)
             if twice := end.keys() & vector.keys():
                 topic = min(twice)[0]
                 raise PipelineError(
                     f"two sources of this query read topic {topic!r}, so there is not one offset up to which "
-                    "the pipeline has read it. Load it once and use the DataFrame twice"
+                    "the pipeline has read it. A DataFrame that is used twice, as in a union or a join with "
+                    "itself, is two sources to Spark. Use it once: where a record becomes several rows, "
+                    "explode(array(…)) makes them; or write in foreachBatch, with txnAppId and txnVersion"
                 )
             end.update(vector)
             began.update(began_of(found) or {})
             ids.update(ids_of(found))
-        return Step(began, end, ids)
+            mark = Mark.of_json(found.get(MARK)) or mark
+        return _Logged(began, end, ids, mark)
 
     def _read(self, name: str) -> str:
         try:

@@ -28,12 +28,13 @@ def is_done(committed: Committed, pipeline_id: str, query_id: str, batch_id: int
     last = committed.decision
     check_is_of_topics(committed, pipeline_id)
     if last is None:
-        if batch_id > 0:
+        # Topics that were deleted have taken the decisions along, which were kept beside their offsets.
+        if batch_id > 0 and not step.is_of_new_topics:
             raise PipelineMismatch(
                 f"the checkpoint is at batch {batch_id}, but pipeline {pipeline_id!r} has decided none. "
                 "Either the checkpoint is that of another pipeline, or the broker has forgotten the group of "
-                "this one. Start with a new pipeline.id and a new checkpointLocation, and with "
-                "startingOffsets where the output ends"
+                "this one, or its input topics were deleted. Start with a new pipeline.id and a new "
+                "checkpointLocation, and with startingOffsets where the output ends"
             )
         return False
     if is_write(last):

@@ -109,7 +109,8 @@ def _changed_text(pipeline_id: str, what: str) -> str:
     return (
         f"the position of pipeline {pipeline_id!r} cannot be trusted: {what}. Another program has reset, "
         "changed or deleted offsets of the consumer group of that name. Choose a new pipeline.id, and "
-        "startingOffsets where the output ends"
+        "startingOffsets where the output ends; for batch writes a new txnAppId, and the first version that "
+        "is not in the output"
     )
 
 

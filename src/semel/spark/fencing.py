@@ -12,7 +12,7 @@ from semel.client import Client, ClientError, KafkaError, ProducerIdAndEpoch
 from semel.spark import decision as decisions
 from semel.spark.decision import BEGINNING, Decision
 from semel.spark.errors import PipelineError
-from semel.spark.versions import is_write
+from semel.spark.versions import NO_QUERY, WriteName, is_write
 
 #: How long a driver waits for a decision of the other copy. The first batch of a driver takes seconds.
 OTHER_DECIDES_S, POLL_S = 10.0, 0.2
@@ -24,6 +24,13 @@ def fenced_text(
     """Return why this copy stops, and which one continues, as far as that is known."""
     last = _decision_of_other(client, pipeline_id, run, OTHER_DECIDES_S if waits else 0.0)
     who, other = f"another copy of pipeline {pipeline_id!r}", "It has decided nothing yet"
+    then = "the other one writes it"
+    if query_id == NO_QUERY or WriteName.of_query_id(query_id) is not None:
+        who = f"another write with pipeline.id {pipeline_id!r}"
+        then = (
+            "run it again when the other one has ended. Versions of one txnAppId are written one after "
+            "another: one that is not above the last is skipped"
+        )
     if last is not None and is_write(last):
         other = "It is another batch write"
     elif last is not None and last.query_id == query_id:
@@ -33,7 +40,7 @@ def fenced_text(
         other = f"It is query {last.query_id}, which has decided batch {last.batch_id}"
     return (
         f"{who} has taken over, so this one stops. {other}. What this one wrote in this batch does not "
-        "count; the other one writes it"
+        f"count; {then}"
     )
 
 

@@ -6,6 +6,7 @@ are data loss. With `failOnDataLoss=false` the query continues with what there i
 again is read from its start.
 """
 
+from collections.abc import Set
 from typing import NamedTuple
 
 from semel.client import Isolation, Partition
@@ -73,11 +74,7 @@ class LogEnds:
         begin = without_topics(begin, anew)
         gone = begin.keys() - found.ends.keys()
         if gone and self._fails:
-            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(gone))
-            raise DataLoss(
-                f"{names} cannot be read any more: there is no such partition. "
-                "Set failOnDataLoss=false to go on without it"
-            )
+            raise DataLoss(_gone_text(gone, self._positions.existing(gone)))
         return {key: offset for key, offset in begin.items() if key not in gone}
 
     def _shorter(self, begin: PartitionOffsets, found: _Found) -> set[Partition]:
@@ -93,3 +90,20 @@ class LogEnds:
                 "restored from a backup. Set failOnDataLoss=false to go on with what is written from now on"
             )
         return shorter
+
+
+def _gone_text(gone: Set[Partition], existing: Set[Partition]) -> str:
+    if left := gone & existing:
+        return (
+            f"{_names(left)} is there, and was read by this query before, but its options subscribe, "
+            "subscribePattern or assign do not name it any more. Records that come there would not be read. "
+            "Name it again, or set failOnDataLoss=false to go on without it"
+        )
+    return (
+        f"{_names(gone)} cannot be read any more: there is no such partition. "
+        "Set failOnDataLoss=false to go on without it"
+    )
+
+
+def _names(partitions: Set[Partition]) -> str:
+    return ", ".join(f"{topic}/{partition}" for topic, partition in sorted(partitions))

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from semel.client import LATEST, Client, Isolation
 from semel.client.offsets import list_offsets
 from semel.spark.clients import connect
+from semel.spark.edge import faces_spark
 from semel.spark.errors import KeyMissing, TableTooLarge
 from semel.spark.options import SourceOptions, Where
 from semel.spark.positions import Positions
@@ -40,6 +41,7 @@ COLLECTED_BYTES = 64 << 20
 TABLE_BYTES_MAX = 1 << 30
 
 
+@faces_spark
 class NewestReader(DataSourceReader):
     """Reads the newest record of each key."""
 

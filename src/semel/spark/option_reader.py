@@ -34,6 +34,9 @@ REQUEST_TIMEOUT_MS = 30_000
 #: Long enough for a broker that is restarted.
 DEFAULT_API_TIMEOUT_MS = 120_000
 
+#: The largest number of an option: what a version of Delta, an offset or a time in milliseconds can be.
+NUMBER_MAX = (1 << 63) - 1
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _SPAN = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?")
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -108,10 +111,14 @@ class OptionReader:
         text = self.text(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit() and int(text) >= least):
+        digits = text.lstrip("0") or "0"
+        is_number = text.isascii() and text.isdigit()
+        if is_number and (len(digits) > len(str(NUMBER_MAX)) or int(digits) > NUMBER_MAX):
+            raise OptionError(f"{name} is a whole number of 64 bits, which is {NUMBER_MAX} at most")
+        if not is_number or int(digits) < least:
             bound = "above 0" if least == 1 else f"of {least} or more"
             raise OptionError(f"{name} is a whole number {bound}, not {text!r}")
-        return int(text)
+        return int(digits)
 
     def span_s(self, name: str, default_s: float) -> float:
         """Return a time span in Spark's notation: 500ms, 30s, 15m, 2h; a plain number is milliseconds."""

@@ -1,18 +1,19 @@
 """Partition offsets: how far a query has read, for every partition.
 
-In Spark's logs, in options and in progress reports they are JSON as Spark's Kafka source writes it:
-`{"orders": {"0": 23, "1": 42}}`. Three more entries have names that no topic can have:
+In Spark's logs, in options and in progress reports a vector is JSON as Spark's Kafka source writes it:
+`{"orders": {"0": 23, "1": 42}}`. Four more entries have names that no topic can have:
 
 - `began:` is in the end of a query's first batch and says where the query started. Spark does not log that,
   and a first batch that is repeated must read the same records, even if `latest` has moved on.
 - `ids:` has the id of every topic. Offsets mean nothing in a topic that was deleted and created again.
 - `pipeline:` is the option `pipeline.id`. It shows that a checkpoint was copied to another pipeline, even
   while there is no input and the sink has nothing to do.
+- `mark:` is what was at the last offset of one partition, by which the log is recognised (`log_marks`).
 """
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from semel.client import EARLIEST, Partition, TopicInfo
@@ -34,6 +35,7 @@ TopicIds: TypeAlias = dict[str, str]
 BEGAN = "began:"
 IDS = "ids:"
 PIPELINE = "pipeline:"
+MARK = "mark:"
 
 
 def to_json(
@@ -42,6 +44,7 @@ def to_json(
     began: Mapping[Partition, int] | None = None,
     ids: Mapping[str, str] | None = None,
     pipeline_id: str | None = None,
+    mark: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
     """Format offsets for Spark. Equal offsets give equal JSON, which is what Spark compares."""
     found: dict[str, Any] = {}
@@ -53,6 +56,8 @@ def to_json(
         found[IDS] = {topic: ids[topic] for topic in sorted(ids) if topic in found}
     if pipeline_id is not None:
         found[PIPELINE] = pipeline_id
+    if mark is not None:
+        found[MARK] = list(mark)
     return found
 
 
@@ -60,7 +65,7 @@ def of_json(found: Mapping[str, Any]) -> PartitionOffsets:
     """Parse what `to_json` wrote. ValueError if it is something else."""
     vector: PartitionOffsets = {}
     for topic, partitions in found.items():
-        if topic in (BEGAN, IDS, PIPELINE):
+        if topic in (BEGAN, IDS, PIPELINE, MARK):
             continue
         if not isinstance(partitions, dict):
             raise ValueError(f"{found!r} are not partition offsets")

@@ -9,6 +9,7 @@ then on a group without a decision means that it was deleted, and the pipeline s
 from semel.client import EARLIEST, Client, KafkaError, ProducerIdAndEpoch
 from semel.client.commit_transactions import serves_commit_transactions
 from semel.client.offsets import list_offsets
+from semel.client.transaction_coordinator import Coordinator
 from semel.client.transactions_admin import describe_transactions
 from semel.spark import decision as decisions
 from semel.spark import remembered_runs
@@ -39,7 +40,7 @@ def plan_stream(client: Client, pipeline_id: str, checkpoint: Checkpoint, topic:
     has_lived = before.decision is None and _has_lived(client, pipeline_id)
     run = _begin_run(client, pipeline_id, query_id, before.decision)
     committed = decisions.read_committed(client, pipeline_id)
-    if committed.decision is None and has_lived:
+    if committed.decision is None and has_lived and not step.is_of_new_topics:
         raise PipelineMismatch(_forgotten_text(pipeline_id))
     done = is_done(committed, pipeline_id, query_id, batch_id, step)
     last = committed.decision
@@ -78,7 +79,7 @@ def plan_batch(
     before = decisions.read_committed(client, pipeline_id, require_stable=False)
     check_is_of_topics(before, pipeline_id)
     check_write(before.decision, pipeline_id, version, topic)
-    has_lived = before.decision is None and _has_lived(client, pipeline_id)
+    has_lived = before.decision is None and _has_written(client, pipeline_id, topic)
     run = decisions.take_over(client, pipeline_id)
     committed = decisions.read_committed(client, pipeline_id)
     last = committed.decision
@@ -91,9 +92,11 @@ def plan_batch(
         return Plan(pipeline_id, run, number, NO_QUERY, NO_BATCH, is_done=False)
     # The tasks of a write that was decided before check whether it was decided in their own run.
     query_id = last.query_id if done and last is not None else WriteName(version.app, topic).to_query_id()
+    if last is None and has_lived:
+        raise PipelineMismatch(_forgotten_versions_text(pipeline_id, version))
+    if last is not None and last.number == 1:
+        note_write(client, pipeline_id)  # the first write may have died before it did
     if last is None and topic is not None and client.describe([topic]).topics:
-        if has_lived:
-            raise PipelineMismatch(_forgotten_text(pipeline_id))
         _begin(
             client, pipeline_id, Decision(BEGINNING, run, query_id, NO_BATCH, (), {(topic, 0): Span(0, 0)})
         )
@@ -143,6 +146,38 @@ def _has_lived(client: Client, pipeline_id: str) -> bool:
     driver = decisions.driver_id(pipeline_id)
     known = describe_transactions(client, [driver]).get(driver)
     return known is not None and (known.epoch > 0 or known.state not in ("Empty", ONGOING))
+
+
+def _has_written(client: Client, pipeline_id: str, topic: str | None) -> bool:
+    """Whether a versioned write of this name may have been decided, although its group has no decision.
+
+    A write whose rows name their topics has no place for a beginning, so its first attempts cannot be told
+    from later ones by the driver's id: `note_write` has left an id of its own.
+    """
+    if topic is not None and _has_lived(client, pipeline_id):
+        return True
+    writes = _writes_id(pipeline_id)
+    return client.serves(DescribeTransactionsRequest.api_key) and writes in describe_transactions(
+        client, [writes]
+    )
+
+
+def note_write(client: Client, pipeline_id: str) -> None:
+    """Leave a transactional id behind that says: versions of this name have been decided."""
+    Coordinator(client, _writes_id(pipeline_id), client.patience_s).init(decisions.TIMEOUT_MS)
+
+
+def _writes_id(pipeline_id: str) -> str:
+    return f"{pipeline_id}/writes"
+
+
+def _forgotten_versions_text(pipeline_id: str, version: Version) -> str:
+    return (
+        f"txnAppId {version.app!r} has written before, but its last version is gone: the consumer group "
+        f"{pipeline_id!r}, which keeps it, or a topic that it wrote to, was deleted or has expired. Versions "
+        "that were written before would be written again. Choose a new txnAppId, and go on with the first "
+        "version that is not in the output"
+    )
 
 
 def _forgotten_text(pipeline_id: str) -> str:

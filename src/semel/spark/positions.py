@@ -7,7 +7,7 @@ every query waits for the client's `patience_s`. The list of partitions may be c
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from semel.client import EARLIEST, LATEST, Client, ClientError, Isolation, KafkaError, Partition
@@ -68,6 +68,12 @@ class Positions:
         self._known = (now, found)
         return found
 
+    def existing(self, partitions: Iterable[Partition]) -> set[Partition]:
+        """Those of these partitions that the cluster has, whether the options name them or not."""
+        names = {topic for topic, _ in partitions}
+        topics = self._ask(lambda: self.client.describe(sorted(names))).topics
+        return {(topic.name, each.partition) for topic in topics for each in topic.partitions}
+
     def ends(self, partitions: Sequence[Partition], isolation: Isolation | None = None) -> PartitionOffsets:
         """Return where a reader has to stop now."""
         return self._list(dict.fromkeys(partitions, LATEST), isolation)
@@ -94,8 +100,7 @@ class Positions:
             return self._at_time(where, partitions, option)
         if isinstance(where, dict):
             found = self._at(_for_each(where, partitions, option))
-            if option == STARTING:
-                self._check_begin(found)
+            self._check_within(found, option)
             return found
         if where is Where.COMMITTED:
             return self._committed(partitions)
@@ -127,14 +132,20 @@ class Positions:
                     "broker was restored from a backup"
                 )
 
-    def _check_begin(self, begin: PartitionOffsets) -> None:
-        """Refuse a start beyond the end: records that follow would silently not be read."""
-        ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
-        for (topic, partition), offset in sorted(begin.items()):
+    def _check_within(self, given: PartitionOffsets, option: str) -> None:
+        """Refuse offsets behind the end.
+
+        From such a beginning what comes next would not be read, and nobody would notice. Up to such an end
+        there is nothing to read, which is not a loss.
+        """
+        is_start = option == STARTING
+        ends = self._list(dict.fromkeys(given, LATEST), Isolation.READ_UNCOMMITTED if is_start else None)
+        for (topic, partition), offset in sorted(given.items()):
             if offset > ends[topic, partition]:
                 raise OptionError(
-                    f"{STARTING} begins at {offset} of {topic}/{partition}, which ends at "
-                    f"{ends[topic, partition]}. Choose an offset up to there, or -1 for the end"
+                    f"{option} {'begins' if is_start else 'ends'} at {offset} of {topic}/{partition}, which "
+                    f"{'ends at' if is_start else 'can be read up to'} {ends[topic, partition]}. Choose an "
+                    "offset up to there, or -1 for the end"
                 )
 
     def _at_time(self, where: AtTime, partitions: Sequence[Partition], option: str) -> PartitionOffsets:

@@ -12,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from semel.allocator import keep_memory
 from semel.client import EARLIEST, Client, ClientError, ErrorCode, KafkaError
+from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S
 from semel.client.errors import check, is_retriable
 from semel.client.fetching import FetchUnderWay, begin_fetch, shown
 from semel.client.offsets import list_offsets
@@ -131,14 +132,37 @@ class _Fetches:
         raise AssertionError("attempts end with an error")
 
     def _asked(self, position: int) -> FetchUnderWay:
+        self._find_topic()
         asked = begin_fetch(
             self._client, {self._key: position}, self._options.isolation, self._options.limits
         )
-        # The request has the id that the client knows now; it may have changed since the last one.
-        known = id_text(self._client.topic(self._wanted.topic).topic_id)
+        # The request has the id that the client knows now; it may have learned another one while it asked.
+        self._check_topic()
+        return asked
+
+    def _find_topic(self) -> None:
+        """Make sure that the client knows the topic of the plan. _Recreated if the cluster has another one.
+
+        This process may remember an older topic of the name than the plan has. A broker of a cluster may be
+        a moment behind the one that was asked for the plan.
+        """
+        for attempt in Attempts(UNKNOWN_TOPIC_WAIT_S, also=_is_other_topic):
+            try:
+                self._check_topic()
+                return
+            except _Recreated as error:
+                attempt.failed(error)
+                self._client.forget_topic(self._wanted.topic)
+
+    def _check_topic(self) -> None:
+        info = self._client.topic(self._wanted.topic, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        known = id_text(info.topic_id)
         if known and self._wanted.topic_id and known != self._wanted.topic_id:
             raise _Recreated(f"{self._wanted.topic} is another topic by now.")
-        return asked
+
+
+def _is_other_topic(error: Exception) -> bool:
+    return isinstance(error, _Recreated)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from semel.client import ProducerIdAndEpoch
-from semel.spark.scratch import scratch_directory
+from semel.spark.scratch import forget_oldest, scratch_directory
 
 #: The limit: the oldest are forgotten first.
 RUNS_MAX = 1000
@@ -49,7 +49,7 @@ def remember(pipeline_id: str, query_id: str, run: ProducerIdAndEpoch) -> None:
         draft = file.with_suffix(f".{os.getpid()}")
         draft.write_text(f"{run.producer_id} {run.epoch}", "ascii")
         draft.replace(file)
-        _forget_oldest(file.parent)
+        forget_oldest(file.parent, RUNS_MAX)
     except OSError:
         # Otherwise the previous run would be mistaken for the last.
         forget(pipeline_id, query_id)
@@ -73,12 +73,3 @@ def _file(pipeline_id: str, query_id: str) -> Path | None:
     # Pipeline names may be long, and may contain characters that a file name may not.
     name = hashlib.sha256(json.dumps([pipeline_id, query_id]).encode()).hexdigest()
     return scratch / DIRECTORY / name
-
-
-def _forget_oldest(directory: Path) -> None:
-    with os.scandir(directory) as found:
-        entries = list(found)
-    if len(entries) > RUNS_MAX:
-        entries.sort(key=lambda each: each.stat().st_mtime_ns)
-        for each in entries[:-RUNS_MAX]:
-            Path(each).unlink(missing_ok=True)

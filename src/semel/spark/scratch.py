@@ -16,3 +16,13 @@ def scratch_directory() -> Path | None:
     """Return the directory; None if the processes of this driver share none."""
     found = Path(os.environ.get(SCRATCH, "").split(",")[0])
     return found if found.name.startswith(SCRATCH_PREFIX) else None
+
+
+def forget_oldest(directory: Path, most: int) -> None:
+    """Delete the oldest files of a directory that has more than so many."""
+    with os.scandir(directory) as found:
+        entries = list(found)
+    if len(entries) > most:
+        entries.sort(key=lambda each: each.stat().st_mtime_ns)
+        for each in entries[:-most]:
+            Path(each).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from semel.client import Client, ClientError, KafkaError, PreparedTransaction, Producer
 from semel.client.offsets import Partition
-from semel.spark import batch_commit, planning
+from semel.spark import batch_commit, planning, remembered_writes
 from semel.spark.batch_commit import Plan
 from semel.spark.checkpoint import Checkpoint
 from semel.spark.clients import connect
@@ -27,6 +27,7 @@ from semel.spark.errors import OptionError, PipelineError
 from semel.spark.options import Guarantee, SinkOptions
 from semel.spark.outputs import merged
 from semel.spark.partition_offsets import Span, TopicIds
+from semel.spark.remembered_writes import skip
 from semel.spark.versions import WriteName, current_stream_run, refuse_second_write
 from semel.spark.writing import PackedProducer, RowWriter
 
@@ -49,6 +50,7 @@ class Written(WriterCommitMessage):
     where: Partition | None = None  # a partition that was written to
     outputs: TopicIds = field(default_factory=dict)
     stream_run: str | None = None  # of the query whose foreachBatch writes
+    has_skipped: bool = False  # rows, because they were written before
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -92,10 +94,12 @@ class _Writer:
                 self._write_rows(producer, batches)
             return Written(None)
         if plan.is_done:
-            # The steps before the sink have to run all the same: they may keep state.
+            # Whatever comes before the sink has to be done again all the same: it may keep state.
+            has_skipped = False
             for _ in batches:
                 self._skip(plan)
-            return Written(plan)
+                has_skipped = True
+            return Written(plan, stream_run=current_stream_run(), has_skipped=has_skipped)
         return self._write_in_transaction(plan, batches)
 
     def _skip(self, plan: Plan) -> None:
@@ -104,7 +108,7 @@ class _Writer:
     def _write_in_transaction(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Written:
         first = next(batches, None)
         if first is None:
-            return Written(plan)
+            return Written(plan, stream_run=current_stream_run())
         context = TaskContext.get()
         assert context is not None, "a task has a context"
         producer = batch_commit.begin_attempt(
@@ -196,18 +200,26 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decide, and end the transactions of the tasks."""
         plan = self._plan  # Spark commits with a copy of the writer that it planned with
-        if plan is None or plan.is_done:
+        if plan is None:
             return
-        written = [each for each in _written(messages) if each.prepared is not None]
-        if self._options.version is not None:
-            run = next((each.stream_run for each in written), None)
-            name = WriteName(self._options.version.app, self._options.topic, run)
+        told, version = _written(messages), self._options.version
+        run = next((each.stream_run for each in told), None)
+        if plan.is_done:
+            skip(plan.pipeline_id, version, run, has_rows=any(each.has_skipped for each in told))
+            return
+        written = [each for each in told if each.prepared is not None]
+        if version is not None:
+            name = WriteName(version.app, self._options.topic, run)
             plan = replace(plan, query_id=name.to_query_id())
         # A batch write has no input offsets to commit, so its decision is stored beside its output.
         places = {each.where for each in written[:1] if each.where is not None} or self._places(plan)
         if places:
             plan = replace(plan, spans=dict.fromkeys(places, Span(0, plan.number)))
             batch_commit.decide(self._client, plan, _prepared(written))
+            if version is not None and plan.number == 1:
+                planning.note_write(self._client, plan.pipeline_id)
+        if version is not None and run is not None:
+            remembered_writes.remember(plan.pipeline_id, version, run)
 
     def _places(self, plan: Plan) -> set[Partition]:
         """Return where the decision of a write without rows is stored. A write without a version needs none.

@@ -21,11 +21,13 @@ from pyspark.sql.streaming.datasource import (
 
 from semel.spark.clients import connect
 from semel.spark.edge import faces_spark
-from semel.spark.errors import PipelineMismatch
+from semel.spark.errors import OptionError, PipelineMismatch
 from semel.spark.limits import Admission, now_s, split
 from semel.spark.log_ends import LogEnds
+from semel.spark.log_marks import Mark, check_mark, mark_at
 from semel.spark.options import SourceOptions, Where
 from semel.spark.partition_offsets import (
+    MARK,
     PIPELINE,
     PartitionOffsets,
     TopicIds,
@@ -67,6 +69,8 @@ class BatchReader(DataSourceReader):
         partitions, ids = positions.layout()
         end = positions.resolve(options.end, partitions, "endingOffsets")
         start = positions.resolve(options.start, partitions, "startingOffsets")
+        if isinstance(options.end, dict):
+            _check_order(start, end)
         return _tasks(_ranges(start, end, ids), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -90,6 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log_ends = LogEnds(self._positions, fail_on_data_loss=options.fail_on_data_loss)
         self._admission = Admission(options.portions)
         self._initial: dict[str, Any] | None = None
+        self._has_checked_mark = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint starts."""
@@ -110,16 +115,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch; the start itself if there is nothing new."""
         self._check_pipeline(start)
+        self._check_mark(start)
         begin, end, ids = self._log_ends.next(of_json(start), ids_of(start))
         if not isinstance(limit, ReadAllAvailable):
             # A query that ends at the current end has nothing to wait for.
             may_wait = not self._log_ends.is_bounded
             end = self._admission.end(begin, end, may_wait=may_wait, now=now_s())
-        if start == self._initial:
-            return to_json(end, began=begin, ids=ids, pipeline_id=self._options.pipeline_id)
-        if end == begin == of_json(start):
+        is_first = start == self._initial
+        if not is_first and end == begin == of_json(start):
             return start
-        return to_json(end, ids=ids, pipeline_id=self._options.pipeline_id)
+        mark = self._mark(begin, end) or _kept(Mark.of_json(start.get(MARK)), begin, end)
+        pipeline_id = self._options.pipeline_id
+        return to_json(end, began=begin if is_first else None, ids=ids, pipeline_id=pipeline_id, mark=mark)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the current end of the log, for progress reports."""
@@ -132,9 +139,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log_ends.bound()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for every non-empty partition, or more if requested."""
-        # Only a first batch starts where nothing has ended, and a repetition starts where it did the first
-        # time.
+        """One task for every partition that has something to read, or more if that was asked for."""
+        self._check_mark(end)
+        # Only a first batch begins where nothing has ended, and then it begins where it did the first time.
         began = began_of(end) if began_of(start) is None else None
         ids = ids_of(end)
         begin = without_topics(of_json(start) if began is None else began, recreated(ids_of(start), ids))
@@ -148,11 +155,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "would not get what the other one has read. Start with a new checkpointLocation"
             )
 
+    def _mark(self, begin: PartitionOffsets, end: PartitionOffsets) -> Mark | None:
+        key = max(end, key=lambda each: end[each] - begin.get(each, 0), default=None)
+        if key is None or end[key] <= begin.get(key, 0):
+            return None
+        return mark_at(self._positions.client, key, end[key] - 1)
+
+    def _check_mark(self, start: dict[str, Any]) -> None:
+        """Once in every run: a broker is restored while the query is down."""
+        mark = None if self._has_checked_mark else Mark.of_json(start.get(MARK))
+        self._has_checked_mark = True
+        # A topic that was created again is noticed by its id.
+        before, now = ids_of(start), self._positions.layout().ids if mark is not None else {}
+        if mark is not None and self._options.fail_on_data_loss and not recreated(before, now):
+            check_mark(self._positions.client, mark)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the records of one task."""
         assert isinstance(partition, RangePartition)
         client = connect(self._options.reading_address)
         return read_range(client, partition.range, self._options, self._columns)
+
+
+def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
+    for (topic, partition), offset in sorted(end.items()):
+        if offset < start[topic, partition]:
+            raise OptionError(
+                f"endingOffsets ends at {offset} of {topic}/{partition}, and the read begins there at "
+                f"{start[topic, partition]}. Choose an end that is not before the beginning"
+            )
+
+
+def _kept(mark: Mark | None, begin: PartitionOffsets, end: PartitionOffsets) -> Mark | None:
+    """The mark, if the query still stands behind it, in the same topic."""
+    is_read = mark is not None and min(begin.get(mark.key, 0), end.get(mark.key, 0)) > mark.offset
+    return mark if is_read else None
 
 
 def _ranges(start: PartitionOffsets, end: PartitionOffsets, ids: TopicIds) -> list[Range]:

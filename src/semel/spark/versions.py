@@ -3,11 +3,12 @@
 A function of `foreachBatch` runs again if it raised after it wrote. It identifies a write by an application
 and a version, the batch id. A write whose version is not above the last one of its application is skipped.
 
-The decision of such a write has a `WriteName` in place of a query and a batch: the application, the option
-`topic`, and the run of the streaming query in which it was made. The last two reveal a mistake: two writes of
-one function that share an application would count as one, and the rows of the second would be lost. So
-another topic is refused, and so is a second write in the same run of the query, because Spark never repeats a
-batch within a run.
+The decision of such a write names it in place of a query and a batch (`WriteName`): the application, the
+option `topic`, and the run of the streaming query in which it was made. The last two are there to recognise a
+mistake. Two writes of one function that share an application would count as one, and the rows of the second
+would be lost. So another topic is refused, and so is a second write in the same run of the query, because
+Spark never repeats a batch within a run. A run that has skipped a version is remembered by the driver alone
+(`remembered_writes`).
 """
 
 import json
@@ -86,7 +87,10 @@ def check_write(last: Decision | None, pipeline_id: str, version: Version | None
         owner = f"writes to {_describe(name.topic)}, and not to {_describe(topic)}"
     else:
         return version.number <= last.batch_id
-    raise PipelineMismatch(f"pipeline.id {pipeline_id!r} belongs to {owner}. Give this write one of its own")
+    name_given = "pipeline.id" if version is None else "txnAppId, or pipeline.id if both are given,"
+    raise PipelineMismatch(
+        f"pipeline.id {pipeline_id!r} belongs to {owner}. Give this write a {name_given} of its own"
+    )
 
 
 def _describe(topic: str | None) -> str:
@@ -106,8 +110,13 @@ def current_stream_run() -> str | None:
 def refuse_second_write(version: Version, written_in: str | None) -> None:
     """Refuse rows that would be skipped although they were not written: this run wrote the version before."""
     if written_in is not None and written_in == current_stream_run():
-        raise PipelineMismatch(
-            f"{version} was written before in this run of the query, so this is a second write with the same "
-            "names, and its rows would be lost. Give every write of a foreachBatch function a txnAppId and a "
-            "pipeline.id of its own"
-        )
+        raise PipelineMismatch(second_write_text(version))
+
+
+def second_write_text(version: Version) -> str:
+    """Why a write is refused that would be skipped although its rows were never written."""
+    return (
+        f"{version} was written before in this run of the query, or skipped, so this is a second write with "
+        "the same names, and its rows would be lost. Give every write of a foreachBatch function a txnAppId "
+        "of its own, and a pipeline.id of its own if it has one"
+    )

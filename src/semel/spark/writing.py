@@ -100,7 +100,8 @@ class _Topic:
 
     def __init__(self, client: Client, name: str) -> None:
         self._name = name
-        self.info = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S)
+        # This process may have written to the topic before it got more partitions, or was created again.
+        self.info = client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True)
         self.partitions = len(self.info.partitions)
         self.packer = Packer(self.partitions, min(BATCH_BYTES, _records_bytes_max(client, name)))
 

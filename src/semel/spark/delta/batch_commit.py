@@ -40,6 +40,7 @@ from semel.spark.delta.position import (
 from semel.spark.delta.schema import delta_schema, required_columns
 from semel.spark.delta.table import Table, open_for, open_table
 from semel.spark.errors import PipelineError, PipelineFenced, PipelineMismatch
+from semel.spark.log_marks import Mark
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds
 from semel.spark.versions import NO_BATCH, NO_QUERY, Version
 
@@ -58,8 +59,9 @@ class Plan:
     end: PartitionOffsets = field(default_factory=dict)  # the position after this batch
     starts: PartitionOffsets = field(default_factory=dict)  # where this batch starts
     ids: TopicIds = field(default_factory=dict)
-    is_done: bool = False  # the table contains it, so nothing is written again
-    version: Version | None = None  # of a versioned batch write
+    is_done: bool = False  # the table has it, so that nothing is written again
+    version: Version | None = None  # of a batch write that has one
+    mark: Mark | None = None  # of the log that was read
     done_in: str | None = None  # the run of a streaming query that has written the version
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
@@ -78,10 +80,14 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         )
     client, app = _client(options), options.pipeline_id
     group = read_group(client, app)
+    if open_table(options.location) is None:
+        _check_may_be_made(options, group, batch_id)
     table = _open(options, schema)
     name = TableName(table.table_id, table.location)
     _check_table(group, name, app)
-    position = read_position(table, app, query_id, {*step.start, *step.end})
+    # The group knows the partitions that the pipeline read once, also those that it does not read any more.
+    position = read_position(table, app, query_id, {*step.start, *step.end, *group.offsets})
+    _check_not_restored(table, position, f"pipeline {app!r}", _NEW_PIPELINE)
     if position.number > 0 and position.number not in position.recent and is_of_versions(table, app):
         raise PipelineMismatch(
             f"the table {table.location} knows {app!r} as the txnAppId of batch writes. Give this query "
@@ -105,12 +111,13 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
         query_id=query_id,
         batch_id=batch_id,
         begin={**known, **new},
-        end={**position.offsets, **step.end},
+        end={**_kept(position, step), **step.end},
         starts={key: start for key, (start, _) in step.spans.items()},
         ids={**(last.ids if last is not None else {}), **step.ids},
         partition_by=table.partition_by,
         required=tuple(required_columns(table.schema)),
         is_done=is_done,
+        mark=step.mark,
     )
 
 
@@ -119,6 +126,8 @@ def plan_batch(options: DeltaOptions, schema: StructType) -> Plan:
     app, version = f"{options.pipeline_id}/write", options.version
     table = _open(options, schema)
     position = read_position(table, app)
+    if version is not None:
+        _check_not_restored(table, position, f"txnAppId {version.app!r}", _NEW_APP)
     _clear(table, app, position)
     last = position.recent.get(position.number)
     return Plan(
@@ -158,20 +167,57 @@ def _client(options: DeltaOptions) -> Client:
 def _check_table(group: Group, table: TableName, pipeline_id: str) -> None:
     known = group.table
     if known is not None and known.table_id != table.table_id:
+        raise PipelineMismatch(_other_table_text(pipeline_id, known, table.location))
+
+
+def _other_table_text(pipeline_id: str, known: TableName, location: str) -> str:
+    return (
+        f"pipeline {pipeline_id!r} writes to the table {known.table_id} in {known.location}, and "
+        f"{location} is another one. Give this pipeline a pipeline.id of its own"
+    )
+
+
+def _check_may_be_made(options: DeltaOptions, group: Group, batch_id: int) -> None:
+    """Make a table only for a pipeline that has none: an empty one in place of a lost one hides the loss."""
+    known = group.table
+    if known is not None and known.location != options.location:
+        raise PipelineMismatch(_other_table_text(options.pipeline_id, known, options.location))
+    if known is not None:
         raise PipelineMismatch(
-            f"pipeline {pipeline_id!r} writes to the table {known.table_id} in {known.location}, and "
-            f"{table.location} is another one. Give this pipeline a pipeline.id of its own"
+            f"pipeline {options.pipeline_id!r} writes to the table {known.table_id}, and there is no table "
+            f"in {known.location} any more. Put it back if that was a mistake; or start with a new "
+            "pipeline.id and a new checkpointLocation, and startingOffsets=earliest to write everything again"
+        )
+    if batch_id > 0:
+        raise PipelineMismatch(_none_text(options.pipeline_id, batch_id))
+
+
+def _none_text(pipeline_id: str, batch_id: int) -> str:
+    return (
+        f"the checkpoint is at batch {batch_id}, but the table has none of pipeline {pipeline_id!r}. It is "
+        "the checkpoint of another pipeline, or the table is another one. Start with a new "
+        "checkpointLocation, and with startingOffsets where the table ends"
+    )
+
+
+_NEW_PIPELINE = "start with a new pipeline.id and a new checkpointLocation, and startingOffsets where it ends"
+_NEW_APP = "choose a new txnAppId, and go on with the first version that is not in the table"
+
+
+def _check_not_restored(table: Table, position: Position, who: str, advice: str) -> None:
+    if position.lost_by is not None:
+        raise PipelineMismatch(
+            f"the table {table.location} was restored to an older version, by its commit {position.lost_by}, "
+            f"after {who} had written to it: rows are gone that the table's transaction identifiers still "
+            f"count. Take that back by a RESTORE to version {position.lost_by - 1}; or, if the table shall "
+            f"stay as it is, {advice}"
         )
 
 
 def _check(position: Position, pipeline_id: str, query_id: str, batch_id: int, step: Step) -> bool:
     """Whether the table contains the batch. PipelineMismatch if it does not follow the last one there."""
     if position == NOWHERE and batch_id > 0:
-        raise PipelineMismatch(
-            f"the checkpoint is at batch {batch_id}, but the table has none of pipeline {pipeline_id!r}. It "
-            "is the checkpoint of another pipeline, or the table is another one. Start with a new "
-            "checkpointLocation, and with startingOffsets where the table ends"
-        )
+        raise PipelineMismatch(_none_text(pipeline_id, batch_id))
     if batch_id <= position.batch_id:
         _check_same(position, pipeline_id, batch_id, step)
         return True
@@ -204,6 +250,14 @@ def _check_same(position: Position, pipeline_id: str, batch_id: int, step: Step)
 def _is_other_topic(position: Position, step: Step, topic: str) -> bool:
     known = position.topics.get(topic)
     return known is not None and topic in step.ids and fingerprint(step.ids[topic]) != known
+
+
+def _kept(position: Position, step: Step) -> PartitionOffsets:
+    """Where the pipeline stays in what the batch does not read. A topic created again was not read at all."""
+    return {
+        key: 0 if _is_other_topic(position, step, key[0]) else offset
+        for key, offset in position.offsets.items()
+    }
 
 
 def _mismatch_text(position: Position, pipeline_id: str, batch_id: int, step: Step, key: Partition) -> str:
@@ -242,6 +296,7 @@ def commit(
         plan.ids,
         plan.version,
         stream_run,
+        plan.mark,
     )
     _check_number(table, plan)
     try:
@@ -262,6 +317,8 @@ def commit(
 
 def _check_number(table: Table, plan: Plan) -> None:
     position = read_position(table, plan.app)
+    if plan.query_id != NO_QUERY:
+        _check_not_restored(table, position, f"pipeline {plan.app!r}", _NEW_PIPELINE)
     if position.number >= plan.number:
         by = position.recent.get(position.number)
         where = (

@@ -10,8 +10,13 @@ once.
 A batch write with `txnAppId` and `txnVersion` sets the identifier of that name, as Delta's own writers do. It
 also sets `<app>/versions`, which distinguishes the name from that of a streaming pipeline.
 
-Looking up identifiers one by one is slow, so a commit also holds all of it as a note (`userMetadata`, which
-every tool shows in a table's history). A note of a recent commit is read instead.
+To look identifiers up one by one takes time, so a commit also has them as a note (`userMetadata`, which every
+tool shows in a table's history). It is looked for as far back as the history goes. A note may lack partitions
+that the pipeline does not read any more, because the note before it was not found. Identifiers lack none, so
+what is not in the note is looked up.
+
+A table that is restored to an older version loses rows and keeps its identifiers. So the history is also
+looked through for a RESTORE that has taken the last commit of the pipeline back.
 """
 
 import hashlib
@@ -21,14 +26,26 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from semel.client import Partition
+from semel.spark.log_marks import Mark
+from semel.spark.partition_offsets import MARK as LOG_MARK
 from semel.spark.partition_offsets import PartitionOffsets, TopicIds, ids_of, of_json, to_json
 from semel.spark.versions import Version
 
 T = TypeVar("T")
 
 MARK = "semel"
-#: How many of the newest commits are searched for notes.
-RECENT = 16
+#: How many commits are looked at for the last one of a pipeline: the newest first, then times as many.
+RECENT, FURTHER = 16, 8
+#: The version to which a table was restored by a time.
+UNKNOWN = -1
+
+
+class Commit(NamedTuple):
+    """A commit of a table, as its history has it."""
+
+    version: int
+    note: str | None = None
+    restored_to: int | None = None  # the version, if the commit is a RESTORE
 
 
 class KnowsTransactions(Protocol):
@@ -38,8 +55,8 @@ class KnowsTransactions(Protocol):
         """Return the version of an identifier."""
         ...
 
-    def notes(self, limit: int | None) -> list[str]:
-        """Return the notes of the newest commits, or of all that are kept."""
+    def history(self, limit: int | None) -> list[Commit]:
+        """The newest commits, or all that are kept, the newest first."""
         ...
 
 
@@ -52,12 +69,13 @@ class Note:
     run: str
     query_id: str
     batch_id: int
-    offsets: PartitionOffsets  # the position after it, in every partition that the pipeline ever read
+    offsets: PartitionOffsets  # where the pipeline is after it, in every partition that is known
     winners: tuple[str, ...]
     starts: PartitionOffsets = field(default_factory=dict)  # where the batch started
     ids: TopicIds = field(default_factory=dict)
     version: Version | None = None  # of a versioned batch write
     stream_run: str | None = None  # of the query whose foreachBatch made it
+    mark: Mark | None = None  # of the log that was read
 
     def to_text(self) -> str:
         """Format the note for the commit."""
@@ -67,7 +85,7 @@ class Note:
             "run": self.run,
             "query": self.query_id,
             "batch": self.batch_id,
-            "offsets": to_json(self.offsets, ids=self.ids),
+            "offsets": to_json(self.offsets, ids=self.ids, mark=self.mark),
             "starts": to_json(self.starts),
             "winners": self.winners,
         }
@@ -96,6 +114,9 @@ class Position(NamedTuple):
     recent: Mapping[int, Note]
     starts: PartitionOffsets = {}  # noqa: RUF012 - never changed: where the last batch started
     topics: Mapping[str, int] = {}
+    lost_by: int | None = (
+        None  # the commit that has restored the table to before the last one of the pipeline
+    )
 
 
 NOWHERE = Position(0, -1, {}, {})
@@ -104,22 +125,50 @@ NOWHERE = Position(0, -1, {}, {})
 def read_position(
     table: KnowsTransactions, app: str, query_id: str = "", keys: Iterable[Partition] = ()
 ) -> Position:
-    """Read the position of a pipeline. Offsets are those of these partitions, or more."""
+    """How far a pipeline is. Offsets and topics are those of these partitions, or more."""
     number = table.transaction_version(app)
     if number is None:
         return NOWHERE
-    recent = {each.number: each for each in map(_parse, table.notes(RECENT)) if each and each.app == app}
+    commits = _search(table, app, number)
+    noted = {commit.version: note for commit in commits if (note := _note_of(commit, app)) is not None}
+    recent = {note.number: note for note in noted.values()}
     batch_id = table.transaction_version(_batch(app, query_id)) if query_id else None
-    if number in recent:
-        note = recent[number]
-        offsets, starts = note.offsets, note.starts
-        topics = {topic: fingerprint(each) for topic, each in note.ids.items()}
-    else:
-        keys = list(keys)
-        offsets = _known(table, {key: _offset(app, key) for key in keys})
-        starts = _known(table, {key: _start(app, key) for key in keys})
-        topics = _known(table, {topic: _topic(app, topic) for topic, _ in keys})
-    return Position(number, -1 if batch_id is None else batch_id, offsets, recent, starts, topics)
+    note, keys = recent.get(number), set(keys)
+    offsets: PartitionOffsets = {} if note is None else dict(note.offsets)
+    topics = {} if note is None else {topic: fingerprint(each) for topic, each in note.ids.items()}
+    starts = _known(table, {key: _start(app, key) for key in keys}) if note is None else note.starts
+    offsets |= _known(table, {key: _offset(app, key) for key in keys - offsets.keys()})
+    topics |= _known(table, {topic: _topic(app, topic) for topic in {key[0] for key in keys} - topics.keys()})
+    last = next((version for version, each in noted.items() if each.number == number), commits[-1].version)
+    batch_id = -1 if batch_id is None else batch_id
+    return Position(number, batch_id, offsets, recent, starts, topics, _lost_by(commits, last))
+
+
+def _search(table: KnowsTransactions, app: str, number: int) -> list[Commit]:
+    """The newest commits, as many as it takes to find this one of a pipeline, or all that are kept."""
+    limit = RECENT
+    while True:
+        found = table.history(limit)
+        notes = [_note_of(each, app) for each in found]
+        if len(found) < limit or any(each is not None and each.number == number for each in notes):
+            return found
+        limit *= FURTHER
+
+
+def _lost_by(commits: Iterable[Commit], last: int) -> int | None:
+    """The RESTORE by which a table is without what it had at a version, if there is one."""
+    at: int | None = None  # what came after this version was taken back itself
+    for each in commits:
+        if each.version > last and each.restored_to is not None and (at is None or each.version <= at):
+            if each.restored_to < last:
+                return each.version
+            at = each.restored_to
+    return None
+
+
+def _note_of(commit: Commit, app: str) -> Note | None:
+    note = None if commit.note is None else _parse(commit.note)
+    return note if note is not None and note.app == app else None
 
 
 def fingerprint(topic_id: str) -> int:
@@ -138,8 +187,8 @@ def is_of_versions(table: KnowsTransactions, app: str) -> bool:
 
 
 def is_of_stream(table: KnowsTransactions, app: str) -> bool:
-    """Whether the identifier of this name holds the commits of a streaming pipeline. Reads all notes."""
-    return any(each is not None and each.app == app for each in map(_parse, table.notes(None)))
+    """Whether the identifier of this name has the commits of a streaming pipeline. This reads all notes."""
+    return any(_note_of(each, app) is not None for each in table.history(None))
 
 
 def _versions(app: str) -> str:
@@ -179,6 +228,7 @@ def _parse(text: str) -> Note | None:
             ids_of(content["offsets"]),
             Version(*version) if version else None,
             stream_run,
+            Mark.of_json(content["offsets"].get(LOG_MARK)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -13,7 +13,9 @@ from semel.spark.clients import connect
 from semel.spark.delta.group import Group, follow, read_group
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
+from semel.spark.log_marks import Mark, check_mark
 from semel.spark.options import Where
+from semel.spark.partition_offsets import recreated, topic_ids
 from semel.spark.source import StreamReader
 
 
@@ -28,19 +30,28 @@ class ResumingReader(StreamReader):
             client = connect(self._options.address)
             # A pipeline to topics, or a table that cannot be reached from here: then the sink decides.
             with suppress(PipelineError, ModuleNotFoundError):
-                _ask_table(client, pipeline_id, read_group(client, pipeline_id))
+                mark = _ask_table(client, pipeline_id, read_group(client, pipeline_id))
+                if mark is not None and self._options.fail_on_data_loss:
+                    check_mark(client, mark)
         return super().initialOffset()
 
 
-def _ask_table(client: Client, pipeline_id: str, group: Group) -> None:
+def _ask_table(client: Client, pipeline_id: str, group: Group) -> Mark | None:
+    """Put the group where the table is. The mark is that of the log which the table has records of."""
     if group.table is None:
-        return
+        return None
     from semel.spark.delta.position import read_position
     from semel.spark.delta.table import open_table
 
     table = open_table(group.table.location)
     if table is None or table.table_id != group.table.table_id:
-        return
+        return None
     position = read_position(table, pipeline_id, keys=group.offsets)
     reached = {key: offset for key, offset in position.offsets.items() if key in group.offsets}
     follow(client, pipeline_id, group.offsets, group.table, reached)
+    last = position.recent.get(position.number)
+    if last is None or last.mark is None:
+        return None
+    # A topic that was created again is noticed by its id.
+    ids = topic_ids(client.describe([last.mark.topic]).topics)
+    return None if recreated(last.ids, ids) else last.mark

@@ -22,6 +22,7 @@ from semel.spark.delta.options import DeltaOptions
 from semel.spark.delta.storage import Storage
 from semel.spark.edge import faces_spark
 from semel.spark.errors import PipelineError
+from semel.spark.remembered_writes import remember, skip
 from semel.spark.versions import current_stream_run, refuse_second_write
 
 
@@ -33,6 +34,7 @@ class Written(WriterCommitMessage):
     key: str
     added: tuple[Added, ...] = ()
     stream_run: str | None = None  # of the query whose foreachBatch writes
+    has_skipped: bool = False  # rows, because the table has them
 
 
 @faces_spark
@@ -60,14 +62,16 @@ class _Writer:
         assert context is not None, "a task has a context"
         attempt = Attempt(plan.app, plan.number, plan.run, context.partitionId(), context.taskAttemptId())
         files = TaskFiles(Storage(self._options.location), attempt, plan.partition_by, plan.required)
+        has_skipped = False
         try:
             for batch in iterator:
                 # If the table contains the batch, the steps before the sink still run: they may keep state.
                 if batch.num_rows and plan.is_done:
                     _skip(plan)
+                    has_skipped = True
                 elif batch.num_rows:
                     files.write(batch)
-            return Written(plan, attempt.key, tuple(files.close()), current_stream_run())
+            return Written(plan, attempt.key, tuple(files.close()), current_stream_run(), has_skipped)
         except BaseException:
             files.discard()
             raise
@@ -75,9 +79,13 @@ class _Writer:
     def _commit(self, written: Sequence[Written], plan: Plan) -> None:
         winners = [each.key for each in written if each.added]
         added = [file for each in written for file in each.added]
-        if not plan.is_done:
-            stream_run = next((each.stream_run for each in written if each.added), None)
-            batch_commit.commit(self._options, plan, winners, added, stream_run)
+        place, run = self._options.location, next((each.stream_run for each in written), None)
+        if plan.is_done:
+            skip(place, plan.version, run, has_rows=any(each.has_skipped for each in written))
+            return
+        batch_commit.commit(self._options, plan, winners, added, run)
+        if plan.version is not None and run is not None:
+            remember(place, plan.version, run)
 
 
 @faces_spark

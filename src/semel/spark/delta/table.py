@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from semel.spark.delta.files import Added
-from semel.spark.delta.position import Note
+from semel.spark.delta.position import UNKNOWN, Commit, Note
 from semel.spark.delta.schema import new_columns
 from semel.spark.delta.storage import Storage
 from semel.spark.errors import OptionError, PipelineError
@@ -77,10 +77,9 @@ class Table:
         """Return the version of a transaction identifier."""
         return self._table.transaction_version(app_id)
 
-    def notes(self, limit: int | None) -> list[str]:
-        """Return the notes of the newest commits that have one; without a limit, of all that are kept."""
-        found = self._table.history(limit)
-        return [each["userMetadata"] for each in found if isinstance(each.get("userMetadata"), str)]
+    def history(self, limit: int | None) -> list[Commit]:
+        """The newest commits, the newest first; without a limit all that are kept."""
+        return [_commit_of(each) for each in self._table.history(limit)]
 
     def commit(self, added: Iterable[Added], note: Note) -> None:
         """Add files. CommitFailedError: another writer has changed what this commit builds on."""
@@ -179,6 +178,14 @@ def _check_features(table: Table) -> None:
         raise OptionError(
             f"the table {table.location} requires {', '.join(asked)}, which this sink does not support"
         )
+
+
+def _commit_of(entry: dict[str, Any]) -> Commit:
+    note, restored_to = entry.get("userMetadata"), None
+    if entry.get("operation") == "RESTORE":
+        given = str((entry.get("operationParameters") or {}).get("version"))
+        restored_to = int(given) if given.isascii() and given.isdigit() else UNKNOWN
+    return Commit(int(entry["version"]), note if isinstance(note, str) else None, restored_to)
 
 
 def _log_file(version: int) -> str:

@@ -1,0 +1,178 @@
+"""What a table knows of a pipeline while the world around it changes. The protocol without Spark."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from support.sparking import create, fill
+
+from semel.client import Admin, Client
+from semel.embedded import Embedded
+from semel.spark import PipelineMismatch
+from semel.spark.checkpoint import Checkpoint
+from semel.spark.delta import batch_commit
+from semel.spark.delta.batch_commit import Plan
+from semel.spark.delta.options import DeltaOptions
+from semel.spark.delta.position import RECENT, Note, read_position
+from semel.spark.delta.schema import delta_schema
+from semel.spark.delta.table import Table, open_for
+
+ROWS = StructType([StructField("id", LongType()), StructField("word", StringType())])
+NAME = "archive"
+
+
+@pytest.fixture
+def servers(semel_broker: Embedded) -> str:
+    create(semel_broker.bootstrap_servers, ("a", 1), ("b", 1))
+    for topic in ("a", "b"):
+        fill(semel_broker.bootstrap_servers, topic, range(100))
+    return semel_broker.bootstrap_servers
+
+
+@pytest.fixture
+def client(servers: str) -> Iterator[Client]:
+    with Client(servers, timeout_s=5) as client:
+        yield client
+
+
+class Query:
+    """A query as its checkpoint shows it, which writes to `table`."""
+
+    def __init__(self, directory: Path, servers: str, query_id: str = "q") -> None:
+        self.directory = directory / query_id
+        self.table = str(directory / "table")
+        given = {
+            "path": self.table,
+            "pipeline.id": NAME,
+            "kafka.bootstrap.servers": servers,
+            "checkpointLocation": str(self.directory),
+        }
+        self.options = DeltaOptions.of(given, is_stream=True)
+        (self.directory / "offsets").mkdir(parents=True)
+        (self.directory / "metadata").write_text(json.dumps({"id": query_id}))
+
+    def plan(self, number: int, ends: dict[str, int], **more: Any) -> Plan:
+        """Plan a batch with these ends of the one partition of each topic."""
+        entries = {f"{name}:": value for name, value in more.items()}
+        offsets = {topic: {"0": end} for topic, end in ends.items()}
+        text = "\n".join(["v1", '{"batchWatermarkMs":0}', json.dumps({**offsets, **entries})])
+        (self.directory / "offsets" / str(number)).write_text(text)
+        return batch_commit.plan_stream(self.options, ROWS, Checkpoint(str(self.directory)))
+
+    def run(self, number: int, ends: dict[str, int], **more: Any) -> None:
+        """Plan a batch without rows, and commit it."""
+        batch_commit.commit(self.options, self.plan(number, ends, **more), [], [])
+
+
+def others_commit(table: str, number: int = RECENT + 1) -> None:
+    for _ in range(number):
+        write_deltalake(table, pa.table({"id": [1], "word": ["other"]}), mode="append")
+
+
+def test_a_topic_that_comes_back_goes_on_where_it_was(servers: str, client: Client, tmp_path: Path) -> None:
+    """Also if the commits of others have hidden the last note of the pipeline, more than once."""
+    query = Query(tmp_path, servers)
+    query.run(0, {"a": 10, "b": 10}, began={"a": {"0": 0}, "b": {"0": 0}})
+    for number in (1, 2):
+        others_commit(query.table)
+        if number == 2:
+            Admin(client).groups.delete(NAME)
+        query.run(number, {"b": 10 + 10 * number})
+    with pytest.raises(PipelineMismatch, match=r"offsets 0 to 40 of a/0, but .* up to 10"):
+        query.plan(3, {"a": 40, "b": 40})
+    plan = Query(tmp_path, servers, "new").plan(0, {"a": 40, "b": 40}, began={"a": {"0": 10}, "b": {"0": 30}})
+    assert plan.begin == {("a", 0): 10, ("b", 0): 30}
+
+
+def table_at(path: Path) -> Table:
+    return open_for(str(path), delta_schema(ROWS, ()), (), merges=False)
+
+
+def test_what_a_note_lacks_is_found_in_the_identifiers(tmp_path: Path) -> None:
+    table = table_at(tmp_path / "t")
+    first = {("a", 0): 7, ("b", 0): 9}
+    table.commit([], Note(NAME, 1, "run", "q", 0, first, (), ids={"a": "id of a", "b": "id of b"}))
+    table.commit([], Note(NAME, 2, "run", "q", 1, {("b", 0): 12}, (), ids={"b": "id of b"}))
+    found = read_position(table, NAME, "q", [("a", 0), ("c", 0)])
+    assert found.offsets == {("a", 0): 7, ("b", 0): 12}
+    assert found.topics.keys() == {"a", "b"}
+
+
+def test_the_partitions_of_a_topic_that_was_created_again_are_new(servers: str, tmp_path: Path) -> None:
+    query = Query(tmp_path, servers)
+    query.run(0, {"a": 10}, began={"a": {"0": 0}}, ids={"a": "one"})
+    table = table_at(tmp_path / "table")
+    table.commit([], Note(NAME, 2, "run", "q", 1, {("a", 0): 20, ("a", 1): 5}, (), ids={"a": "one"}))
+    (query.directory / "offsets" / "1").write_text(
+        "\n".join(["v1", "{}", '{"a":{"0":20,"1":5},"ids:":{"a":"one"}}'])
+    )
+    query.run(2, {"a": 3}, ids={"a": "two"})
+    assert read_position(table_at(tmp_path / "table"), NAME).offsets == {("a", 0): 3, ("a", 1): 0}
+
+
+# ---- RESTORE
+
+
+@pytest.mark.parametrize("others", [0, RECENT + 1])
+def test_a_table_that_was_restored_to_before_the_last_commit_is_refused(
+    servers: str, tmp_path: Path, others: int
+) -> None:
+    query = Query(tmp_path, servers)
+    query.run(0, {"a": 10}, began={"a": {"0": 0}})
+    query.run(1, {"a": 20})
+    version = DeltaTable(query.table).version()
+    others_commit(query.table, 1)
+    planned = query.plan(2, {"a": 30})
+    DeltaTable(query.table).restore(version)
+    query.plan(2, {"a": 30})  # which took nothing of the pipeline back
+    DeltaTable(query.table).restore(version - 1)
+    restored = DeltaTable(query.table).version()
+    others_commit(query.table, others)
+    for _ in range(2):
+        with pytest.raises(
+            PipelineMismatch, match=f"restored to an older version, by its commit {restored}, "
+        ):
+            query.plan(2, {"a": 30})
+    with pytest.raises(PipelineMismatch, match="restored to an older version"):
+        batch_commit.commit(query.options, planned, [], [])
+    DeltaTable(query.table).restore(restored - 1)
+    query.run(2, {"a": 30})
+
+
+def test_versions_of_a_table_that_was_restored_are_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+
+    def write(version: int) -> None:
+        given = {"path": path, "txnAppId": "app", "txnVersion": str(version)}
+        options = DeltaOptions.of(given, is_stream=False)
+        batch_commit.commit(options, batch_commit.plan_batch(options, ROWS), [], [])
+
+    write(1)
+    write(2)
+    before = DeltaTable(path).version() - 1
+    DeltaTable(path).restore(before)
+    with pytest.raises(PipelineMismatch, match=r"after txnAppId 'app' had written .* choose a new txnAppId"):
+        write(2)
+
+
+# ---- a table that is gone
+
+
+def test_no_empty_table_takes_the_place_of_one_that_is_gone(
+    servers: str, client: Client, tmp_path: Path
+) -> None:
+    query = Query(tmp_path, servers)
+    query.run(0, {"a": 10}, began={"a": {"0": 0}})
+    shutil.rmtree(query.table)
+    with pytest.raises(PipelineMismatch, match=r"and there is no table in .*/table any more\. Put it back"):
+        query.plan(1, {"a": 20})
+    Admin(client).groups.delete(NAME)
+    with pytest.raises(PipelineMismatch, match="the checkpoint is at batch 1, but the table has none"):
+        query.plan(1, {"a": 20})
+    assert not Path(query.table).exists()

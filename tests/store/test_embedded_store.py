@@ -220,7 +220,7 @@ async def test_a_directory_that_cannot_be_used_leaves_nothing_behind(
     before = set(threading.enumerate())
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "chunks").write_text("a file where a directory should be")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(NotADirectoryError):
         await open_store(tmp_path / "data", SETTINGS)
     assert set(threading.enumerate()) <= before
     (tmp_path / "data" / "chunks").unlink()

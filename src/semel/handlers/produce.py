@@ -105,7 +105,10 @@ class _Produce:
         catalog = self._broker.catalog
         limits = [None if topic is None else catalog.limits(topic) for topic in topics]
         now = self._broker.time_of_day()
-        if sum(len(data.partition_data) for data in self._request.topic_data) > PARTITIONS_AT_ONCE:
+        partitions = 0
+        for data in self._request.topic_data:
+            partitions += len(data.partition_data)
+        if partitions > PARTITIONS_AT_ONCE:
             return self._do_large(limits, now)
         self._prepared = self._preparation(limits, now, is_beside=False)
         try:

@@ -5,6 +5,7 @@ walk over the block headers finds damage in the structure and gives an upper bou
 that size is enough, however few bytes the input has and whatever size it declares.
 """
 
+import struct
 from typing import Final, NamedTuple
 
 from semel.wire.errors import ProtocolError
@@ -22,6 +23,7 @@ _LZ4_BLOCK_BYTES: Final = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_RATIO_MAX: Final = 256
 """No byte of an lz4 block stands for more than 255; the first few bytes for a little more."""
 _ZSTD_BLOCK_BYTES: Final = 1 << 17
+_INT32: Final = struct.Struct("<I")
 
 
 class PackedFrames(NamedTuple):
@@ -45,16 +47,19 @@ class _Walk:
         self.blocks = 0
 
     def integer(self, size: int) -> int:
-        at = self.skip(size)
-        return int.from_bytes(self.data[at : self.at], "little")
-
-    def skip(self, size: int) -> int:
-        """Pass over so many bytes; where they begin."""
         at = self.at
         self.at += size
         if self.at > self.end:
             raise ProtocolError("a truncated frame")
-        return at
+        if size == 4:
+            number: int = _INT32.unpack_from(self.data, at)[0]
+            return number
+        return self.data[at] if size == 1 else int.from_bytes(self.data[at : self.at], "little")
+
+    def skip(self, size: int) -> None:
+        self.at += size
+        if self.at > self.end:
+            raise ProtocolError("a truncated frame")
 
     def count_block(self) -> None:
         self.blocks += 1

@@ -1,29 +1,24 @@
 """One client: bytes in, requests in order, responses in order, bytes out.
 
-How it works. `data_received` cuts frames and queues them in `_waiting`. `_advance` starts the requests that
-may start. A finished request calls `InFlightRequest.done`. `_turn` runs once after each tick of the commit
-loop, sends all its answers with one write, and lets the next requests start.
+`data_received` cuts frames and queues them in `_waiting`. `_advance` starts the requests that may start. A
+finished request calls `InFlightRequest.done`. `_turn` runs once after each tick of the commit loop, sends all
+its responses with one write, and lets the next requests start.
 
-Order. Responses leave in the order of their requests. Produce requests are begun as they arrive, many at
-a time, in order: the commit loop decides them in that order, and one flush serves all of them. Any other
-request waits until everything before it on this connection was answered, and everything behind it waits
-for it. That is what Kafka's muted channel gives, and clients rely on it: who sent Produce and then
-ListOffsets must see the new end, and an EndTxn must not overtake the batches of its transaction. A parked
-Fetch therefore holds up its own connection, never another.
+Order. Only Produce requests are pipelined. Any other request waits for the requests before it and holds up
+those behind it, as Kafka's muted channel does: after Produce, ListOffsets must see the new end, and an EndTxn
+must not overtake the batches of its transaction.
 
-Limits. No further request starts for a client that does not read its responses (`pause_writing`), and a
-client with waiting requests is not read from. Budgets over all connections are in `budget`, timeouts in
-`check`, long requests in `handling`. After bytes that are not the protocol, earlier requests are answered and
-the connection is closed (`_doom`).
+Limits. No request starts for a client that does not read its responses (`pause_writing`), and a client with
+waiting requests is not read from. Budgets are in `budget` and `response_budget`, timeouts in `check`. After
+bytes that are not the protocol, earlier requests are answered and the connection is closed (`_doom`).
 
-When a client is gone, what it submitted is decided and stays true, what it sent before it said goodbye is
-begun, and only answers are dropped. Handlers that wait (a parked Fetch) are cancelled.
+Submitted requests of a client that is gone are decided all the same; only their responses are dropped.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.broker.fair_queue import ASKER
@@ -196,7 +191,7 @@ class Connection(asyncio.Protocol):
         if isinstance(message, Generator):
             in_flight.is_submitted = opened.api_key == PRODUCE
             work = handle_long(server, opened, message, context, lambda: self._decoded(in_flight))
-            self._run(self._finish(work, in_flight))
+            self._run(work, in_flight)
             return
         self._decoded(in_flight)
         try:
@@ -205,12 +200,12 @@ class Connection(asyncio.Protocol):
             in_flight.done(error)
             return
         if not isinstance(answer, Promise):
-            self._run(self._finish(respond(server, opened, message, answer), in_flight))
+            self._run(respond(server, opened, message, answer), in_flight, answer)
             return
         in_flight.is_submitted = True
         answer.then(in_flight.done)
         if answer.first is not None:
-            self._run(self._submit(answer.first, in_flight))
+            self._task = self._loop.create_task(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
         """The bytes of a frame without records are not needed any more: charge what was read from them."""
@@ -225,8 +220,17 @@ class Connection(asyncio.Protocol):
         if self._is_held():
             self._server.requests.recharge(self, self._in_flight[0], FRAME_OVERHEAD_BYTES)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = self._loop.create_task(work)
+    def _run(self, work: Coroutine[Any, Any, Any], in_flight: InFlightRequest, *inner: Any) -> None:
+        def abandon(task: asyncio.Task[None]) -> None:
+            # Cancelled before it started: the bytes must be given back all the same.
+            if not in_flight.is_done:
+                for each in (work, *inner):
+                    each.close()
+                self._task = None
+                in_flight.done(None)
+
+        self._task = self._loop.create_task(self._finish(work, in_flight))
+        self._task.add_done_callback(abandon)
 
     async def _submit(self, first: Coroutine[Any, Any, None], in_flight: InFlightRequest) -> None:
         """Do what a request needs before it is submitted; later requests must not overtake it."""
@@ -238,13 +242,13 @@ class Connection(asyncio.Protocol):
             self._task = None
             self._schedule_turn()
 
-    async def _finish(self, answer: Awaitable[Any], in_flight: InFlightRequest) -> None:
+    async def _finish(self, work: Coroutine[Any, Any, Any], in_flight: InFlightRequest) -> None:
         outcome: Any = None
         try:
-            outcome = await answer
+            outcome = await work
         except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
             outcome = error
-        finally:  # also when it is cancelled: the bytes must be given back
+        finally:  # also when it is cancelled
             self._task = None
             in_flight.done(outcome)
 
@@ -316,8 +320,6 @@ class Connection(asyncio.Protocol):
         self._charge.measured(unsent)
         return unsent
 
-    # Reading, or not.
-
     @property
     def has_half_frame(self) -> bool:
         """Whether bytes are held for a frame that has not ended."""
@@ -340,8 +342,6 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-
-    # Ending.
 
     def _doom_for(self, error: BaseException, in_flight: InFlightRequest) -> None:
         self._doom(*self._server.blamed(in_flight.api_key, in_flight.version, error))

@@ -1,6 +1,7 @@
 """Order, pipelining, back-pressure and timeouts of one connection, with handlers of the test's own."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -357,6 +358,27 @@ def test_produce_without_acks_counts_though_the_client_left_right_after(loop_fac
                 assert produces.waiting[0][0].timeout_ms == expected
                 produces.answer(0, None)
             assert await client.is_closed()
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_request_that_is_cancelled_before_it_starts_gives_its_bytes_back(loop_factory: Any) -> None:
+    async def main() -> None:
+        async def heartbeat(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+            raise AssertionError("it must not start")
+
+        async with serving({12: heartbeat}) as under_test:
+            client = await under_test.connect()
+            await under_test.until(lambda: len(under_test.context.connections) == 1)
+            (connection,) = under_test.context.connections
+            connection.data_received(client.frame(HeartbeatRequest(), 0))
+            assert under_test.context.requests.in_flight == 1
+            connection.abort()
+            connection.connection_lost(None)
+            await under_test.until(lambda: under_test.context.requests.in_flight == 0)
+            assert under_test.context.requests.used == 0
+            gc.collect()
 
     run(main(), loop_factory)
 

@@ -122,8 +122,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "chunks are deleted before the ledger knows it for certain",
         "embedded",
-        "            # A start must not look for what was in them.\n            await self.checkpoint()",
-        "            # A start must not look for what was in them.\n            pass",
+        "            # Recovery must not look for their contents.\n            await self.checkpoint()",
+        "            # Recovery must not look for their contents.\n            pass",
     ),
 )
 

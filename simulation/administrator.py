@@ -1,4 +1,4 @@
-"""An administrator: recreates a topic under open transactions, deletes records, and reads the state."""
+"""An administrator: recreates a topic under open transactions, deletes records, and lists transactions."""
 
 from typing import Any, Final
 

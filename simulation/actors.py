@@ -58,7 +58,7 @@ class Actor:
         """Forget what the next incarnation cannot know."""
 
     async def step(self) -> None:
-        """Pause between two steps: usually briefly, sometimes for long, sometimes forever."""
+        """Pause between two steps, usually briefly, sometimes for long. Sometimes raise Killed."""
         faults, random = self.world.faults, self.world.random
         seconds = random.uniform(0, self.rest_seconds_max)
         if faults.happens(random, "paused client"):

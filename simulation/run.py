@@ -128,7 +128,7 @@ class _History:
                 target = ("output", PARTITIONS)
                 return Copier(world, history, name, "input", target, generation, plan.timeout_ms)
             case "idempotent":
-                # Few partitions, so that a late batch competes with many others.
+                # Few partitions, so that a late batch finds many others appended before it.
                 few = self._random.sample(written, 2)
                 return IdempotentWriter(world, history, name, few, plan.first_sequence)
             case "plain":

@@ -256,7 +256,7 @@ def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
 
 
 def _start_again(broker: ChaosBroker) -> None:
-    """Start the broker again. If it has ended by itself, check its exit code."""
+    """Restart a broker that has ended. If it ended by itself, its exit code must say so."""
     if broker.has_ended():
         if broker.process is not None:
             code = broker.wait()

@@ -51,7 +51,7 @@ class DirectoryLock:
             except FileNotFoundError:
                 self.witness = None
                 return
-            # Held by a process that could not lock the directory.
+            # Excludes a process that could not lock the directory.
             self._lock(self._descriptor, path, may_fail=only_looks)
             with naming(path):
                 self.witness = _parse(os.pread(self._descriptor, _FILE_BYTES_MAX, 0)[_OWNER_BYTES:])

@@ -8,8 +8,8 @@ moments once the log has some size, and under steady load once it has reached it
 writes and checkpoints. The log's space is allocated at the start, so small commits (those that delete) still
 have room when the disk is full.
 
-After SQLITE_FULL the transaction is certainly undone, because the record that ends it is written last. This
-is ``StoreFull``. Any other error leaves the outcome unknown, and the caller fails the store.
+After SQLITE_FULL the transaction is certainly undone, because the record that ends it is written last and was
+not. This is ``StoreFull``. Any other error leaves the outcome unknown, and the caller fails the store.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ class LedgerWriter:
                 if mode != "wal":
                     raise StoreBroken(f"the ledger needs a write-ahead log, and the disk offers {mode}")
             self.connection.wal_autocheckpoint(0)
-            # A failed store must not write while it is closed.
+            # A failed store must not write again when it is closed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             was_older = is_older(self._sql)
             self.identity = start(

@@ -302,7 +302,7 @@ class LocalChunks:
                 raise StoreFull(f"there is no room in {self.directory}: {error}") from error
             raise
         self._files.flush_directory(self.directory)
-        # In this order, so that ``writing_id`` never lists this chunk as sealed.
+        # In this order, so that ``writing_id`` never makes this chunk look sealed.
         writing = self._writing = _Writing(chunk_id, descriptor)
         self._next_id += 1
         return writing

@@ -33,7 +33,7 @@ PIECE_BYTES: Final = 1024 * 1024
 
 
 def write_log_again(path: Path, files: Files) -> None:
-    """Flush SQLite's log as it reads now, before it is used. OSError.
+    """Write SQLite's log to disk again as it reads now, before it is used. OSError.
 
     After a clean stop there is none.
     """

@@ -292,7 +292,7 @@ class SqliteLedger:
             raise StoreBroken(f"{self._path} cannot be read: {error}") from error
 
     def _looked(self, job: Callable[..., T], *args: Any) -> T:
-        """Run a job of the writing thread that may fail: a damaged page rolls it back."""
+        """Run a job that the writing thread may abandon: a damaged page rolls it back."""
         try:
             return job(*args)
         except apsw.Error as error:
@@ -322,7 +322,7 @@ class SqliteLedger:
         return reader
 
     def _rest(self, *, quiet: bool) -> None:
-        """Runs between two jobs of the writing thread. The next call raises its failure."""
+        """Run between two jobs of the writing thread. A failure is raised by the next call."""
         if self._closed or self._health.has_failed:
             return
         try:

@@ -1,4 +1,4 @@
-"""``python -m simulation``: many histories, or one of them, or the defects that they must find."""
+"""``python -m simulation``: run many histories, show one, or check that the known defects are found."""
 
 import argparse
 import logging
@@ -14,18 +14,18 @@ from simulation.run import HistoryResult, run
 from simulation.shrinking import shrink
 
 SEEDS_MAX = 500
-"""A defect that survives so many histories has not been found."""
+"""A defect that survives this many histories counts as not found."""
 
 
 def one(seed: int) -> tuple[int, list[str], int, dict[str, int]]:
-    """A history by its seed: what is wrong with it, how many operations, which faults."""
+    """Run the history of a seed. Return the seed, its problems, the number of operations and the faults."""
     logging.disable(logging.CRITICAL)
     outcome = run(make(seed))
     return seed, outcome.problems, len(outcome.operations), outcome.faults
 
 
 def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """The first seed that finds the defect, and as what; None if none does."""
+    """Return the first seed that finds the defect, and the problem it reports; None if none does."""
     logging.disable(logging.CRITICAL)
     with applied(mutant):
         for seed in range(seeds_max):
@@ -38,12 +38,12 @@ def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | N
 def _problems(plan: Plan) -> list[str]:
     try:
         return run(plan).problems
-    except Exception as error:  # noqa: BLE001 - whatever a defect breaks, it is found
+    except Exception as error:  # noqa: BLE001 - any exception means that the defect was found
         return [f"the history broke: {error!r}"]
 
 
 def many(first: int, count: int, processes: int) -> int:
-    """Run them; how many were wrong."""
+    """Run many histories. Return how many failed."""
     started, wrong, operations = time.monotonic(), 0, 0
     faults: Counter[str] = Counter()
     with ProcessPoolExecutor(processes) as pool:
@@ -63,7 +63,7 @@ def many(first: int, count: int, processes: int) -> int:
 
 
 def show(seed: int) -> int:
-    """One history, made smaller if it fails."""
+    """Show one history, shrunk if it fails."""
     outcome = run(make(seed))
     if not outcome.problems:
         print(
@@ -84,7 +84,7 @@ def _tell(outcome: HistoryResult) -> None:
 
 
 def gate(processes: int) -> int:
-    """Every defect must be found; how many were not."""
+    """Check that every defect is found. Return how many were not."""
     survivors = 0
     with ProcessPoolExecutor(processes) as pool:
         for mutant, found in zip(MUTANTS, pool.map(killed_by, MUTANTS), strict=True):
@@ -97,7 +97,7 @@ def gate(processes: int) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="show one history, made smaller if it fails")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds")

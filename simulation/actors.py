@@ -1,7 +1,7 @@
-"""Who takes part in a history: writers of every kind, copiers of a group, readers, and an administrator.
+"""The actors of a history: writers of every kind, copiers of a group, readers, and an administrator.
 
-Each does its work until it is told to end, finishes what it has begun, and tells ``recording`` what it did
-and what it knows of the outcome.
+Each works until it is told to end, finishes what it has begun, and records (``recording``) what it did and
+what it knows of the outcome.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ NEW_ID_ODDS = 0.4
 
 
 class Actor:
-    """Somebody with a name, who can be paused and killed between any two steps."""
+    """A named client that can be paused and killed between any two steps."""
 
     rest_seconds_max = 0.01
-    """Between two steps, when nothing goes wrong."""
+    """The pause between two steps, in the absence of faults."""
 
     def __init__(self, world: World, history: Recording, name: str) -> None:
         self.world = world
@@ -37,11 +37,11 @@ class Actor:
 
     @property
     def process(self) -> str:
-        """One life of the client; whoever begins anew is another."""
+        """The name of the current incarnation. A restarted client is another process."""
         return f"{self.name}.{self._incarnation}"
 
     async def live(self) -> None:
-        """Be killed and begin anew, until the end."""
+        """Work until the end, restarting after each kill."""
         while not self.is_ending:
             self._incarnation += 1
             try:
@@ -51,14 +51,14 @@ class Actor:
                 await sleep(self.world.random.uniform(0, 0.15))
 
     async def work(self) -> None:
-        """One incarnation's work."""
+        """Do the work of one incarnation."""
         raise NotImplementedError
 
     def killed(self) -> None:
-        """What the next incarnation does not know any more."""
+        """Forget what the next incarnation cannot know."""
 
     async def step(self) -> None:
-        """Between two steps: usually at once, sometimes much later, sometimes never."""
+        """Pause between two steps, usually briefly, sometimes for long. Sometimes raise Killed."""
         faults, random = self.world.faults, self.world.random
         seconds = random.uniform(0, self.rest_seconds_max)
         if faults.happens(random, "paused client"):
@@ -69,18 +69,18 @@ class Actor:
 
 
 class Killed(Exception):
-    """This incarnation is gone, in the middle of what it did."""
+    """This incarnation was killed in the middle of its work."""
 
 
 def offset_of(result: Result) -> int | None:
-    """Where a batch is, if the broker said so."""
+    """Return the offset of a batch, if the broker reported it."""
     if not result.is_done:
         return None
     return int(result.answer.responses[0].partition_responses[0].base_offset)
 
 
 class TransactionalWriter(Actor):
-    """Writes some batches to some partitions, and commits or aborts."""
+    """Writes batches to several partitions, and commits or aborts."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class TransactionalWriter(Actor):
         self._number = 0
 
     def killed(self) -> None:
-        """Some come back under another id: only time ends what they have begun."""
+        """Sometimes return under another id, so that only the timeout ends the open transaction."""
         if not self._has_twin and self.world.random.random() < NEW_ID_ODDS:
             self._transactional_id = f"{self.name}-{self._incarnation}"
 
     async def work(self) -> None:
-        """Sessions, each until it is fenced or something is not known."""
+        """Run sessions, each until it is fenced or an outcome is unknown."""
         while not self.is_ending:
             producer = Producer(
                 self.world,
@@ -126,12 +126,12 @@ class TransactionalWriter(Actor):
                 await self.step()
 
     async def one_transaction(self, producer: Producer) -> bool:
-        """Whether the session may go on."""
+        """Run one transaction. Return whether the session may continue."""
         txn = self.history.begin(self.process, self._transactional_id)
         return await self.finish(producer, txn, await self.write(producer, txn))
 
     async def write(self, producer: Producer, txn: Txn) -> Result:
-        """What the transaction does before its end; the result that stopped it, or the last one."""
+        """Do the writes of the transaction. Return the result that stopped it, or the last one."""
         result = Result(Known.DONE, ErrorCode.NONE)
         for _ in range(self.world.random.randint(1, 4)):
             await self.step()
@@ -142,7 +142,7 @@ class TransactionalWriter(Actor):
         return result
 
     async def send(self, producer: Producer, txn: Txn, topic: str, partition: int) -> Result:
-        """One batch of new values."""
+        """Send one batch of new values."""
         result = await producer.add(topic, partition)
         if not result.is_done:
             return result
@@ -156,12 +156,12 @@ class TransactionalWriter(Actor):
         return result
 
     async def finish(self, producer: Producer, txn: Txn, result: Result) -> bool:
-        """End it as it should; whether the session may go on."""
+        """End the transaction. Return whether the session may continue."""
         commits = result.is_done and self.world.random.random() < 0.67
         with self.history.ending(self.process, txn, is_commit=commits) as end:
             ended = await producer.end(commit=commits)
             end.known, end.code = ended.known, ended.code
-        # Whoever does not know what became of a batch, or of the end, takes a new epoch.
+        # If the outcome of a batch or of the end is unknown, the writer needs a new epoch.
         may_go_on = ended.is_done and (result.is_done or result.code in ABORTABLE)
         return may_go_on and not self.is_ending
 
@@ -180,7 +180,7 @@ class IdempotentWriter(Actor):
         self._number = 0
 
     async def work(self) -> None:
-        """Sessions, each until a batch is given up."""
+        """Run sessions, each until it gives up on a batch."""
         while not self.is_ending:
             producer = Producer(self.world, self.process, None, 1, 0, self._first_sequence)
             if await producer.init():
@@ -199,10 +199,10 @@ class IdempotentWriter(Actor):
 
 
 class PlainWriter(IdempotentWriter):
-    """Writes batches without any promise, each sent once."""
+    """Writes batches without idempotence, each sent once."""
 
     async def work(self) -> None:
-        """Until the end."""
+        """Write until the end."""
         producer = Producer(self.world, self.process, None, 1, 0)
         while not self.is_ending:
             await self._one(producer)
@@ -210,7 +210,7 @@ class PlainWriter(IdempotentWriter):
 
 
 class Reader(Actor):
-    """Reads partitions to their end, again and again."""
+    """Reads partitions to their end, repeatedly."""
 
     rest_seconds_max = 0.06
 
@@ -222,7 +222,7 @@ class Reader(Actor):
         self._isolation = isolation
 
     async def work(self) -> None:
-        """From the beginning, in every incarnation."""
+        """Read from the beginning, in every incarnation."""
         caller = Caller(self.world, self.process)
         positions = dict.fromkeys(self._locations, 0)
         for location in self._locations:
@@ -233,7 +233,7 @@ class Reader(Actor):
             positions[location] = await self.read(caller, location, positions[location])
 
     async def read(self, caller: Caller, location: tuple[str, int], position: int) -> int:
-        """One poll; the position after it."""
+        """Poll once. Return the position after it."""
         random = self.world.random
         wait_ms, size = random.choice((0, 0, 100)), random.choice((1, 200, 1 << 20))
         with self.history.polling(self.process, *location, self._isolation) as polled:
@@ -250,7 +250,7 @@ class Reader(Actor):
 
 
 async def until(world: World, check: Callable[[], bool], seconds: float) -> bool:
-    """Whether it becomes true in time."""
+    """Wait for a condition. Return whether it became true in time."""
     deadline = world.loop.now + seconds
     while not check():
         if world.loop.now >= deadline:

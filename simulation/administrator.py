@@ -1,4 +1,4 @@
-"""An administrator: deletes a topic and makes it anew under open transactions, deletes records, and looks."""
+"""An administrator: recreates a topic under open transactions, deletes records, and lists transactions."""
 
 from typing import Any, Final
 
@@ -16,16 +16,16 @@ from simulation.actors import Actor
 from simulation.network import Caller, Refused, Unanswered
 
 SIDE: Final = "side"
-"""The topic that is not safe from the administrator. Nobody checks what becomes of its records."""
+"""The topic that the administrator deletes. Its records are not checked."""
 
 
 class Administrator(Actor):
-    """Does what administrators do to others."""
+    """Sends administrative requests that disturb other actors."""
 
     rest_seconds_max = 0.06
 
     async def work(self) -> None:
-        """Until the end."""
+        """Work until the end."""
         caller = Caller(self.world, self.process)
         while not self.is_ending:
             await self.step()

@@ -1,5 +1,6 @@
-"""Copiers: members of one group that read input, write it to an output topic, and commit both in one
-transaction. Members come, go and pause, so partitions change hands in the middle of everything.
+"""Copiers: members of a group that read input, write it to an output topic, and commit both in a transaction.
+
+Members join, leave and pause, so partitions change owners at any moment.
 """
 
 from typing import Any
@@ -27,11 +28,11 @@ BatchLocation = tuple[str, int]
 
 
 class Lost(Exception):
-    """This member does not belong to the group any more, or its session is over."""
+    """This member is no longer in the group, or its session is over."""
 
 
 class Copier(Actor):
-    """One member."""
+    """One member of the group."""
 
     def __init__(
         self,
@@ -51,12 +52,12 @@ class Copier(Actor):
         self._transactional_id = name
 
     def killed(self) -> None:
-        """Some come back under another id: only time ends what they have begun."""
+        """Sometimes return under another id, so that only the timeout ends the open transaction."""
         if self.world.random.random() < NEW_ID_ODDS:
             self._transactional_id = f"{self.name}-{self._incarnation}"
 
     async def work(self) -> None:
-        """Join, and copy until something is lost; then begin anew, as another process."""
+        """Join, and copy until the membership or session is lost; then restart as another process."""
         caller = Caller(self.world, self.process)
         own_id, timeout_ms = self._transactional_id, self._timeout_ms
         producer = Producer(self.world, self.process, own_id, self._generation, timeout_ms)
@@ -96,7 +97,7 @@ class Copier(Actor):
         if commits:
             member.positions[location] = claim.until
         else:
-            # What was read in an aborted transaction is read again.
+            # Input of an aborted transaction is read again.
             await member.find_positions()
 
     async def _write(
@@ -123,7 +124,7 @@ class Copier(Actor):
 
 
 class Member:
-    """What a member of the group knows: its epoch, and where it stands in its partitions."""
+    """The state of a group member: its epoch, and its positions in its partitions."""
 
     def __init__(self, actor: Actor, caller: Caller, topic: str) -> None:
         self._actor = actor
@@ -138,11 +139,11 @@ class Member:
 
     @property
     def is_due(self) -> bool:
-        """Whether the group should hear of this one."""
+        """Whether a heartbeat is due."""
         return self._actor.world.loop.now >= self._next_heartbeat
 
     async def heartbeat(self) -> bool:
-        """Tell the group that this one lives; whether its partitions are others now."""
+        """Send a heartbeat. Return whether the assignment has changed."""
         world = self._actor.world
         self._next_heartbeat = world.loop.now + world.random.uniform(0, HEARTBEAT_SECONDS_MAX)
         joins = self.epoch == 0
@@ -175,7 +176,7 @@ class Member:
         return [TopicPartitions(topic_id=self._topic_id, partitions=sorted(self._owned))]
 
     async def find_positions(self) -> None:
-        """Go on where the group is. A transaction that holds offsets is waited for."""
+        """Start from the group's committed offsets, after waiting for pending ones."""
         self.positions = {}
         history = self._actor.history
         for partition in sorted(self._owned):
@@ -210,7 +211,7 @@ class Member:
             history.assigned(process, self._topic, partition, max(position, 0))
 
     async def read(self, location: BatchLocation, txn: Txn) -> tuple[list[str], Claim | None]:
-        """Some input, and what of it a transaction claims."""
+        """Read some input. Return it, and the part that a transaction claims."""
         actor, position = self._actor, self.positions[location]
         isolation = Isolation.READ_COMMITTED
         with actor.history.polling(actor.process, *location, isolation, txn) as polled:

@@ -1,10 +1,10 @@
 """A disk that outlives the broker, and the store of one life of the broker on it.
 
-A commit is written, and then flushed. Whatever was written survives the end of the process. What was not
-flushed when the *power* fails is lost, or a part of its end is; then the next life begins a new term. Between
-the steps time passes, so a crash finds a commit in every state: not written, written, flushed, answered.
+A commit is written, then flushed. Writes survive the end of the process. When the *power* fails, unflushed
+writes are lost, or a suffix of them is; the next life then begins a new term. Time passes between the steps,
+so a crash finds a commit in every state: not written, written, flushed, answered.
 
-Writes may fail: for want of room, before anything was written; or so that nobody knows the outcome.
+Writes may fail: for lack of room, before anything was written; or with an unknown outcome.
 """
 
 from collections.abc import Sequence
@@ -26,23 +26,23 @@ class Written(NamedTuple):
 
 
 class Disk:
-    """What is left when a broker is gone."""
+    """The state that survives a broker."""
 
     def __init__(self) -> None:
         self.commits: list[Written] = []
         self.durable = 0
-        """How many of them are flushed."""
+        """The number of flushed commits."""
         self.term = 1
         self.bytes: dict[int, bytes] = {}
         self._chunk = 0
         self.answered = 0
-        """How many of them somebody was told of as durable. Never to be taken back."""
+        """The number of commits that were answered as durable. They must never be lost."""
         self.ledger = SimulatedLedger()
-        """What the first ``_folded`` of them come to. What is durable stays, so it is never folded anew."""
+        """The fold of the first ``_folded`` commits. Durable commits stay, so none is folded twice."""
         self._folded = 0
 
     def write(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> None:
-        """A commit reaches the operating system."""
+        """Hand a commit to the operating system."""
         locations: list[BatchLocation] = []
         for batch in batches:
             self._chunk += 1
@@ -51,56 +51,56 @@ class Disk:
         self.commits.append(Written(tuple(facts), tuple(locations)))
 
     def flush(self) -> None:
-        """Everything that was written is on the disk."""
+        """Flush everything written."""
         self.durable = len(self.commits)
 
     def fold(self) -> None:
-        """The ledger takes over everything that is durable."""
+        """Fold everything durable into the ledger."""
         for written in self.commits[self._folded : self.durable]:
             self.ledger.fold(written.facts, written.locations)
         self._folded = self.durable
 
     def lose_power(self, random: Random) -> None:
-        """What was not flushed is gone, or the end of it is."""
+        """Lose unflushed commits, or a suffix of them."""
         del self.commits[random.randint(self.durable, len(self.commits)) :]
         self.durable = len(self.commits)
         self.term += 1
 
     def find_after_kill(self) -> None:
-        """The process is gone; the operating system has everything, and writes it in its own time."""
+        """The process was killed. The operating system has every write, and flushes it eventually."""
         self.durable = len(self.commits)
 
 
 class SimulatedChunks:
-    """Every batch is a chunk of its own."""
+    """A chunk store in which every batch is a chunk of its own."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
-        """The bytes at these places."""
+        """Return the bytes at these locations."""
         return [bytearray(self._disk.bytes[chunk_id]) for chunk_id, _, _ in locations]
 
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
-        """The bytes at these places, one behind another."""
+        """Return the bytes at these locations in one buffer."""
         return bytearray().join(await self.read(locations))
 
     async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
-        """Commits bring their batches along."""
+        """Not used: commits carry their batches."""
         raise NotImplementedError
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
-        """There is room."""
+        """Do nothing: space is unlimited."""
 
     async def delete(self, chunk_id: int) -> None:
-        """There is room."""
+        """Do nothing: space is unlimited."""
 
     async def list_chunks(self) -> list[tuple[int, int]]:
-        """Nobody counts."""
+        """Return nothing: chunks are not counted."""
         return []
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 class SimulatedStore:
@@ -121,18 +121,18 @@ class SimulatedStore:
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something is written and not flushed."""
+        """Whether some writes are not flushed."""
         return self._disk.durable < len(self._disk.commits)
 
     async def make_room(self, length: int) -> None:
-        """Sometimes there is none."""
+        """Raise StoreFull sometimes."""
         if self._faults.happens(self._random, "full"):
             raise StoreFull("simulated: no room")
 
     async def commit(
         self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
-        """Write, then flush unless it is early."""
+        """Write, then flush unless the sync is deferred."""
         disk = self._disk
         if self._faults.happens(self._random, "full"):
             raise StoreFull("simulated: no room")
@@ -148,7 +148,7 @@ class SimulatedStore:
         target = len(disk.commits)
         await sleep(self._random.uniform(0, self._faults.flush_seconds_max))
         if self._faults.happens(self._random, "broken flush"):
-            # Nobody knows what the disk has; the next start must not think that it has all.
+            # The state of the disk is unknown, so the next start must not assume that it has everything.
             disk.lose_power(self._random)
             raise StoreBroken("simulated: a flush failed")
         disk.durable = max(disk.durable, target)
@@ -157,13 +157,13 @@ class SimulatedStore:
         return target
 
     async def checkpoint(self) -> None:
-        """Everything that was committed is durable."""
+        """Make everything committed durable."""
         self._disk.flush()
         self._disk.fold()
 
     async def sweep_orphans(self) -> list[int]:
-        """There are none."""
+        """Return nothing: there are no orphans."""
         return []
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""

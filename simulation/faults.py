@@ -1,4 +1,4 @@
-"""What goes wrong in one history, and how often. Drawn from the seed, so that some are calm and some wild."""
+"""The faults of one history and their probabilities. Drawn from the seed, so some are calm and some wild."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -24,16 +24,16 @@ KINDS: Final = (
 
 @dataclass(slots=True)
 class Faults:
-    """How likely each kind is, every time that it could happen."""
+    """The probability of each kind of fault, at every opportunity."""
 
     odds: dict[str, float] = field(default_factory=dict)
     flush_seconds_max: float = 0.003
     is_over: bool = False
-    """The history is in its second part, in which nothing goes wrong any more."""
+    """Whether the history is in its second part, without faults."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def happens(self, random: Random, kind: str) -> bool:
-        """Whether it goes wrong this time."""
+        """Whether the fault happens this time."""
         odds = self.odds.get(kind, 0.0)
         if self.is_over or not odds or random.random() >= odds:
             return False
@@ -60,6 +60,6 @@ _TYPICAL: Final = {
 
 
 def draw(random: Random) -> Faults:
-    """Each kind is absent, typical, or frequent."""
+    """Make each kind absent, typical or frequent."""
     odds = {kind: _TYPICAL[kind] * random.choice((0, 0, 1, 1, 4)) for kind in KINDS}
     return Faults(odds, flush_seconds_max=random.choice((0.0005, 0.003, 0.05)))

@@ -1,4 +1,4 @@
-"""What must hold on the disk and in memory, whatever happened (W1–W11 of the test plan)."""
+"""Invariants of disk and memory that hold in every history (W1–W11 of the test plan)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,19 +11,19 @@ from simulation.world import World
 
 
 async def violations(world: World) -> list[str]:
-    """What does not hold at the end of a history, when all is flushed and nothing is open."""
+    """Return the violations at the end of a history, when all is flushed and no transaction is open."""
     life = await world.alive()
     broker: Any = life.broker
     while True:
         await broker.flush()
-        # Looked at right after a commit, when what is in memory and what is durable are the same.
+        # Checked right after a commit, when the state in memory equals the durable state.
         problems = await broker.submit([ReadFeatures()]).map(lambda _: _between_commits(world, broker))
         if problems is not None:
             return problems
 
 
 def _between_commits(world: World, broker: Any) -> list[str] | None:
-    """None if something is not flushed, so that it is too early to compare."""
+    """Return None if unflushed work makes it too early to compare."""
     if broker._loop.unsynced:
         return None
     ledger: SimulatedLedger = broker.store.ledger
@@ -36,7 +36,7 @@ def _between_commits(world: World, broker: Any) -> list[str] | None:
 
 
 def _of_state(state: Any, ledger: SimulatedLedger) -> Iterator[str]:
-    """What is in memory is what a replay of the ledger gives (W11)."""
+    """The state in memory equals a replay of the ledger (W11)."""
     for kind, table in state.tables.items():
         for key, value in table.items():
             stored = ledger.values.get((kind, key))
@@ -52,7 +52,7 @@ def _of_state(state: Any, ledger: SimulatedLedger) -> Iterator[str]:
 
 
 def _of_log(world: World, ledger: SimulatedLedger, key: PartitionKey) -> Iterator[str]:
-    """Offsets are dense, sequences follow one another, markers end what was open (W1–W4)."""
+    """Offsets are dense, sequences are consecutive, markers end open transactions (W1–W4)."""
     value: Any = ledger.values.get((PartitionKey, key))
     if value is None:
         return
@@ -78,7 +78,7 @@ def _of_log(world: World, ledger: SimulatedLedger, key: PartitionKey) -> Iterato
         if header.producer_id < 0:
             continue
         pair = (header.producer_id, header.producer_epoch)
-        # What was staged and dropped has used up its sequences.
+        # Batches that were staged and dropped have used up their sequences.
         if pair in last and not is_journal and header.base_sequence != (last[pair] + 1) % 2**31:
             yield f"at {stored.base_offset} sequence {header.base_sequence} follows {last[pair]}"
         last[pair] = header.last_sequence

@@ -1,7 +1,7 @@
-"""What the facts on the simulated disk come to, told in the plainest way.
+"""The fold of the facts on the simulated disk, in the simplest possible way.
 
-It is a second telling of what a ledger is, and shares no code with the state of the broker or with SQLite: if
-the broker's state after a crash is not what this says, one of the three is wrong.
+This is an independent model of the ledger. It shares no code with the broker's state or with SQLite: if the
+broker's state after a crash differs from it, one of the three is wrong.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from semel.store.interface import BatchLocation, Counts, GroupSummary, StoredBat
 
 
 class SimulatedLedger:
-    """All entities and all batches, as of the last commit that is durable."""
+    """All entities and all batches, as of the last durable commit."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[type, Any], Value] = {}
@@ -45,7 +45,7 @@ class SimulatedLedger:
         """Marker, producer and first offset of aborted transactions."""
 
     def copy(self) -> "SimulatedLedger":
-        """The same as of now, whatever is folded later."""
+        """Return a copy that later folds do not change."""
         other = SimulatedLedger()
         other.values = dict(self.values)
         other.batches = {key: list(batches) for key, batches in self.batches.items()}
@@ -56,7 +56,7 @@ class SimulatedLedger:
     # -- facts --------------------------------------------------------------------------------------------
 
     def fold(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
-        """A commit is durable."""
+        """Apply a durable commit."""
         nth = iter(locations)
         for fact in facts:
             if isinstance(fact, f.BatchAppended):
@@ -222,16 +222,16 @@ class SimulatedLedger:
                 left = tuple(each for each in self._get(key) if each.key.topic != topic.name)
                 self._put(key, left or None)
 
-    # -- questions ----------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
-        """The entities with these keys."""
+        """Return the entities with these keys."""
         return [self._get(key) for key in keys]
 
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Batches from an offset on."""
+        """Return batches from an offset on."""
         found: list[StoredBatch] = []
         size = 0
         for each in self.batches.get(partition, []):
@@ -246,12 +246,12 @@ class SimulatedLedger:
         return found
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
-        """The first batch whose largest timestamp is at or after this one."""
+        """Return the first batch whose largest timestamp is at or after this one."""
         found = (each for each in self.batches.get(partition, []) if each.max_timestamp >= timestamp)
         return next(found, None)
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """The smallest offset from which the rest is no larger."""
+        """Return the smallest offset from which the partition is no larger than this."""
         offset, left = self._get(partition).high_watermark, size_bytes
         for each in reversed(self.batches[partition]):
             left -= each.location.length
@@ -261,7 +261,7 @@ class SimulatedLedger:
         return int(offset)
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
-        """The log start, and the bytes below an offset."""
+        """Return the log start, and the bytes below an offset."""
         value = self._get(partition)
         if value is None:
             return 0, 0
@@ -269,11 +269,11 @@ class SimulatedLedger:
         return value.log_start_offset, sum(below)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic with this id."""
+        """Return the topic with this id."""
         return next((each for each in await self.topics() if each.topic_id == topic_id), None)
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
-        """Topics in the order of their names."""
+        """Return topics, ordered by name."""
         return self._of(TopicKey, after)[:limit]
 
     def _of(self, kind: type, after: str) -> list[Any]:
@@ -281,12 +281,12 @@ class SimulatedLedger:
         return [value for name, value in named if name > after]
 
     async def counts(self) -> Counts:
-        """How many there are of what clients can make."""
+        """Return the counts of what clients can create."""
         kinds = [kind for kind, _ in self.values]
         return Counts(*(kinds.count(kind) for kind in (PartitionKey, GroupKey, TransactionKey)))
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
-        """Groups in the order of their ids, also those that only have offsets."""
+        """Return groups, ordered by id, including those that only have offsets."""
         rows = {
             key.group_id: GroupSummary(key.group_id, "", "", "")
             for kind, key in self.values
@@ -298,7 +298,7 @@ class SimulatedLedger:
         return [rows[each] for each in sorted(rows) if each > after][:limit]
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """Everything a group has committed."""
+        """Return everything a group has committed."""
         return sorted(
             (key, value)
             for (kind, key), value in self.values.items()
@@ -306,7 +306,7 @@ class SimulatedLedger:
         )
 
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
-        """The producers that a partition remembers."""
+        """Return the producers that a partition remembers."""
         return sorted(
             (key.producer_id, value)
             for (kind, key), value in self.values.items()
@@ -314,7 +314,7 @@ class SimulatedLedger:
         )
 
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
-        """Producers without an open transaction that were last seen before this moment."""
+        """Return producers without an open transaction that were last seen before this time."""
         unseen = [
             key
             for (kind, key), value in self.values.items()
@@ -323,7 +323,7 @@ class SimulatedLedger:
         return sorted(unseen)[:limit]
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
-        """The aborted transactions that touch a range."""
+        """Return the aborted transactions in a range."""
         return sorted(
             (
                 (producer_id, first_offset)
@@ -336,12 +336,12 @@ class SimulatedLedger:
     async def transactions(
         self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
     ) -> list[Transaction]:
-        """Transactional ids in their order."""
+        """Return transactional ids in order."""
         wanted = (each for each in self._of(TransactionKey, after) if state in (None, each.state))
         return list(wanted)[:limit]
 
     async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
-        """Transactional ids that nobody used after this moment."""
+        """Return transactional ids that were not used after this time."""
         unused = (
             each.transactional_id
             for each in self._of(TransactionKey, "")
@@ -350,16 +350,16 @@ class SimulatedLedger:
         return list(unused)[:limit]
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
-        """Nothing is left behind: the simulated disk has room."""
+        """Return nothing: space is unlimited, so nothing has to be swept."""
         return []
 
     async def sweep(self, *, limit: int) -> list[BatchLocation]:
-        """Nothing to do."""
+        """Return nothing: there is nothing to sweep."""
         return []
 
     async def chunk_references(self) -> dict[int, int]:
-        """How many bytes of each chunk are in use."""
+        """Return how many bytes of each chunk are in use."""
         return {}
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""

@@ -1,10 +1,10 @@
-"""Defects that can be switched on, one line each, from the catalogue of real bugs.
+"""Mutants: defects from the catalogue of real bugs, one line each, that can be switched on.
 
-A simulation that finds nothing proves little until it is shown that it would have found something. Each of
-these is one line of the real code, changed; the suite fails if one of them survives.
+A simulation that finds nothing proves little unless it would have found known defects. Each mutant changes
+one line of the real code, and the suite fails if one survives.
 
-A mutant is text: the line as it is and as it would be. Whoever changes that line is told to change it here
-too. The code of the functions is exchanged in place, so that everyone who holds them runs the mutant.
+A mutant is text: the original line and the changed one. If the original line changes, the suite demands the
+change here too. The code of functions is replaced in place, so all references run the mutant.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One line that is wrong."""
+    """One line of code, and its defective version."""
 
     name: str
     module: str
@@ -35,7 +35,7 @@ def _broker(name: str, module: str, before: str, after: str) -> Mutant:
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    # Sequences and repetitions.
+    # Sequences and duplicates.
     _core(
         "a repeated batch is written again",
         "partition",
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        first = duplicate.last_offset - duplicate.offset_delta if",
         "        first = duplicate.last_offset - duplicate.offset_delta + 1 if",
     ),
-    # Who may write and end.
+    # Permission to write and end.
     _core(
         "a producer that begins does not fence the one before",
         "transactions.beginning",
@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    deadline = transaction.deadline_ms if opened else started + transaction.timeout_ms",
         "    deadline = -1",
     ),
-    # What an end does.
+    # The end of a transaction.
     _core(
         "the last partition gets no marker",
         "transactions.ending",
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    unstable = frozenset(each.key for each in pending or ())",
         "    unstable = frozenset(each.key for each in ())",
     ),
-    # What readers see.
+    # Visibility to readers.
     _core(
         "readers see open transactions (nisshi 689)",
         "types",
@@ -202,7 +202,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.unsynced.add(tick.durable, tick.batches, loop.time())",
         "        self._publisher.publish(self.state, tick.durable, tick.batches)",
     ),
-    # What is durable.
+    # Durability.
     _broker(
         "an answer does not wait for the flush",
         "commit_loop",
@@ -250,7 +250,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 @contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
-    """The real code with this defect, and without it again afterwards."""
+    """Run the real code with this defect, and restore it afterwards."""
     module = importlib.import_module(mutant.module)
     path = Path(str(module.__file__))
     source = path.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Connections that lose, hold, repeat and break, and never reorder.
+"""Connections that lose, delay and repeat requests, and break, but never reorder.
 
-What TCP promises is kept: on one connection requests arrive in the order in which they were sent, or the
-connection is gone. What it does not promise happens: an answer is lost with its connection, and a request
-that its client has given up arrives all the same, seconds later, on the connection that it was sent on.
+TCP's guarantees hold: requests on one connection arrive in the order in which they were sent, or the
+connection is closed. Everything else may happen: an answer is lost with its connection, and a request that
+its client has given up still arrives, seconds later, on the connection it was sent on.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Unanswered(Exception):
 
 
 class Refused(Exception):
-    """The broker is not there: the request was not sent."""
+    """The broker is not running: the request was not sent."""
 
 
 class _Sent(NamedTuple):
@@ -33,7 +33,7 @@ class _Sent(NamedTuple):
 
 
 class Connection:
-    """Of one client to one life of the broker."""
+    """A connection of one client to one life of the broker."""
 
     def __init__(self, world: World, client_id: str) -> None:
         if world.life is None:
@@ -53,13 +53,13 @@ class Connection:
         return not self.is_cut and not self._life.is_over
 
     async def ask(self, request: Any, version: int, *, may_repeat: bool = False) -> Any:
-        """The answer. Unanswered, and then the connection is not used again."""
+        """Return the answer. After Unanswered the connection is not used again."""
         faults, random, loop = self._world.faults, self._world.random, self._world.loop
         if faults.happens(random, "lost request"):
             await sleep(_delay(random))
             raise self._cut()
         if faults.happens(random, "held request"):
-            # It is on its way, and slower than its client is patient.
+            # The request is delayed beyond the client's timeout.
             await sleep(_delay(random))
             self._hold(random.choice((0.1, 0.4, 1.5)) * random.random(), request, version)
             raise self._cut()
@@ -83,7 +83,7 @@ class Connection:
         return Unanswered()
 
     def _hold(self, seconds: float, request: Any, version: int) -> None:
-        """It arrives when nobody waits for its answer any more."""
+        """Deliver the request after its client has given up."""
         world = self._world
         world.last_arrival = max(world.last_arrival, world.loop.now + seconds)
         world.loop.call_later(seconds, self._arrive, _Sent(request, version, None))
@@ -94,7 +94,7 @@ class Connection:
             self._awaited.set_result(None)
 
     async def _serve(self) -> None:
-        """The broker's end: one request after another."""
+        """Serve the broker's end: one request after another."""
         world, life, arrived = self._world, self._life, self._arrived
         while True:
             if not arrived:
@@ -110,7 +110,7 @@ class Connection:
 
 
 def _delay(random: Random) -> float:
-    """How long a message is under way."""
+    """Return the latency of a message."""
     return random.uniform(0.0001, 0.003)
 
 
@@ -120,12 +120,12 @@ def _deliver(answer: "asyncio.Future[Any]", outcome: Any) -> None:
 
 
 def _give_up(answer: "asyncio.Future[Any]") -> None:
-    """Nobody answered in time; None says the same as a connection that was closed."""
+    """Time out. None has the same meaning as a closed connection."""
     _deliver(answer, None)
 
 
 class Caller:
-    """A client's way to the broker: connects again when it has to."""
+    """A client's access to the broker. Reconnects when necessary."""
 
     def __init__(self, world: World, client_id: str) -> None:
         self.world = world
@@ -133,12 +133,12 @@ class Caller:
         self._connection: Connection | None = None
 
     async def once(self, request: Any, version: int, *, may_repeat: bool = False) -> Any:
-        """Ask once, on a connection that is there or can be made. Unanswered, Refused."""
+        """Send one request, connecting first if necessary. Unanswered, Refused."""
         connection = self._connection
         if connection is None or not connection.is_usable:
             connection = self._connection = Connection(self.world, self.client_id)
         return await connection.ask(request, version, may_repeat=may_repeat)
 
     async def pause(self) -> None:
-        """A moment between two attempts."""
+        """Pause between two attempts."""
         await sleep(self.world.random.uniform(0.003, 0.06))

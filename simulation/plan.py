@@ -1,6 +1,6 @@
-"""What one history is made of: its actors, its faults, and the knobs that make rare boundaries common.
+"""The plan of one history: its actors, its faults, and settings that make rare boundary cases common.
 
-All of it is drawn from the seed, and all of it is data, so that a history that fails can be made smaller.
+All of it is drawn from the seed, and all of it is data, so a failing history can be shrunk.
 """
 
 from dataclasses import dataclass, replace
@@ -19,18 +19,18 @@ OTHER_REASONS = frozenset(
         "repeated request",
     }
 )
-"""Faults that fence without another producer: lost work, leaps of time, an InitProducerId that comes late."""
+"""Faults that fence without another producer: lost work, clock jumps, a delayed InitProducerId."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One history, before it happens."""
+    """The input of one history."""
 
     seed: int
     odds: dict[str, float]
     flush_seconds_max: float
     seconds: float
-    """Of virtual time in which things go wrong."""
+    """The virtual time with faults."""
     actors: tuple[str, ...]
     written: tuple[str, ...]
     """The topics that writers write to."""
@@ -43,23 +43,23 @@ class Plan:
 
     @property
     def fences_for_a_reason(self) -> bool:
-        """Whether a producer may only be fenced by another one, or by its timeout."""
+        """Whether only another producer or the timeout may fence a producer."""
         return not self.odds.keys() & OTHER_REASONS
 
     def faults(self) -> Faults:
-        """A fresh set of faults."""
+        """Return a fresh set of faults."""
         return Faults(dict(self.odds), self.flush_seconds_max)
 
     def without_actor(self, at: int) -> "Plan":
-        """The same with one actor less."""
+        """Return a copy without one actor."""
         return replace(self, actors=self.actors[:at] + self.actors[at + 1 :])
 
     def without_fault(self, kind: str) -> "Plan":
-        """The same in which this never goes wrong."""
+        """Return a copy without this kind of fault."""
         return replace(self, odds={each: odds for each, odds in self.odds.items() if each != kind})
 
     def shorter(self) -> "Plan":
-        """The same in less time."""
+        """Return a copy with less time."""
         return replace(self, seconds=self.seconds / 2)
 
 
@@ -68,15 +68,15 @@ WRITERS = ("first", "first", "first", "second", "second", "second", "twin first"
 
 
 def make(seed: int) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed."""
     random = Random(f"plan {seed}")
     faults = draw(random)
     if random.random() < 0.2:
-        # A calmer one, in which a producer is never fenced but by another one or by its timeout.
+        # A calmer history, in which only another producer or the timeout fences a producer.
         faults.odds = {kind: odds for kind, odds in faults.odds.items() if kind not in OTHER_REASONS}
         faults.odds["lost response"] = 0.12
     if random.random() < 0.3:
-        # Little else than copying, by members that others must think dead.
+        # Mostly copiers, with pauses long enough that the group considers them dead.
         faults.odds["paused client"] = 0.08
         actors = [random.choice(WRITERS), "idempotent", *_copiers(random, 3), "committed reader"]
         written: tuple[str, ...] = ("input",)

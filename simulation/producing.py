@@ -1,5 +1,6 @@
-"""Producers as real clients are: they retry what was not answered, abort what may be aborted, and begin anew
-when they are fenced. Both generations of the protocol.
+"""Producers that behave like real clients, in both generations of the protocol.
+
+They retry unanswered requests, abort after abortable errors, and restart when they are fenced.
 """
 
 from enum import Enum
@@ -39,7 +40,7 @@ SEQUENCES = 2**31
 
 
 class Known(Enum):
-    """What a client knows of a request that it gave up or finished."""
+    """What a client knows of the outcome of a request."""
 
     DONE = "done"
     NOT_DONE = "not done"
@@ -47,7 +48,7 @@ class Known(Enum):
 
 
 class Result:
-    """What became of a request: whether it was carried out, and the code that ended it."""
+    """The outcome of a request: whether it was carried out, and the error code that ended it."""
 
     __slots__ = ("answer", "code", "known")
 
@@ -58,12 +59,12 @@ class Result:
 
     @property
     def is_done(self) -> bool:
-        """Whether it certainly was carried out."""
+        """Whether the request certainly was carried out."""
         return self.known is Known.DONE
 
 
 class Producer:
-    """One session of a producer: the pair, the sequences, and how requests are repeated."""
+    """One session of a producer: producer id and epoch, sequences, and retries."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Producer:
         self.transactional_id = transactional_id
         self.generation = generation
         self.producer_id, self.epoch = -1, -1
-        # As real clients do: the coordinator of the id, that of the group, and leaders, each by itself.
+        # Like real clients: separate connections to both coordinators and to the leaders.
         self._coordinator = Caller(world, name)
         self._offsets = Caller(world, name)
         self._leader = Caller(world, name)
@@ -90,7 +91,7 @@ class Producer:
         self._has_group = False
 
     async def _ask(self, caller: Caller, request: Any, version: int, code_of: Any) -> Result:
-        """Ask until it is answered for good, or for as long as a client would."""
+        """Retry until there is a final answer, or for as long as a client would."""
         was_sent = False
         for _ in range(ATTEMPTS):
             try:
@@ -108,12 +109,12 @@ class Producer:
             if code in RETRIABLE:
                 await caller.pause()
                 continue
-            # An attempt before this one may have been carried out.
+            # An earlier attempt may have been carried out.
             return Result(Known.UNKNOWN if was_sent else Known.NOT_DONE, code, answer)
         return Result(Known.UNKNOWN if was_sent else Known.NOT_DONE, ErrorCode.REQUEST_TIMED_OUT)
 
     async def init(self) -> bool:
-        """Take the pair, and fence whoever had it."""
+        """Obtain producer id and epoch, and fence the previous producer."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._timeout_ms,
@@ -128,12 +129,12 @@ class Producer:
         return result.is_done
 
     def forget_transaction(self) -> None:
-        """Another one begins."""
+        """Reset the state for the next transaction."""
         self._added.clear()
         self._has_group = False
 
     async def add(self, topic: str, partition: int) -> Result:
-        """The first generation tells the coordinator before it writes."""
+        """Add a partition, which the first generation does before it writes."""
         if self.generation == 2 or (topic, partition) in self._added:
             return Result(Known.DONE, ErrorCode.NONE)
         request = AddPartitionsToTxnRequest(
@@ -153,7 +154,7 @@ class Producer:
         return result
 
     async def send(self, topic: str, partition: int, values: list[str]) -> Result:
-        """Write a batch, once: repeated with the same sequence until it is answered."""
+        """Write a batch exactly once: retried with the same sequence until it is answered."""
         first = self._first_sequence if self.generation == 1 else 0
         sequence = self._sequences.get((topic, partition), first)
         is_transactional = self.transactional_id is not None
@@ -185,7 +186,7 @@ class Producer:
         return result
 
     async def _once(self, request: ProduceRequest, version: int) -> Result:
-        """Without a sequence a repetition would be a second batch."""
+        """Send without retries: without a sequence a retry would be a second batch."""
         try:
             answer = await self._leader.once(request, version)
         except Refused:
@@ -199,7 +200,7 @@ class Producer:
     async def send_offsets(
         self, group: str, member: str, member_epoch: int, offsets: dict[tuple[str, int], int]
     ) -> Result:
-        """The input offsets become part of the transaction."""
+        """Add the input offsets to the transaction."""
         if self.generation == 1 and not self._has_group:
             adding = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id or "",
@@ -238,7 +239,7 @@ class Producer:
         )
 
     async def end(self, *, commit: bool) -> Result:
-        """Commit or abort; the second generation goes on with another pair."""
+        """Commit or abort. The second generation continues with a new epoch."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id or "",
             producer_id=self.producer_id,

@@ -1,4 +1,4 @@
-"""Readers: what a consumer sees, by either isolation level, from an offset on."""
+"""Readers: what a consumer sees from an offset on, in either isolation level."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ from simulation.network import Caller
 
 
 class Seen(NamedTuple):
-    """One record, as a consumer gets it."""
+    """One record, as a consumer receives it."""
 
     offset: int
     value: str
 
 
 class Polled(NamedTuple):
-    """What one fetch of one partition came to."""
+    """The result of one fetch of one partition."""
 
     error: int
     records: list[Seen]

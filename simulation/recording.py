@@ -1,4 +1,4 @@
-"""What the actors did and what they know of it, as operations that ``semel.check`` understands."""
+"""Record what the actors did and know, as operations that ``semel.check`` understands."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _ISOLATIONS: dict[Isolation, h.Isolation] = {
 
 
 class Knowledge:
-    """Filled in by whoever does the work; whoever is killed meanwhile knows nothing."""
+    """What an actor learns of its operation. An actor that is killed meanwhile learns nothing."""
 
     def __init__(self) -> None:
         self.known = Known.UNKNOWN
@@ -31,12 +31,12 @@ class Knowledge:
 
     @property
     def outcome(self) -> h.Outcome:
-        """As the history says it."""
+        """The outcome as recorded in the history."""
         return _OUTCOMES[self.known]
 
     @property
     def error(self) -> str | None:
-        """The name of the code."""
+        """The name of the error code."""
         return ErrorCode(self.code).name if self.code else None
 
 
@@ -62,12 +62,12 @@ class Recording:
         self._numbers = itertools.count(1)
 
     def now(self) -> int:
-        """Nanoseconds of virtual time; no two are equal."""
+        """Virtual time in nanoseconds; no two values are equal."""
         return int(self._loop.now * 1e9) * 1_000 + next(self._numbers)
 
     @contextmanager
     def initialising(self, process: str, transactional_id: str, timeout_ms: int) -> Iterator[Knowledge]:
-        """A producer takes over."""
+        """Record the initialisation of a producer."""
         known, started = Knowledge(), self.now()
         try:
             yield known
@@ -86,7 +86,7 @@ class Recording:
             )
 
     def begin(self, process: str, transactional_id: str) -> Txn:
-        """A transaction begins in a client."""
+        """Record the begin of a transaction."""
         txn = Txn(f"{process}#{next(self._numbers)}")
         now = self.now()
         self.operations.append(h.Begin(process, now, now, h.OK, txn.name, transactional_id))
@@ -103,7 +103,7 @@ class Recording:
         *,
         idempotent: bool,
     ) -> Iterator[Knowledge]:
-        """A batch is sent."""
+        """Record a batch."""
         known, started = Knowledge(), self.now()
         try:
             yield known
@@ -129,7 +129,7 @@ class Recording:
     def sending_offsets(
         self, process: str, txn: Txn, group: str, claims: tuple[h.Claim, ...]
     ) -> Iterator[Knowledge]:
-        """Input offsets are put into a transaction."""
+        """Record input offsets of a transaction."""
         known, started = Knowledge(), self.now()
         try:
             yield known
@@ -142,7 +142,7 @@ class Recording:
 
     @contextmanager
     def ending(self, process: str, txn: Txn, *, is_commit: bool) -> Iterator[Knowledge]:
-        """A transaction is ended."""
+        """Record the end of a transaction."""
         known, started = Knowledge(), self.now()
         kind = h.Commit if is_commit else h.Abort
         try:
@@ -151,7 +151,7 @@ class Recording:
             self.operations.append(kind(process, started, self.now(), known.outcome, txn.name, known.error))
 
     def assigned(self, process: str, topic: str, partition: int, position: int) -> None:
-        """A process reads from here."""
+        """Record where a process begins to read."""
         now = self.now()
         self.operations.append(h.Assign(process, now, now, h.OK, topic, partition, position))
 
@@ -159,7 +159,7 @@ class Recording:
     def polling(
         self, process: str, topic: str, partition: int, isolation: Isolation, txn: Txn | None = None
     ) -> Iterator[Knowledge]:
-        """A process reads."""
+        """Record a poll."""
         known, started = Knowledge(), self.now()
         yield known
         found = known.found
@@ -184,7 +184,7 @@ class Recording:
     def fetched_offset(
         self, process: str, started: int, group: str, topic: str, partition: int, position: int
     ) -> None:
-        """A group's position was asked for."""
+        """Record a fetch of a group's offset."""
         self.operations.append(
             h.OffsetFetch(
                 process,
@@ -199,7 +199,7 @@ class Recording:
         )
 
     def ends(self, topic: str, partition: int, log_start: int, stable: int, high: int) -> None:
-        """Where a partition ends when all is over."""
+        """Record the final offsets of a partition."""
         now = self.now()
         self.operations.append(
             h.Ends("the end", now, now, h.OK, topic, partition, log_start, stable, high, is_settled=True)

@@ -1,8 +1,8 @@
-"""One history from its plan to its verdict.
+"""Run one history from its plan to its verdict.
 
-First everything goes wrong; then nothing does, and everyone must come to an end; then all is read once more,
-by both isolation levels; then the checker says whether any client was told what is not true, and what is on
-the disk is held against what must always hold (``invariants``).
+First there are faults. Then there are none, and every actor must finish. Then everything is read once more in
+both isolation levels. The checker verifies that no client was told anything false, and the contents of the
+disk are compared with what must always hold (``invariants``).
 """
 
 import asyncio
@@ -39,16 +39,16 @@ VISIBILITIES: dict[str, Visibility] = {
 }
 PARTITIONS = 2
 PATIENCE_SECONDS = 60.0
-"""Virtual time in which everyone must come to an end when nothing goes wrong any more."""
+"""The virtual time in which every actor must finish once there are no faults."""
 
 
 @dataclass(slots=True)
 class HistoryResult:
-    """What one history came to."""
+    """The result of one history."""
 
     plan: Plan
     problems: list[str] = field(default_factory=list)
-    """What is wrong, the first thing first. Empty if all is well."""
+    """The problems, first one first. Empty if the history is correct."""
     operations: list[Operation] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
     lives: int = 0
@@ -61,7 +61,7 @@ class HistoryResult:
 
 
 def run(plan: Plan) -> HistoryResult:
-    """Let it happen."""
+    """Run the history of a plan."""
     with _epochs_end_at(plan.epoch_max), _ids_drawn_from(Random(f"ids {plan.seed}")):
         loop = virtual_time.VirtualLoop()
         history = _History(plan, loop)
@@ -82,7 +82,7 @@ def _epochs_end_at(epoch_max: int) -> Iterator[None]:
 
 @contextmanager
 def _ids_drawn_from(random: Random) -> Iterator[None]:
-    """Ids that nobody chose, as those of topics, are the same every time too."""
+    """Make generated ids, such as those of topics, reproducible too."""
     before, uuid.uuid4 = uuid.uuid4, lambda: uuid.UUID(int=random.getrandbits(128), version=4)
     try:
         yield
@@ -128,7 +128,7 @@ class _History:
                 target = ("output", PARTITIONS)
                 return Copier(world, history, name, "input", target, generation, plan.timeout_ms)
             case "idempotent":
-                # Few, so that a batch that comes late finds many others in its place.
+                # Few partitions, so that a late batch finds many others appended before it.
                 few = self._random.sample(written, 2)
                 return IdempotentWriter(world, history, name, few, plan.first_sequence)
             case "plain":
@@ -142,11 +142,11 @@ class _History:
         raise ValueError(f"nobody is called {kind!r}")
 
     def errors(self) -> list[str]:
-        """What ended a life and should not have."""
+        """Unexpected errors that ended a life."""
         return [f"a life ended by {error!r}" for error in self._world.errors]
 
     async def happen(self) -> HistoryResult:
-        """From beginning to end."""
+        """Run the history from beginning to end."""
         outcome = HistoryResult(self._plan)
         world = self._world
         trouble, world.faults.odds = world.faults.odds, {}
@@ -176,7 +176,7 @@ class _History:
         return outcome
 
     async def _heal(self, tasks: Sequence["asyncio.Future[None]"]) -> list[str]:
-        """Everyone comes to an end, and every transaction does."""
+        """Wait until every actor has finished and every transaction has ended."""
         for actor in self._actors:
             actor.is_ending = True
         done, waiting = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
@@ -187,16 +187,16 @@ class _History:
         world = self._world
         life = await world.alive()
         state = life.broker._loop
-        # What comes late may still open a transaction.
+        # Late requests may still open a transaction.
         await virtual_time.sleep(max(0.0, world.last_arrival - world.loop.now) + 0.1)
         if not await until(world, lambda: not state.state.ongoing, PATIENCE_SECONDS):
             problems.append(f"hanging transactions: {sorted(state.state.ongoing)}")
-        # What was decided last is durable, and readers see it, before the next question is answered.
+        # When this is answered, the last decision is durable and visible to readers.
         await life.broker.ask(ReadFeatures())
         return problems
 
     async def _read_all(self) -> list[str]:
-        """Fresh readers read everything."""
+        """Read everything with fresh readers."""
         caller = Caller(self._world, "the end")
         try:
             for topic in VISIBILITIES:

@@ -1,4 +1,4 @@
-"""A history that fails, made smaller: fewer actors, fewer kinds of faults, less time, as long as it fails."""
+"""Shrink a failing history: fewer actors, fewer kinds of faults, less time, as long as it still fails."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,7 @@ TRIES_MAX = 200
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """The smallest plan found that still fails."""
+    """Return the smallest plan found that still fails."""
     tries = 0
     while True:
         for smaller in _smaller(plan):

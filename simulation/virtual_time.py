@@ -1,10 +1,10 @@
-"""An event loop whose time passes only when nobody has anything to do.
+"""An event loop in which time passes only when no task is ready.
 
-Work takes no time, and a wait takes exactly as long as was asked for. Tasks run in the order in which they
-became ready, so a program without randomness of its own does the same every time.
+Work takes no time, and a wait takes exactly as long as requested. Tasks run in the order in which they became
+ready, so a program without randomness of its own is reproducible.
 
-A history is little else than waits, so the loop does nothing that only real programs need: it knows no
-sockets, threads, signals and contexts.
+A history consists mostly of waits, so the loop omits what only real programs need: sockets, threads, signals
+and contexts.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 CALLS_MAX = 300_000
-"""Some thirty times what a long history takes: nobody in it will ever come to an end."""
+"""About thirty times the calls of a long history. Beyond this, the history will never end."""
 
 
 class Standstill(Exception):
-    """Everyone waits, and nothing will ever happen; or everyone works, and nothing will ever be done."""
+    """Every task waits and nothing will ever happen, or tasks run forever without finishing."""
 
 
 class Handle:
-    """Something that will be called, unless it is cancelled."""
+    """A scheduled call that can be cancelled."""
 
     __slots__ = ("args", "callback")
 
@@ -37,13 +37,13 @@ class Handle:
         self.args = args
 
     def cancel(self) -> None:
-        """It will not be called."""
+        """Cancel the call."""
         self.callback = None
         self.args = ()
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """One history's time."""
+    """The event loop of one history."""
 
     _stopping: bool
 
@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._soon: deque[Handle] = deque()
         self._later: list[tuple[float, int, Handle]] = []
         self._number = 0
-        # Asked for with every future; both without a frame of their own.
+        # Called for every future, so both avoid a frame of their own.
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.get_debug = bool  # type: ignore[method-assign]
 
@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
-        """After all that is to be called already."""
+        """Call after everything that is already scheduled."""
         handle = Handle(callback, args)
         self._soon.append(handle)
         return handle
@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
-        """At that moment; what is to be called at the same one, in the order in which it was asked for."""
+        """Call at this time. Calls at the same time run in the order of scheduling."""
         handle = Handle(callback, args)
         self._number += 1
         heappush(self._later, (when, self._number, handle))
@@ -81,14 +81,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
-        """After so many seconds."""
+        """Call after this many seconds."""
         handle = Handle(callback, args)
         self._number += 1
         heappush(self._later, (self.now + delay, self._number, handle))
         return handle
 
     def _run_once(self) -> None:
-        """Until the loop is told to stop."""
+        """Run until the loop is stopped."""
         soon, later, calls = self._soon, self._later, 0
         while True:
             while soon:
@@ -108,14 +108,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 soon.append(handle)
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing: there are no events."""
 
     def _write_to_self(self) -> None:
-        """Nobody calls from another thread."""
+        """Do nothing: there are no other threads."""
 
 
 class Sleep:
-    """Awaited, it lets time pass: what ``asyncio.sleep`` does, in fewer steps."""
+    """Awaiting this lets time pass: like ``asyncio.sleep``, in fewer steps."""
 
     __slots__ = ("_seconds",)
 
@@ -154,7 +154,7 @@ def run(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage is collected between two histories: a history is short, and looking for it is not."""
+    """Collect garbage between histories only: a history is short, and a collection is not."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
 """One broker through its lives, and the clock that all of them read.
 
-A life ends in the middle of whatever it was doing: its tasks stop where they wait, nobody is answered, its
-connections are gone. The disk stays (``disk``).
+A life ends at any point: its tasks stop where they wait, no request is answered, and its connections are
+closed. The disk survives (``disk``).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ STEP_MS_MAX = 1_800_000
 
 
 class VirtualClock(Clock):
-    """The clock of one life. Another life may find another time of day, and somebody may set it meanwhile."""
+    """The clock of one life. Each life may start with another time of day, and the clock may be set."""
 
     def __init__(self, loop: VirtualLoop, offset_ms: int, step: tuple[float, int] = (0.0, 0)) -> None:
         self._loop = loop
@@ -41,37 +41,37 @@ class VirtualClock(Clock):
 
 
 class Life:
-    """A broker from its start to its end."""
+    """One life of the broker, from its start to its end."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.is_over = False
-        # In the order in which they began, so that they end in the same order every time.
+        # In the order in which they began, so that they always end in the same order.
         self.tasks: dict[asyncio.Task[Any], None] = {}
 
     def do(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Work that ends with this life."""
+        """Run a task that ends with this life."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks[task] = None
         task.add_done_callback(self.tasks.pop)
         return task
 
     async def handle(self, request: Any, context: RequestContext) -> Any:
-        """What the broker answers; None if it closes the connection instead."""
+        """Return the broker's answer; None if it closes the connection instead."""
         try:
             return await HANDLERS[request.api_key](self.broker, request, context)
         except CloseConnection:
             return None
 
     def end(self) -> None:
-        """Stop where everyone stands."""
+        """Stop every task where it is."""
         self.is_over = True
         for task in [*self.tasks, *self.broker._tasks]:
             task.cancel()
 
 
 class World:
-    """The broker, its disk, and what goes wrong with them."""
+    """The broker, its disk, and their faults."""
 
     def __init__(
         self,
@@ -90,23 +90,23 @@ class World:
         self.life: Life | None = None
         self.lives = 0
         self.errors: list[BaseException] = []
-        """What ended a life and should not have."""
+        """Unexpected errors that ended a life."""
         self.at_end: list[Callable[[Life], None]] = []
-        """Told of every life that ends, before the disk is touched."""
+        """Called at the end of every life, before the disk changes."""
         self.last_arrival = 0.0
-        """When the last request arrives that somebody has given up."""
+        """When the last abandoned request arrives."""
         self._connections = 0
         self._clock_offset_ms = 0
         self._is_starting = False
         self._begun = asyncio.Event()
 
     def next_connection(self) -> int:
-        """Connections are numbered, across lives too."""
+        """Return the next connection number, which is unique across lives."""
         self._connections += 1
         return self._connections
 
     async def start(self) -> None:
-        """Begin a life. It may be over before it has begun."""
+        """Begin a life. It may end before it has begun."""
         self._is_starting = True
         try:
             while self.life is None:
@@ -118,7 +118,7 @@ class World:
         step = (0.0, 0)
         if self.faults.happens(self.random, "clock jump"):
             self._clock_offset_ms += self.random.randint(-5_000, 20_000)
-            # Not more than what a topic allows the clocks of producers to be ahead.
+            # No more than a topic allows producer clocks to be ahead.
             chance = Random(self._clock_offset_ms)
             step = (self.loop.now + chance.uniform(0, 20), chance.randint(-STEP_MS_MAX, STEP_MS_MAX))
         store = SimulatedStore(self.disk, self.random, self.faults)
@@ -143,14 +143,14 @@ class World:
             self._find(is_power_lost=False)
             return
         if life.is_over:
-            # Its first commits failed before anyone could be served.
+            # Its first commits failed before it could serve requests.
             self._find(is_power_lost=False)
             return
         self.life = life
         self._begun.set()
 
     async def make_topics(self, transaction_version: int) -> None:
-        """Before anything goes wrong."""
+        """Create the topics, before any fault."""
         assert self.life is not None
         await self.life.broker.ask(ChangeFeature(transaction_version))
         for name, configs in self.topics.items():
@@ -170,7 +170,7 @@ class World:
             life.end()
 
     def end_life(self, *, is_power_lost: bool) -> None:
-        """The process, or the machine, is gone; another life begins in a moment."""
+        """End the process or the machine. Another life begins soon after."""
         life, self.life = self.life, None
         if life is None:
             return
@@ -187,7 +187,7 @@ class World:
         await sleep(self.random.uniform(0.005, 0.15))
         try:
             await self.start()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the history is told
+        except Exception as error:  # noqa: BLE001 - any error is reported in the history
             self.errors.append(error)
 
     def _find(self, *, is_power_lost: bool) -> None:
@@ -197,7 +197,7 @@ class World:
             self.disk.find_after_kill()
 
     async def trouble(self) -> None:
-        """End lives at random moments."""
+        """End lives at random times."""
         while not self.faults.is_over:
             await sleep(self.random.uniform(0.02, 0.2))
             if self.life is None:
@@ -208,13 +208,13 @@ class World:
                 self.end_life(is_power_lost=True)
 
     async def alive(self) -> Life:
-        """The life that is there, or the next one."""
+        """Return the current life, or wait for the next one."""
         while self.life is None:
             await self._begun.wait()
         return self.life
 
     async def stop(self) -> None:
-        """The end of the history."""
+        """End the history."""
         if self.life is not None:
             life, self.life = self.life, None
             with contextlib.suppress(asyncio.CancelledError):

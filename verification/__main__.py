@@ -1,7 +1,7 @@
 """``python -m verification``: run the checks of a size. All but the shortest write their results.
 
-Checks that wait for other processes run in a row of their own, beside those that keep the processors busy;
-these step back, because what waits cannot make up for lost time by another processor.
+Checks that wait for other processes run in a queue of their own, beside those that keep the processors busy.
+The busy ones run at lower priority, because a waiting check cannot make up for lost time.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from verification.tiers import CHECKS, SIZES, Found
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m verification", description=__doc__)
     parser.add_argument("size", choices=SIZES, nargs="?", default="verify")
     parser.add_argument("--only", nargs="*", choices=list(CHECKS), help="some checks; others keep their rows")
@@ -41,16 +41,16 @@ def main() -> int:
                 for each in found
             ]
             if options.size != "test" and not options.no_write:
-                # After every check: a run that is cut off has shown what it has shown.
+                # After every check, so that an interrupted run keeps its results so far.
                 results.merge([row for each in CHECKS for row in rows.get(each, ())])
     return 0 if all(row.met for each in rows.values() for row in each) else 1
 
 
 def _step_back() -> None:
-    """What keeps the processors busy, and the processes that it starts, before they begin.
+    """Prepare a process that keeps a processor busy, and its children.
 
-    Most of what they make is no garbage, and what there is comes in large numbers: to look for it less often
-    takes a fifth off a simulated history.
+    Most of its objects are no garbage, and they come in large numbers: collecting less often makes a
+    simulated history a fifth faster.
     """
     os.nice(10)
     gc.freeze()
@@ -58,7 +58,7 @@ def _step_back() -> None:
 
 
 def _run(name: str, count: int) -> tuple[list[Found], float]:
-    """One check, in a process of its own: what was found, and the seconds it took."""
+    """Run one check in a process of its own. Return its findings and the seconds it took."""
     print(f"{name}: {count:,} …", flush=True)
     started = time.monotonic()
     found = list(CHECKS[name].run(count))

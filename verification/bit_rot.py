@@ -1,13 +1,13 @@
-"""Bit rot: every file of a data directory removed, cut off, swapped with an older copy, or one bit flipped.
+"""Bit rot: remove, truncate, flip a bit of, or replace by an older copy, every file of a data directory.
 
-One seed is one store (``store_life``): it lives, is stopped, lives on, and is copied: older copies of both
-lives, as it is when the process is killed, and after a clean stop. Then one thing is done to one of the last
-copies, and the real store is opened in it. Either it refuses to start, or to read what it cannot prove; or
-everything that was acknowledged is there. A batch whose checksum is wrong counts as refused, because a broker
-serves it to nobody. There is no third outcome.
+One seed is one store (``store_life``). It runs, is stopped, runs again, and is copied: older copies of both
+runs, one as after kill -9, and one after a clean stop. Then one fault is applied to one of the last two
+copies, and the real store is opened in it. Either the store refuses to start, or to read what it cannot
+prove; or everything acknowledged is there. A batch with a wrong checksum counts as refused, because a broker
+never serves it. There is no third outcome.
 
-What cannot be told from the truth is left out: an older copy of the WAL whose missing commits no other
-file has seen, which are those of the last moments before a kill.
+One undetectable case is left out: an older copy of the WAL whose missing commits are recorded in no other
+file, which are those of the last moments before a kill.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from verification.turns import small_store
 STATES_PER_SEED: Final = 200
 STEPS: Final = 12
 FLIPS: Final = 6
-"""Bits that are flipped in each file, at least."""
+"""The minimum of flipped bits per file."""
 SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_bytes=0)
 BOOT: Final = "boot"
 
@@ -39,36 +39,36 @@ Files = dict[str, bytes]
 
 @dataclass
 class BitRot:
-    """What became of the directories."""
+    """The results of all directories."""
 
     states: int = 0
     refused: int = 0
     served: int = 0
     seeds: range = range(0)
     problems: list[str] = field(default_factory=list)
-    """Third outcomes: something was lost or changed without a word."""
+    """Third outcomes: silent loss or change of data."""
 
 
 class Fault(NamedTuple):
-    """One thing that is done to a directory."""
+    """One change to a directory."""
 
     name: str
     act: Callable[[Files], None]
 
 
 class Copies(NamedTuple):
-    """A store at the moments that matter."""
+    """Copies of a store at the relevant times."""
 
     older: list[Files]
-    """Of earlier moments, each with batches behind it that are on the disk for certain."""
+    """Earlier copies, each followed by batches that are certainly flushed."""
     damaged: dict[str, Files]
-    """What faults are done to, by name."""
+    """The copies to which faults are applied, by name."""
     history: History
     told: Told
 
 
 def run(states: int, first_seed: int = 0) -> BitRot:
-    """Damage and open so many directories."""
+    """Damage and open this many directories."""
     found = BitRot()
     seed = first_seed
     while found.states < states:
@@ -79,7 +79,7 @@ def run(states: int, first_seed: int = 0) -> BitRot:
 
 
 def one(seed: int, found: BitRot, states: int = STATES_PER_SEED) -> None:
-    """The faults of one store."""
+    """Try the faults of one store."""
     shared = Path("/dev/shm")
     chance = random.Random(seed)
     with (
@@ -98,7 +98,7 @@ def one(seed: int, found: BitRot, states: int = STATES_PER_SEED) -> None:
                 was_refused = asyncio.run(_opened(location, files, copies))
                 found.refused += was_refused
                 found.served += not was_refused
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+            except Exception as error:  # noqa: BLE001 - any error is reported
                 found.problems.append(f"seed {seed}: {name}, {fault.name}: {error!r}")
             finally:
                 shutil.rmtree(location)
@@ -121,7 +121,7 @@ async def _lived(directory: Path, chance: random.Random) -> Copies:
     await life.go(STEPS)
     await life.flush()
     older.append(_files_in(directory))
-    # What comes after an older copy is on the disk for certain, and every part knows it.
+    # Everything after an older copy is certainly flushed, and recorded by every part.
     await life.go(STEPS)
     await life.settle()
     await life.go(3)
@@ -162,14 +162,14 @@ def _faults(name: str, copies: Copies, chance: random.Random) -> Iterator[Fault]
 
 
 def _groups(name: str, files: Files, chance: random.Random) -> Iterator[set[str]]:
-    """Files that are put back together from an older copy: each by itself, and parts of a backup."""
+    """Yield groups of files to restore from an older copy: single files, and parts of a backup."""
     parts = {
         "ledger": {path for path in files if path.startswith("ledger.db")} | {"ledger.db-wal"},
         "wal": {path for path in files if path.startswith("wal-")},
         "chunks": {path for path in files if path.startswith("chunks")},
         "lock": {"lock"},
     }
-    # Only a ledger that has all of it tells that a WAL does not.
+    # An incomplete WAL is only detectable with a complete ledger.
     old_wal = name != "killed"
     for path in files:
         if old_wal or not path.startswith("wal-"):
@@ -207,7 +207,7 @@ def _swap(group: set[str], older: Files) -> Callable[[Files], None]:
 
 
 def _bits(data: bytes, chance: random.Random) -> Iterator[int]:
-    """Bits of a file: more of those where something was written than of the room behind it."""
+    """Yield bits of a file, more of them in written parts than in the unused room."""
     if not data:
         return
     written = [at for at in range(len(data)) if data[at]]
@@ -220,7 +220,7 @@ def _bits(data: bytes, chance: random.Random) -> Iterator[int]:
 
 
 async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
-    """Open a directory twice; whether it was refused. Torn if something is missing or changed."""
+    """Open a directory twice. Return whether it was refused. Torn if something is missing or changed."""
     lay_out(files, directory)
     was_refused = False
     for _ in range(2):
@@ -238,7 +238,7 @@ async def _opened(directory: Path, files: Files, copies: Copies) -> bool:
 
 
 async def _check(store: EmbeddedStore, copies: Copies) -> bool:
-    """Whether some batch is known to be damaged; everything else must be as it was. Torn, StoreBroken."""
+    """Whether a batch is detected as damaged; everything else must be unchanged. Torn, StoreBroken."""
     copies.history.damaged = damaged = []
     count = await copies.history.check(store)
     if count < copies.told.answered:

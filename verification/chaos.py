@@ -1,11 +1,11 @@
-"""Chaos with real processes, real clients and real files, whose histories go to the checker.
+"""Chaos with real processes, real clients and real files. The histories go to the checker.
 
-Each function makes a number of faults, in several runs one after the other, and says what came of them. A run
-that is not clean keeps its history and names its seed. All of them end in time: what they did not get to is
-missing from `episodes`.
+Each function causes a number of faults, in several runs one after another, and reports the results. A run
+that is not clean keeps its history and names its seed. All of them end in time: faults that they did not get
+to are missing from `episodes`.
 
-The workloads are money that moves between accounts, one writer with one reader, and a group that subscribes
-and copies, and tables that are compacted all the time, by confluent-kafka, aiokafka and Semel's client
+The workloads are transfers of money between accounts, one writer with one reader, a group that subscribes and
+copies, and tables under constant compaction, with confluent-kafka, aiokafka and Semel's client
 (`tests/support/workloads*.py`).
 """
 
@@ -46,10 +46,10 @@ OPTIONS = (
     *("--set", "log.cleaner.backoff.ms=100"),
     *("--set", "log.retention.check.interval.ms=200"),
 )
-# A chunk is taken in one step, so small chunks feel a full disk soon.
+# A chunk is allocated in one step, so small chunks reach a full disk soon.
 SMALL = ("--set", "semel.chunk.bytes.max=65536")
 FAILURES_MAX = 3
-"""After so many failures of its own nothing more is tried."""
+"""After this many failures of the run itself, give up."""
 SECONDS_MAX = 3_600
 MIB = 1024 * 1024
 KILLS_PER_RUN = 25
@@ -57,12 +57,12 @@ FAULTS_PER_RUN = 1_000
 PAUSES_PER_RUN = 20
 DISK_FAULTS_PER_RUN = 20
 EVERYONE_EVERY = 5
-"""Kills, of which one waits until each writer has ended a transaction: some clients pause for long."""
+"""One in this many kills waits until each writer has ended a transaction: some clients pause for long."""
 WRITERS = ("own", "own-1", "librdkafka", "aiokafka")
 
 
 def kills(count: int) -> Chaos:
-    """kill -9 at random moments and at named points, also while it recovers from the one before."""
+    """kill -9 at random times and at named points, also during recovery from the previous kill."""
     return _runs("kill -9", count, KILLS_PER_RUN, _killed)
 
 
@@ -71,7 +71,7 @@ def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], N
     deadline = time.monotonic() + SECONDS_MAX
     total = ChaosResult(name)
     while total.episodes < count and time.monotonic() < deadline and len(total.failures) < FAILURES_MAX:
-        print(f"{name}: seed {seed}", flush=True)  # noqa: T201 - whoever watches can repeat it
+        print(f"{name}: seed {seed}", flush=True)  # noqa: T201 - for repeating the run
         try:
             with run_of(name, seed) as run:
                 try:
@@ -87,7 +87,7 @@ def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], N
 
 
 def _workloads(run: Run, bootstrap: str, kinds: Sequence[str] = WRITERS, **options: int | bool) -> None:
-    """Money, and two of the others, with clients and visibilities by chance."""
+    """Start the money workload and two others, with random clients and visibilities."""
     place = run.place(bootstrap, **options)
     chance = run.chance
     visibility = chance.choice(["marker", "journal"])
@@ -130,7 +130,7 @@ def _killed(run: Run, count: int, deadline: float) -> None:
 
 
 def _revive(broker: ChaosBroker) -> int:
-    """Start it until it stays, and say how often it ended: what is armed may also strike when it is ready."""
+    """Start the broker until it stays up. Return how often it ended: a kill point may still be armed."""
     killed = broker.revive()
     broker.repair()
     while broker.has_ended():
@@ -140,11 +140,11 @@ def _revive(broker: ChaosBroker) -> int:
 
 
 def _kill(broker: ChaosBroker, chance: random.Random) -> None:
-    """At once, or where it is told to."""
+    """Kill the broker at once, or at a named point."""
     if chance.random() < 0.5:
         point = chance.choice(RUNNING)
         broker.arm(point, 1 if point in RARE else chance.randrange(1, 20))
-        # A point that it does not come to is as good as any other moment.
+        # If the point is never reached, any other time will do.
         until_ended(broker, 3.0)
     if not broker.has_ended():
         broker.kill()
@@ -152,7 +152,7 @@ def _kill(broker: ChaosBroker, chance: random.Random) -> None:
 
 
 def _restart(broker: ChaosBroker) -> None:
-    """What is judged is what is on the disk."""
+    """Restart the broker, so that the verdict is about the data on disk."""
     broker.repair()
     if not broker.has_ended():
         broker.kill()
@@ -171,7 +171,7 @@ def until_ended(broker: ChaosBroker, seconds: float) -> bool:
 
 
 def end_faults(count: int) -> Chaos:
-    """EndTxn that comes late, twice or never, in both generations of the protocol."""
+    """EndTxn that arrives late, twice or never, in both generations of the protocol."""
     return _runs("EndTxn faults", count, FAULTS_PER_RUN, _disturbed)
 
 
@@ -218,7 +218,7 @@ def _paused(run: Run, count: int, deadline: float) -> None:
 
 
 def _stop(broker: BrokerProcess, seconds: float) -> None:
-    """The broker stands still, as on a machine that sleeps."""
+    """Stop the broker for a while, as on a machine that sleeps."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         time.sleep(seconds)
@@ -237,7 +237,7 @@ def disk_faults(episodes: int) -> Chaos:
 def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
     chance = run.chance
     with ChaosBroker(run.directory / "data", *OPTIONS, *SMALL) as broker:
-        # What was open when a disk fails is fenced by a new term: that is its reason.
+        # A failing disk begins a new term, which fences open transactions: a legitimate reason.
         _workloads(run, broker.bootstrap, tells_timeouts=False)
         run.mend = lambda: _start_again(broker)
         with run.running():
@@ -256,7 +256,7 @@ def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
 
 
 def _start_again(broker: ChaosBroker) -> None:
-    """A broker that has ended by itself has said why by its code."""
+    """Restart a broker that has ended. If it ended by itself, its exit code must say so."""
     if broker.has_ended():
         if broker.process is not None:
             code = broker.wait()
@@ -265,7 +265,7 @@ def _start_again(broker: ChaosBroker) -> None:
 
 
 def _fails(broker: ChaosBroker, chance: random.Random) -> None:
-    """The next write or flush fails: the process ends by itself, and says nothing more to anyone."""
+    """Fail the next write or flush: the process ends by itself, without answering any more requests."""
     broker.fail(chance.choice(["write", "flush"]), chance.choice([errno.EIO, errno.ENOSPC]))
     code = broker.wait()
     assert code == EXIT_BROKEN, f"the broker ended with {code}: {broker.log.read_text()[-2000:]}"
@@ -283,17 +283,17 @@ def _is_full(broker: ChaosBroker, chance: random.Random) -> None:
 
 
 def _has_no_descriptors(broker: ChaosBroker, chance: random.Random) -> None:
-    """No more than it has, or a few."""
+    """Allow no more descriptors than in use, or a few more."""
     used = max(int(each.name) for each in Path(f"/proc/{broker.pid}/fd").iterdir())
     before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + chance.randrange(1, 4), before[1]))
-    # Whether it lives through this is its own affair; what it has acknowledged is not.
+    # The broker may or may not survive this, but it must keep what it has acknowledged.
     if not until_ended(broker, chance.uniform(0.5, 1.5)):
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
 
 
 def _has_no_memory(broker: ChaosBroker, chance: random.Random) -> None:
-    """No more than it has, or some megabytes; and somebody sends it a frame of many."""
+    """Allow no more memory than in use, or a few megabytes more, and send a large frame."""
     pages = int(Path(f"/proc/{broker.pid}/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + chance.randrange(8) * MIB
     sending = threading.Thread(target=_send_much, args=(broker.bootstrap, 16 * MIB))

@@ -1,4 +1,4 @@
-"""Correct histories, as a perfect log would make them, in which the checker must find nothing."""
+"""Correct histories, as a perfect log would produce them, in which the checker must find nothing."""
 
 import sys
 from collections import Counter
@@ -13,22 +13,22 @@ from support.perfect_log import correct_history
 from semel.check import check
 
 TICKS: Final = 900
-"""How long a history is."""
+"""The length of a history."""
 
 
 @dataclass
 class Checked:
-    """What became of the histories."""
+    """The results of all histories."""
 
     histories: int = 0
     transactions: Counter[str] = field(default_factory=Counter)
-    """By how they ended: where nothing happens, nothing is proved."""
+    """By outcome: without transactions a history proves nothing."""
     problems: list[str] = field(default_factory=list)
     seeds: range = range(0)
 
 
 def run(histories: int, first_seed: int = 0) -> Checked:
-    """Make so many, and check each."""
+    """Create this many histories, and check each."""
     found = Checked(seeds=range(first_seed, first_seed + histories))
     for seed in found.seeds:
         verdict = check(correct_history(seed, TICKS))

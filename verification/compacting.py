@@ -1,4 +1,4 @@
-"""One pass of compaction over a partition of a store, in one step, for a life that is told by hand."""
+"""One compaction pass over a partition of a store, in one step, for workloads without a broker."""
 
 from semel.core.compaction import Batch, Newest, Pass
 from semel.core.replacing import ReplaceBatches
@@ -16,7 +16,7 @@ async def compaction_of(
     now: int,
     delete_retention_ms: int,
 ) -> ReplaceBatches | None:
-    """What the broker would ask for; None if nothing is stable yet."""
+    """Return the command that a broker would submit; None if nothing is stable yet."""
     end = partition.last_stable_offset
     rows = await store.ledger.find_batches(key, 0, before=end, bytes_max=2**40, batches_max=100_000)
     if not rows:

@@ -1,7 +1,8 @@
-"""Files of a store as the input of a fuzzer: a WAL, and a whole directory.
+"""Fuzz inputs from the files of a store: a WAL, and a whole directory.
 
-A directory is one input: its files with their names, compressed. The small store of ``turns`` makes it, by
-the workload of ``store_life``; then some of its files are damaged, cut, exchanged or lost, and it is opened.
+A directory is one input: its files with their names, compressed. It comes from the small store of ``turns``
+under the workload of ``store_life``. Then some of its files are damaged, truncated, exchanged or removed, and
+the directory is opened.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from verification.turns import small_store
 
 SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
 ERRORS: Final = (StoreBroken, StoreFull, LookupError)
-"""LookupError: bytes of a batch are gone, which readers answer as such."""
+"""LookupError: bytes of a batch are gone, which readers report."""
 IMAGES: Final = 4
 PLAIN: Final[tuple[Any, ...]] = (
     None,
@@ -56,7 +57,7 @@ PLAIN: Final[tuple[Any, ...]] = (
 
 
 def shared_memory() -> str | None:
-    """Where files cost nothing, if there is such a place."""
+    """Return a directory in memory, if the system has one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -64,13 +65,13 @@ def shared_memory() -> str | None:
 
 
 def packed(files: dict[str, bytes]) -> bytes:
-    """A directory as one input."""
+    """Encode a directory as one input."""
     sizes = json.dumps({name: len(data) for name, data in files.items()}).encode()
     return zlib.compress(sizes + b"\n" + b"".join(files.values()))
 
 
 def unpacked(data: bytes) -> dict[str, bytes]:
-    """The directory of an input."""
+    """Decode the directory of an input."""
     sizes, _, rest = zlib.decompress(data).partition(b"\n")
     files, at = {}, 0
     for name, size in json.loads(sizes).items():
@@ -81,7 +82,7 @@ def unpacked(data: bytes) -> dict[str, bytes]:
 
 @cache
 def images() -> list[bytes]:
-    """Directories of stores that were killed, or stopped cleanly."""
+    """Return directories of stores that were killed or stopped cleanly."""
     with tempfile.TemporaryDirectory(dir=shared_memory()) as directory, small_store(lambda: "boot", 0):
         return [asyncio.run(_lived(Path(directory) / str(seed), seed)) for seed in range(IMAGES)]
 
@@ -108,12 +109,12 @@ def _files_in(directory: Path) -> dict[str, bytes]:
 
 
 def image(chance: random.Random) -> bytes:
-    """One of them."""
+    """Return one of these directories."""
     return chance.choice(images())
 
 
 def spoilt(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Some files of a directory are not what they were."""
+    """Damage some files of a directory."""
     files = unpacked(data)
     for _ in range(chance.choice((1, 1, 2))):
         name = chance.choice(list(files))
@@ -132,7 +133,7 @@ def spoilt(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes
 
 
 def read_image(data: bytes) -> None:
-    """Open the directory, read all of it, write to it."""
+    """Open the directory, read all of it, and write to it."""
     with tempfile.TemporaryDirectory(dir=shared_memory()) as directory, small_store(lambda: "boot", 0):
         lay_out(unpacked(data), Path(directory) / "data")
         asyncio.run(_read_all(Path(directory) / "data"))
@@ -168,16 +169,16 @@ async def _read_all(directory: Path) -> None:
 
 
 def wal(chance: random.Random) -> bytes:
-    """Both files of a WAL, one behind the other."""
+    """Return both files of a WAL, concatenated."""
     files = unpacked(image(chance))
     return files["wal-0"][:3_000].ljust(3_000, b"\0") + files["wal-1"][:3_000].ljust(3_000, b"\0")
 
 
 def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """The facts of its first frame are damaged, and the checksum is right.
+    """Damage the facts of the first frame, with a correct checksum.
 
-    They are damaged as values, so that what is wrong is found by those who look at types and numbers, or as
-    bytes, so that it is found by the one who reads MessagePack.
+    They are damaged as values, for the checks of types and numbers to find, or as bytes, for the MessagePack
+    decoder to find.
     """
     _, _, owner, number, flushed, facts, batches, kind = HEADER.unpack_from(data)
     begin = BODY_AT
@@ -193,7 +194,7 @@ def sealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes
 
 
 def _other(value: Any, chance: random.Random) -> Any:
-    """A value with something else somewhere in it."""
+    """Return a value with a random change somewhere in it."""
     if isinstance(value, tuple | list) and value and chance.random() < 0.9:
         parts = list(value)
         at = chance.randrange(len(parts))

@@ -1,7 +1,7 @@
-"""What is fuzzed: every decoder, with valid inputs to begin from and the errors that it may raise.
+"""Fuzz targets: every decoder, with valid inputs to start from and the errors that it may raise.
 
-A target takes bytes and either does its work or raises one of its typed errors. Where there are two decoders
-for the same thing they must agree, and what was read must come back when it is written and read again.
+A target takes bytes and either succeeds or raises one of its typed errors. Two decoders for the same thing
+must agree, and a decoded value must be the same after encoding and decoding it again.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ from verification.turns import replaced
 HALVES: list[Any] = [_columns_py]
 with contextlib.suppress(ImportError):
     HALVES.append(importlib.import_module("semel.wire._columns"))
-"""The columnar codec in Python, and compiled if it was."""
+"""The columnar codec in Python, and the compiled one if available."""
 
 LIMIT_BYTES: Final = 1 << 20
 ALL_OFFSETS: Final = (0, (1 << 63) - 1)
@@ -78,18 +78,18 @@ class Target:
     name: str
     weight: float
     make: Make
-    """A valid input."""
+    """Returns a valid input."""
     read: Read
     errors: tuple[type[Exception], ...]
-    """What it may raise, and nothing else."""
+    """The only errors that it may raise."""
     change: Change = damaged
     is_bounded: bool = True
-    """Whether memory must stay in proportion to the input."""
+    """Whether memory must be proportional to the input."""
 
 
 @cache
 def targets() -> list[Target]:
-    """All of them."""
+    """Return all targets."""
     kinds = made_up.messages()
     bodies = [_message_target(message, version, 45 / len(kinds)) for message, version in kinds]
     return [
@@ -127,7 +127,7 @@ def targets() -> list[Target]:
 
 
 def by_name(name: str) -> Target:
-    """The target of this name. KeyError."""
+    """Return the target with this name. KeyError."""
     return {target.name: target for target in targets()}[name]
 
 
@@ -147,7 +147,7 @@ def _message_target(message: type[Message], version: int, weight: float) -> Targ
 def _read_message(message: type[Message], version: int, data: bytes) -> None:
     found = message.decode(data, version)
     again = b"".join(map(bytes, found.encode_parts(version)))
-    # By their text: a number that is none (NaN) is not equal to itself.
+    # Compare the text, because NaN is not equal to itself.
     if repr(message.decode(again, version)) != repr(found):
         raise AssertionError(f"{found!r} is another message when it is written and read again")
 
@@ -217,7 +217,7 @@ def _batches(chance: random.Random) -> bytes:
 
 
 def _resealed(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """Damage behind the checksum: inside the records, compressed or not, or in the header."""
+    """Damage the records, compressed or not, or the header, and correct the checksum."""
     header = read_header(data)
     payload = data[HEADER_BYTES : header.length]
     if header.codec is not Codec.NONE and chance.random() < 0.7:
@@ -246,7 +246,7 @@ def _read_batches(data: bytes) -> None:
 
 
 def _validate(data: bytes) -> None:
-    """What passes at produce must be readable."""
+    """A batch that passes validation at produce must be readable."""
     header, _ = check_produced(data, 9)
     if header is None:
         return
@@ -262,7 +262,7 @@ def _validate(data: bytes) -> None:
 
 
 def _read_columns(data: bytes) -> None:
-    """Both halves read the same, which is what ``records`` reads."""
+    """Both codecs must read the same as ``records``."""
     header = read_header(data)
     if not HEADER_BYTES <= header.length <= len(data):
         raise ProtocolError("not whole")
@@ -361,7 +361,7 @@ def _read_config(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=fuzz_store.shared_memory(), suffix=".toml") as file:
         file.write(data)
         file.flush()
-        # If everything is right this is an Exit, as it is when a broker stops.
+        # A valid configuration ends with Exit, as when a broker stops.
         with replaced([(serve, "_serve", lambda *parts: 0)]):
             serve.serve(config=Path(file.name))
 
@@ -374,7 +374,7 @@ def _read_wal(data: bytes) -> None:
         half = len(data) // 2
         (Path(directory) / "wal-0").write_bytes(data[:half])
         (Path(directory) / "wal-1").write_bytes(data[half:])
-        # Whoever wrote the first frame.
+        # The store id of the first frame.
         store_id = data[8:16].ljust(16, b"\0")
         frames = read_wal(paths_in(Path(directory)), store_id, 0).frames
         if [frame.number for frame in frames] != list(

@@ -1,4 +1,4 @@
-"""Texts that decoders of text begin from: a history, the notes of a pipeline, a file of settings."""
+"""Valid inputs for text decoders: a history, the notes of a pipeline, a settings file."""
 
 from typing import Final
 

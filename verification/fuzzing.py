@@ -1,9 +1,9 @@
-"""Fuzzing: damaged and random bytes for every decoder, and for recovery over damaged files.
+"""Fuzzing: damaged and random bytes for every decoder, and for recovery from damaged files.
 
-One seed is a hundred inputs. An input fails if anything but a typed error of its target comes out, if it
-takes longer than a second of the processor, or if it costs memory out of proportion to its size (which is
-measured on a sample). Every input that ever failed is kept in ``tests/corpus`` under the name of its target,
-and is run again by the tests.
+One seed is a hundred inputs. An input fails if its target raises anything but its typed errors, takes more
+than ``SECONDS_MAX`` of processor time, or uses memory out of proportion to its size (measured on a sample).
+Every input that ever failed is kept in ``tests/corpus`` under the name of its target, and the tests run it
+again.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ from verification.mutations import noise
 CORPUS: Final = Path(__file__).parent.parent / "tests" / "corpus"
 INPUTS_PER_SEED: Final = 100
 SECONDS_MAX: Final = 2.0
-"""Of the processor, for one input."""
+"""Processor time for one input."""
 BYTES_PER_BYTE: Final = 300
 BYTES_MORE: Final = 4 << 20
-"""What an input may cost at most: a small record is a large object, and decompressed is up to the limit."""
+"""Memory allowed per input: a small record is a large object, and decompression may reach its limit."""
 SAMPLE: Final = 25
-"""Memory is measured for one of so many inputs."""
+"""Memory is measured for one in this many inputs."""
 
 
 class TooLong(BaseException):
-    """An input took too long. Nobody catches this by accident."""
+    """An input took too long. A BaseException, so that it is not caught by accident."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An input, and what came out."""
+    """A failing input and its result."""
 
     target: str
     seed: int
@@ -48,16 +48,16 @@ class Failure:
 
 @dataclass
 class Fuzzed:
-    """What became of the inputs."""
+    """The results of all inputs."""
 
     inputs: int = 0
     failures: list[Failure] = field(default_factory=list)
     seeds: range = range(0)
-    """Those that were used."""
+    """The seeds used."""
 
 
 def run(inputs: int, first_seed: int = 0, corpus: Path | None = CORPUS) -> Fuzzed:
-    """Try so many inputs; those that fail are kept in the corpus."""
+    """Try this many inputs, and keep failing ones in the corpus."""
     found = Fuzzed()
     seed = first_seed
     weights = [target.weight for target in targets()]
@@ -84,7 +84,7 @@ def _input(target: Target, chance: random.Random) -> bytes:
 
 
 def problem(target: Target, data: bytes, *, is_measured: bool = True) -> str | None:
-    """What is wrong with what a target makes of an input; None if nothing."""
+    """Run a target on an input. Return what is wrong, or None."""
     is_measured = is_measured and target.is_bounded
     if is_measured:
         tracemalloc.start()
@@ -96,7 +96,7 @@ def problem(target: Target, data: bytes, *, is_measured: bool = True) -> str | N
         pass
     except TooLong:
         return f"it takes more than {SECONDS_MAX} s"
-    except Exception as error:  # noqa: BLE001 - that is what is looked for
+    except Exception as error:  # noqa: BLE001 - untyped errors are what fuzzing looks for
         return f"{type(error).__name__}: {error}"[:500]
     finally:
         if _has_timer():
@@ -109,7 +109,7 @@ def problem(target: Target, data: bytes, *, is_measured: bool = True) -> str | N
 
 
 def keep(target: Target, data: bytes, corpus: Path | None) -> None:
-    """Put an input into the corpus."""
+    """Add an input to the corpus."""
     if corpus is not None:
         corpus.mkdir(exist_ok=True)
         name = f"{target.name}.{hashlib.sha256(data).hexdigest()[:12]}.bin"
@@ -117,7 +117,7 @@ def keep(target: Target, data: bytes, corpus: Path | None) -> None:
 
 
 def replay(path: Path) -> str | None:
-    """An input of the corpus once more: what is wrong, or None."""
+    """Run an input of the corpus. Return what is wrong, or None."""
     with _limited_time():
         return problem(by_name(path.name.rsplit(".", 2)[0]), path.read_bytes())
 
@@ -132,9 +132,9 @@ def _is_main() -> bool:
 
 @contextlib.contextmanager
 def _limited_time() -> Iterator[None]:
-    """An input that takes too long is ended, where there is a way to do that."""
+    """Interrupt inputs that take too long, if the platform supports it."""
     if not _is_main():
-        # Signals reach the main thread alone.
+        # Signals only reach the main thread.
         yield
         return
     before = signal.signal(signal.SIGVTALRM, _end)

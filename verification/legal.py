@@ -1,11 +1,11 @@
 """Fuzzing of well-formed requests: legal requests of every API at the edges of the limits, sent to a broker.
 
-A request is made from its declaration. One of its arrays, at any depth, is as long as the limits allow, or
-longer; ids and names are existing ones, made-up ones, the same again and again, or as long as they may be.
-Nothing in it is malformed, so the broker has to work on it.
+A request is generated from its declaration. One of its arrays, at any depth, is as long as the limits allow,
+or longer; ids and names exist, are made up, are repeated, or have the maximum length. Nothing in it is
+malformed, so the broker has to process it.
 
-A request fails if the broker's event loop is held up for longer than ``pauses`` allows, if the broker stops,
-or if another client is not answered afterwards. Each seed makes the same request again.
+A request fails if it blocks the broker's event loop for longer than ``pauses`` allows, if the broker stops,
+or if another client gets no answer afterwards. A seed always produces the same request.
 """
 
 import random
@@ -32,14 +32,14 @@ from semel.wire.spec import FIXED_SIZES, Field, members
 from verification.pauses import UNITS_MAX, Probe, calibrated_seconds
 
 ELEMENTS: Final = (1, 999, 1_001, 10_000, 49_000, 200_000)
-"""How long the long array is: around a slice, nearly as long as the limit allows, and far beyond it."""
+"""Lengths of the long array: around a slice, almost at the limit, and far beyond it."""
 DISTINCT: Final = 2_000
-"""Elements that differ. The others repeat them: to make one up takes longer than to send it."""
+"""Distinct elements. The others repeat them, because generating one takes longer than sending it."""
 BODY_BYTES_MAX: Final = 4_000_000
 PATIENCE_SECONDS: Final = 10.0
 SHORT_SECONDS: Final = 0.2
 MAY_WAIT: Final = (FetchRequest, JoinGroupRequest, SyncGroupRequest, ProduceRequest)
-"""A Fetch or a join may wait for others, and Produce may want no answer."""
+"""A Fetch or a join may wait for others, and Produce may request no answer."""
 TOPICS: Final = 20
 PARTITIONS: Final = 10
 TEXTS: Final = ("", "a", "legal-0", "legal-1", "range", "x" * 249, "x" * 1_024)
@@ -48,7 +48,7 @@ SETTINGS: Final = {"auto.create.topics.enable": "false", "semel.partitions.max":
 
 @dataclass(frozen=True)
 class Slow:
-    """A request that held the event loop up, or stopped the broker."""
+    """A request that blocked the event loop, or stopped the broker."""
 
     seed: int
     request: str
@@ -57,7 +57,7 @@ class Slow:
 
 @dataclass
 class Legal:
-    """What became of the requests."""
+    """The results of all requests."""
 
     requests: int = 0
     longest_units: float = 0.0
@@ -67,7 +67,7 @@ class Legal:
 
 
 def run(requests: int, first_seed: int = 0) -> Legal:
-    """Send so many to one broker."""
+    """Send this many requests to one broker."""
     found = Legal(seeds=range(first_seed, first_seed + requests))
     with embedded(settings=SETTINGS) as broker:
         assert broker._loop is not None
@@ -84,7 +84,7 @@ def run(requests: int, first_seed: int = 0) -> Legal:
             if units > found.longest_units:
                 found.longest_units, found.longest = units, f"seed {seed}: {name}"
             if units > UNITS_MAX:
-                # A machine that was slower just now is asked again before anybody is blamed.
+                # Calibrate again before reporting, in case the machine was slower just now.
                 unit = max(unit, calibrated_seconds())
                 if seconds > UNITS_MAX * unit:
                     what = f"the event loop was held up for {seconds / unit:.0f} calibrated loops"
@@ -97,7 +97,7 @@ def run(requests: int, first_seed: int = 0) -> Legal:
 
 
 def made(seed: int) -> tuple[Request, int]:
-    """The request of a seed, and the version it is for."""
+    """Return the request of a seed, and its version."""
     chance = random.Random(seed)
     api = served()[seed % len(served())]
     version = chance.choice((api.advertised_max, chance.randint(api.min_version, api.advertised_max)))
@@ -112,7 +112,7 @@ def made(seed: int) -> tuple[Request, int]:
 
 
 def _arrays(kind: type, version: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The path of every array in a struct, and in the structs in it."""
+    """Yield the path of every array in a struct and its nested structs."""
     for member in members(kind):
         if version not in member.field.versions:
             continue
@@ -190,7 +190,7 @@ def _make_topics(broker: Embedded) -> None:
 
 
 def _ask(broker: Embedded, request: Request, version: int) -> bytes | None:
-    """The answer, or None if there is none in time: closed, parked, or not wanted."""
+    """Return the answer; None if there is none in time: closed, parked, or not requested."""
     address = (broker.host, broker.port)
     with suppress(OSError), socket.create_connection(address, PATIENCE_SECONDS) as wire:
         wire.sendall(b"".join(encode_request(request, version, 1, "legal")))

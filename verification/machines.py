@@ -1,7 +1,7 @@
-"""The state machines of ``tests/property``, for as many rules as one likes.
+"""Run the state machines of ``tests/property`` for any number of rules.
 
-Each machine does random steps with the real rules of the core beside an obvious model, and compares them
-after every step. One seed is a few runs of every machine.
+Each machine does random steps with the real rules of the core beside a simple model, and compares them after
+every step. One seed is a few runs of every machine.
 """
 
 import importlib.util
@@ -17,24 +17,24 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 TESTS: Final = Path(__file__).parent.parent / "tests"
 RUNS: Final = 8
-"""Of each machine, for one seed."""
+"""Runs of each machine per seed."""
 STEPS: Final = 50
 PHASES: Final = (Phase.generate, Phase.shrink)
 
 
 @dataclass
 class Machines:
-    """What became of the rules."""
+    """The results of all runs."""
 
     rules: int = 0
-    """So many were carried out."""
+    """The number of rules carried out."""
     failures: list[str] = field(default_factory=list)
     seeds: range = range(0)
-    """Those that were used."""
+    """The seeds used."""
 
 
 def run(rules: int, first_seed: int = 0) -> Machines:
-    """Carry out at least so many rules, shared among all machines."""
+    """Carry out at least this many rules, divided among all machines."""
     found = Machines()
     machines = list(_machines())
     number = first_seed
@@ -49,7 +49,7 @@ def run(rules: int, first_seed: int = 0) -> Machines:
 
 
 def _machines() -> Iterator[type[RuleBasedStateMachine]]:
-    """Every machine that the tests run."""
+    """Yield every machine that the tests run."""
     if str(TESTS) not in sys.path:
         sys.path.append(str(TESTS))
     for path in sorted((TESTS / "property").glob("*machine*.py")):
@@ -74,12 +74,12 @@ def _module(path: Path) -> Any:
 
 def _run_one(machine: type[RuleBasedStateMachine], number: int, found: Machines) -> None:
     class Counted(machine):  # type: ignore[misc, valid-type]
-        """The same, and it counts."""
+        """The machine, with a counter."""
 
         _checks = 0
 
         def check_invariants(self, *args: Any, **options: Any) -> None:
-            """Once before the first rule, and after each."""
+            """Called once before the first rule, and after each."""
             found.rules += self._checks > 0
             self._checks += 1
             super().check_invariants(*args, **options)
@@ -95,7 +95,7 @@ def _run_one(machine: type[RuleBasedStateMachine], number: int, found: Machines)
     )
     try:
         run_state_machine_as_test(seed(number)(Counted), settings=options)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+    except Exception as error:  # noqa: BLE001 - any error is reported
         lines = "".join(traceback.format_exception_only(error))
         notes = "\n".join(getattr(error, "__notes__", ()))
         found.failures.append(f"{machine.__name__}, seed {number}: {lines}{notes}")

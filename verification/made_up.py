@@ -1,4 +1,4 @@
-"""Messages that are made up from their declarations: every field, every version, values of every kind."""
+"""Generate messages from their declarations: every field, every version, values of every kind."""
 
 import random
 from typing import Any, Final
@@ -12,7 +12,7 @@ TEXTS: Final = ("", "a", "orders", "ключ", "x" * 300)
 
 
 def messages() -> list[tuple[type[Message], int]]:
-    """Every request and response in every version."""
+    """Return every request and response in every version."""
     return [
         (message, version)
         for api in APIS.values()
@@ -22,7 +22,7 @@ def messages() -> list[tuple[type[Message], int]]:
 
 
 def encoded(message: type[Message], version: int, chance: random.Random) -> bytes:
-    """One that could have been sent."""
+    """Return a valid encoded message."""
     return b"".join(map(bytes, _struct(message, version, chance, 0).encode_parts(version)))
 
 

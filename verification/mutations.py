@@ -1,4 +1,4 @@
-"""Damage: what bits that flip, senders that stop, and people who mean harm make of valid bytes."""
+"""Damage valid bytes as flipped bits, interrupted senders and attackers would."""
 
 import random
 import struct
@@ -34,7 +34,7 @@ Damage = Callable[[bytearray, random.Random, Sequence[bytes]], None]
 
 
 def damaged(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
-    """The same with one to four kinds of damage; ``others`` are what pieces may come from."""
+    """Apply one to four kinds of damage; ``others`` provides foreign pieces."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 4))):
         chance.choice(KINDS)(changed, chance, others)
@@ -42,7 +42,7 @@ def damaged(data: bytes, chance: random.Random, others: Sequence[bytes]) -> byte
 
 
 def noise(chance: random.Random) -> bytes:
-    """Random bytes, most often few."""
+    """Return random bytes, usually few."""
     return chance.randbytes(chance.choice((0, 1, 3, 8, 20, 61, 100, 300)))
 
 
@@ -61,7 +61,7 @@ def _byte(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> No
 
 
 def _number(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
-    """A length, a count or an offset is another one."""
+    """Change a length, a count or an offset."""
     size, code = chance.choice(SIZES)
     if len(data) < size:
         return
@@ -102,7 +102,7 @@ def _splice(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> 
 
 
 def _nest(data: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
-    """Deeper than a reader that calls itself can go."""
+    """Nest deeper than a recursive reader can go."""
     at = _at(data, chance)
     data[at:at] = chance.choice((b"[", b'{"a":', b"(", b"a.")) * 3_000
 

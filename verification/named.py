@@ -1,7 +1,7 @@
-"""Scenarios on Spark that somebody has thought of: the tests of them, counted by what happens in them.
+"""Hand-written scenarios on Spark: their tests, counted by what happens in them.
 
-They are tests, long ones among them, and this runs them all so that the page of the proof can tell what was
-shown. Those that follow from a seed are in `pipeline_kills` and `world`.
+They are tests, including long ones. This runs them all, so that the verification page can list what was
+shown. Scenarios that follow from a seed are in `pipeline_kills` and `world`.
 """
 
 import os
@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 ROOT: Final = Path(__file__).parents[1]
 
-#: What happens in a scenario, and the tests that show it; the first that fits.
+#: What happens in a scenario, and the tests that show it; the first match counts.
 KINDS: Final = {
     "a driver killed at a point of a batch": r"test_scenarios::.*driver_is_killed|test_delta::.*is_killed",
     "a broker killed at a point of a batch": r"test_broker_kills::",
@@ -39,14 +39,14 @@ OTHERS: Final = ("test_source.py::test_only_what_was_committed_is_read_and_no_ga
 
 @dataclass
 class Shown:
-    """How many of each kind there are, and which have failed."""
+    """The number of scenarios of each kind, and the failed ones."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
 def run() -> Shown:
-    """Run them, each in the Spark that they share or in one of its own."""
+    """Run the scenarios, in a shared Spark or in one of their own."""
     places = [f"test_{name}.py" for name in FILES]
     with tempfile.TemporaryDirectory(prefix="semel-named-") as directory:
         report = Path(directory) / "report.xml"
@@ -57,7 +57,7 @@ def run() -> Shown:
 
 
 def shown(cases: Iterable[ElementTree.Element]) -> Shown:
-    """What the cases of a report come to."""
+    """Count the cases of a report."""
     found = Shown()
     for case in cases:
         name = f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"

@@ -1,8 +1,8 @@
-"""How long an event loop is held up, measured so that a slow or busy machine does not matter.
+"""Measure how long an event loop is blocked, independently of a slow or busy machine.
 
-A probe runs on the loop about every millisecond and reads the *processor time* of the loop's thread. What the
-thread used between two probes it used without serving anybody else; time in which the machine ran other
-programs does not count. Pauses are compared with what a fixed piece of Python takes on the same machine.
+A probe runs on the loop about every millisecond and reads the *processor time* of the loop's thread. The time
+used between two probes was not available to other clients; time in which the machine ran other programs does
+not count. Pauses are compared with the time of a fixed piece of Python on the same machine.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Final
 PROBE_SECONDS: Final = 0.001
 LOOP_TURNS: Final = 100_000
 UNITS_MAX: Final = 50
-"""What a pause may take: 250 ms where a calibrated loop takes 5, which a machine of 2020 does."""
+"""The longest allowed pause: 250 ms if the calibration loop takes 5 ms, as on a machine of 2020."""
 
 
 def calibrated_seconds() -> float:
-    """The processor time of a fixed loop: the fastest of some, because others disturb and nobody helps."""
+    """Return the processor time of a fixed loop: the fastest of several, to exclude disturbances."""
     return min(_loop_seconds() for _ in range(5))
 
 
@@ -30,7 +30,7 @@ def _loop_seconds() -> float:
 
 
 class Probe:
-    """Watches one event loop from inside. Made and read from another thread."""
+    """Watches one event loop from inside. Created and read by another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class Probe:
             self._loop.call_later(PROBE_SECONDS, self._look)
 
     def longest_seconds(self) -> float:
-        """The longest pause since this was last asked, when the loop has come round once more."""
+        """Return the longest pause since the last call, after one more turn of the loop."""
         turned = threading.Event()
         found: list[float] = []
 
@@ -71,5 +71,5 @@ class Probe:
         self._last = now
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._is_over = True

@@ -1,10 +1,10 @@
-"""Random kills of broker, driver, JVM and Python workers over one long pipeline: 0 lost, 0 doubled.
+"""Random kills of broker, driver, JVM and Python workers during one long pipeline: 0 lost, 0 duplicated.
 
-A feeder writes numbers, a pipeline copies them, and one of the processes gets SIGKILL at a random moment of a
-batch: when Spark has written the batch to the offsets log of the checkpoint, and not yet to the commits log.
-A supervisor starts again what does not run, as an operator's would. A broker that was killed comes back with
-Semel's extensions of the protocol or without them. A seed fixes who is killed, how long after the last
-progress and how long after the beginning of the batch, not what that one was doing.
+A feeder writes numbers, a pipeline copies them, and one of the processes gets SIGKILL at a random time within
+a batch: after Spark has written the batch to the offsets log of the checkpoint, and before the commits log. A
+supervisor restarts stopped processes, as in production. A killed broker restarts with or without Semel's
+protocol extensions. A seed determines the victim, the delay after the last progress and the delay after the
+beginning of the batch, but not what the victim was doing.
 """
 
 import random
@@ -35,17 +35,17 @@ from semel.client import KafkaError as Refused
 T = TypeVar("T")
 
 MOMENT_SECONDS: Final = 1.5
-"""A kill comes this long after the pipeline has got further, at most: a few batches."""
+"""The longest delay between progress of the pipeline and a kill: a few batches."""
 PROGRESS_SECONDS: Final = 120.0
-"""How long it may take until the pipeline gets further, with a start of Spark and a broker."""
+"""How long the pipeline may make no progress, including a start of Spark and a broker."""
 IN_BATCH_SECONDS: Final = 0.4
-"""A kill comes this long after a batch has begun, at most: less than most batches take."""
+"""The longest delay between the beginning of a batch and a kill: less than most batches take."""
 RECORDS_EACH_SECOND: Final = 500
 WITHOUT_EXTENSIONS: Final = ("--set", "semel.extensions.enable=false")
 
 
 class Feeder(threading.Thread):
-    """An idempotent producer that writes numbers from 0 on until it is told to stop."""
+    """An idempotent producer that writes numbers from 0 on until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="feeder")
@@ -66,7 +66,7 @@ class Feeder(threading.Thread):
         self.count = 0
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Write until stopped."""
         portion = RECORDS_EACH_SECOND // 20
         while not self._stopping.wait(0.05):
             for _ in range(portion):
@@ -77,7 +77,7 @@ class Feeder(threading.Thread):
         assert self._producer.flush(120) == 0
 
     def stop(self) -> None:
-        """Write no more, and wait for what was written."""
+        """Stop writing, and wait for deliveries."""
         self._stopping.set()
         self.join()
 
@@ -89,23 +89,23 @@ class Feeder(threading.Thread):
 
 
 class Chaos:
-    """The pipeline, its supervisor, and who was killed."""
+    """The pipeline, its supervisor, and the kills so far."""
 
     def __init__(self, broker: BrokerProcess, directory: Path, seed: int) -> None:
         self.chance = random.Random(seed)
         self.broker = broker
         self.pipeline = Pipeline(None, broker.bootstrap, directory)
-        # More than comes in, so that batches are small and the pipeline catches up after a pause.
+        # More than the input rate, so that batches are small and the pipeline catches up after a pause.
         self.pipeline.source_options["maxOffsetsPerTrigger"] = 20 * RECORDS_EACH_SECOND
         self.driver = DriverProcess(self.pipeline, is_endless=True)
         self.killed: Counter[str] = Counter()
         self.in_batch = 0
-        """How many of the kills found a batch in the offsets log that was not in the commits log."""
+        """The number of kills within a batch: in the offsets log, but not in the commits log."""
         self.starts = 0
         self._seen: set[psutil.Process] = set()
 
     def supervise(self) -> None:
-        """Start again what does not run."""
+        """Restart stopped processes."""
         if self.broker.process is None:
             self.broker.options = self.chance.choice([(), WITHOUT_EXTENSIONS])
             self.broker.start()
@@ -114,12 +114,12 @@ class Chaos:
             self.starts += 1
 
     def reached(self) -> int:
-        """How far the pipeline is."""
+        """Return how far the pipeline is."""
         with Client(self.broker.bootstrap, timeout_s=5) as client:
             return sum(each.offset for each in Admin(client).groups.offsets(self.pipeline.name).values())
 
     def await_progress(self, what: str) -> None:
-        """Until the pipeline gets further; whatever has stopped is started again."""
+        """Wait for progress of the pipeline, restarting stopped processes."""
         before = _or(self.reached, 0)
 
         def is_further() -> bool:
@@ -130,8 +130,8 @@ class Chaos:
         self._seen.update(self.driver.processes())
 
     def kill_somebody(self) -> str:
-        """SIGKILL for one of them, at a random moment of a batch."""
-        time.sleep(self.chance.uniform(0, MOMENT_SECONDS))  # the moment is what is random here
+        """Send SIGKILL to one of the processes, at a random time within a batch."""
+        time.sleep(self.chance.uniform(0, MOMENT_SECONDS))  # the time of the kill is random
         victim = self.chance.choice(["broker", "driver", "JVM", "Python worker", "Python worker"])
         self._await_batch()
         self._seen.update(self.driver.processes())
@@ -142,14 +142,14 @@ class Chaos:
         else:
             found = [each for each in self.driver.processes()[1:] if _is_java(each) == (victim == "JVM")]
             if not found:
-                return self.kill_somebody()  # it has stopped by itself just now, or has not begun
+                return self.kill_somebody()  # the process has just stopped by itself, or has not started
             _kill(self.chance.choice(found))
         self.killed[victim] += 1
         self.in_batch += self._batch() is not None
         return victim
 
     def _await_batch(self) -> None:
-        """Until some time has passed since a batch began that has not ended."""
+        """Wait until some time after the beginning of a batch that has not ended."""
         deadline = time.monotonic() + PROGRESS_SECONDS
         while True:
             self.supervise()
@@ -161,12 +161,12 @@ class Chaos:
             time.sleep(0.001)
 
     def _batch(self) -> int | None:
-        """The batch that is in the offsets log of the checkpoint, and not in the commits log."""
+        """Return the batch that is in the offsets log of the checkpoint, but not in the commits log."""
         begun, ended = (_newest(self.pipeline.checkpoint / name) for name in ("offsets", "commits"))
         return begun if begun > ended else None
 
     def finish(self) -> None:
-        """Let the pipeline do what is left, and stop."""
+        """Let the pipeline process the rest, and stop it."""
         self.supervise()
         if self.driver.is_alive:
             self.driver.kill()
@@ -174,7 +174,7 @@ class Chaos:
             assert last.wait() == 0, last.log.read_text()[-4_000:]
 
     def end_all(self) -> None:
-        """Whoever has outlived its driver."""
+        """End processes that have outlived their driver."""
         if self.driver.is_alive:
             self.driver.kill()
         for each in self._seen:
@@ -182,7 +182,7 @@ class Chaos:
 
 
 def _or(ask: Callable[[], T], otherwise: T) -> T:
-    """What a broker says, if it is there."""
+    """Query the broker; return ``otherwise`` if it is down."""
     try:
         return ask()
     except (ClientError, Refused):
@@ -190,7 +190,7 @@ def _or(ask: Callable[[], T], otherwise: T) -> T:
 
 
 def _newest(log: Path) -> int:
-    """The newest batch of a log of the checkpoint; -1 if it has none."""
+    """Return the newest batch in a log of the checkpoint; -1 if it is empty."""
     return max((int(each.name) for each in log.glob("*") if each.name.isdigit()), default=-1)
 
 
@@ -210,23 +210,23 @@ def _kill(process: psutil.Process) -> None:
 
 @dataclass
 class Killed:
-    """What became of a pipeline."""
+    """The result of a pipeline."""
 
     seed: int
     victims: Counter[str]
     in_batch: int
-    """How many of them came in the middle of a batch."""
+    """The number of kills within a batch."""
     starts: int
-    """Of the driver."""
+    """Starts of the driver."""
     records: int
     lost: list[bytes] = field(default_factory=list)
     doubled: list[bytes] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What else is not as it should be."""
+    """Other problems."""
 
     @property
     def kills(self) -> int:
-        """Of all together."""
+        """The total number of kills."""
         return sum(self.victims.values())
 
     def __str__(self) -> str:
@@ -240,7 +240,7 @@ class Killed:
 
 
 def run(kills: int) -> Killed:
-    """Kill so often in the middle of a batch, then let the pipeline come to its end and compare."""
+    """Kill this often within a batch, then let the pipeline finish, and compare."""
     seed = fresh_seed()
     with tempfile.TemporaryDirectory(prefix="semel-kills-") as name:
         directory = Path(name)
@@ -251,7 +251,7 @@ def run(kills: int) -> Killed:
             feeder.start()
             try:
                 what = "the start"
-                # One whose batch ended at the last moment does not count, and is followed by another.
+                # A kill whose batch ended just before does not count, and is repeated.
                 while chaos.in_batch < kills:
                     chaos.await_progress(what)
                     what = f"the kill of a {chaos.kill_somebody()}"

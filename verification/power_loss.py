@@ -1,13 +1,12 @@
-"""Power loss: a store is recorded, and the disk is rebuilt as a power cut could have left it, many times.
+"""Power loss: record a store, and rebuild the disk many times as a power failure could have left it.
 
-One seed is one recording: a few lives of one store, each with a random workload, ended by a clean stop, the
-end of the process, a flush that fails, or the end of the power (``store_life``). From the events of each life
-states are rebuilt at random moments (``recorded_disk``), and the real store is opened in each. It must be
-exactly as it was after some commit, no earlier than the last one that was answered for good; and what was
-answered early may be missing only if the term is over. Now and then the power goes again while the store
-recovers.
+One seed is one recording: a few lives of one store, each with a random workload, ended by a clean stop, a
+killed process, a failed flush, or a power failure (``store_life``). From the events of each life, states are
+rebuilt at random points (``recorded_disk``), and the real store is opened in each. It must be exactly as it
+was after some commit, no earlier than the last one answered as durable. Unsynced work may be missing only if
+a new term has begun. Sometimes the power fails again during recovery.
 
-Nothing depends on time (``turns``), so a seed that fails fails again.
+Nothing depends on time (``turns``), so a failing seed fails again.
 """
 
 import asyncio
@@ -40,27 +39,27 @@ SETTINGS: Final = Settings(semel_chunk_bytes_max=12 * 1024, semel_disk_reserve_b
 
 @dataclass
 class PowerLoss:
-    """What became of the states."""
+    """The results of all states."""
 
     states: int = 0
     lost: int = 0
-    """States in which something was missing that had been answered."""
+    """States that lack something that was answered."""
     torn: int = 0
-    """States in which the store was as it never had been, or could not be opened."""
+    """States in which the store matches no commit, or cannot be opened."""
     seeds: range = range(0)
-    """The recordings that were used."""
+    """The recordings used."""
     problems: list[str] = field(default_factory=list)
     """What was wrong, and in which recording."""
 
     def add(self, seed: int, problem: str, *, is_lost: bool = False) -> None:
-        """Something is wrong with a state."""
+        """Report a problem of a state."""
         self.lost += is_lost
         self.torn += not is_lost
         self.problems.append(f"seed {seed}: {problem}")
 
 
 def run(states: int, first_seed: int = 0) -> PowerLoss:
-    """Rebuild and recover so many states."""
+    """Rebuild and recover this many states."""
     found = PowerLoss()
     seed = first_seed
     while found.states < states:
@@ -71,7 +70,7 @@ def run(states: int, first_seed: int = 0) -> PowerLoss:
 
 
 def one(seed: int, found: PowerLoss, states: int = STATES_PER_SEED) -> None:
-    """The states of one recording."""
+    """Try the states of one recording."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory:
         recording = _Recording(seed, found, Path(directory))
@@ -80,11 +79,11 @@ def one(seed: int, found: PowerLoss, states: int = STATES_PER_SEED) -> None:
 
 
 class _Lost(Exception):
-    """Something is missing that was answered."""
+    """Something that was answered is missing."""
 
 
 def _judge(count: int, term: int, told: Told, *, is_killed: bool = False) -> None:
-    """Whether a store may be at this commit, in this term, after this was told. _Lost, Torn."""
+    """Check that a store may be at this commit, in this term, given the answers. _Lost, Torn."""
     if count < told.durable:
         raise _Lost(f"{told.durable} commits were answered as durable, {count} are there")
     if count > told.asked:
@@ -96,7 +95,7 @@ def _judge(count: int, term: int, told: Told, *, is_killed: bool = False) -> Non
 
 
 class _Recording:
-    """One seed."""
+    """The recording of one seed."""
 
     def __init__(self, seed: int, found: PowerLoss, directory: Path) -> None:
         self._seed = seed
@@ -108,13 +107,13 @@ class _Recording:
         self._made = 0
 
     def boot_id(self) -> str:
-        """The start of the operating system in which this is."""
+        """The id of the current boot."""
         return f"boot {self._boot}"
 
     async def go(self, states: int) -> None:
-        """Live, and see what is left of each life."""
+        """Run the lives, and check the states of each."""
         platter, is_killed = Platter(), False
-        # Whether the power was gone since somebody was told something: then early answers may be lost.
+        # Whether the power has failed since the last answer: then unsynced work may be lost.
         is_lost = False
         platter.told = Told()
         for number in range(LIVES):
@@ -141,7 +140,7 @@ class _Recording:
     # -- lives --------------------------------------------------------------------------------------------
 
     async def _life(self, platter: Platter, *, is_killed: bool) -> list[Event] | None:
-        """A store that begins with what is on the platter; what happened, or None if something is wrong."""
+        """Run a store on the contents of the platter. Return its events; None if there was a problem."""
         recorder = Recorder(self._new_directory())
         lay_out(platter.killed(), recorder.directory)
         life = Life(
@@ -156,7 +155,7 @@ class _Recording:
         except _Lost as error:
             self._found.add(self._seed, f"at a start: {error}", is_lost=True)
             return None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+        except Exception as error:  # noqa: BLE001 - any error is reported
             if isinstance(error, Torn) or not recorder.has_failed:
                 self._found.add(self._seed, f"in a life: {error!r}")
                 return None
@@ -176,10 +175,10 @@ class _Recording:
         count = await self._history.check(store)
         _judge(count, store.term, told, is_killed=is_killed)
         self._history.cut(count)
-        # Who starts shows it to everybody, so it is there for good.
+        # A started store shows its contents to every client, so they must be durable.
         life.know(Told(count, count, count, store.term))
         if self._chance.random() < 0.4:
-            # One kind of file, soon or late.
+            # Let one kind of file fail, sooner or later.
             kind, often = self._chance.choice(FAILING), self._chance.choice((0.02, 0.1))
             recorder.fails = lambda name: kind in name and self._chance.random() < often
         await life.go(STEPS)
@@ -198,7 +197,7 @@ class _Recording:
     # -- states -------------------------------------------------------------------------------------------
 
     async def _look_at(self, events: list[Event], platter: Platter, states: int) -> None:
-        """So many states of one life."""
+        """Check this many states of one life."""
         at, left = 0, states
         for cut in self._cuts(events, states):
             if not left:
@@ -209,7 +208,7 @@ class _Recording:
             left -= await self._state(platter, is_again=left > 1 and self._chance.random() < 0.1)
 
     def _cuts(self, events: list[Event], count: int) -> list[int]:
-        """Moments in a life: each kind of event behind each kind of event is as likely as every other."""
+        """Choose points of a life. Every pair of consecutive kinds of events is equally likely."""
         kinds: dict[Any, list[int]] = {}
         before = None
         for at, event in enumerate(events):
@@ -220,7 +219,7 @@ class _Recording:
         return [*sorted(choice(choice(moments)) for _ in range(count - 1)), len(events)]
 
     async def _state(self, platter: Platter, *, is_again: bool) -> int:
-        """The power goes here, and perhaps once more while the store recovers; how many states that is."""
+        """Cut the power here, and perhaps again during recovery. Return the number of states."""
         mode = self._chance.choice(MODES)
         files = platter.lost(mode, self._chance)
         if not is_again:
@@ -243,7 +242,7 @@ class _Recording:
     async def _recover(
         self, files: Any, told: Told, mode: str, events: list[Event] | None = None
     ) -> tuple[int, int] | None:
-        """Open the store in a state; at which commit and in which term it is, None if something is wrong."""
+        """Open the store in a state. Return its commit and term; None if there was a problem."""
         self._boot += 1
         self._found.states += 1
         directory = self._new_directory()
@@ -264,7 +263,7 @@ class _Recording:
                 await store.close()
         except _Lost as error:
             self._found.add(self._seed, f"{mode}: {error}", is_lost=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+        except Exception as error:  # noqa: BLE001 - any error is reported
             self._found.add(self._seed, f"{mode}: {error!r}")
         finally:
             if recorder is not None:
@@ -274,7 +273,7 @@ class _Recording:
 
 
 async def open_recorded(recorder: Recorder) -> EmbeddedStore:
-    """The store in a directory that is recorded."""
+    """Open the store in a recorded directory."""
     opened = vars(SqliteLedger)["open"].__func__
 
     async def on_the_recorder(cls: Any, *args: Any, **options: Any) -> Any:
@@ -285,7 +284,7 @@ async def open_recorded(recorder: Recorder) -> EmbeddedStore:
 
 
 async def _goes_on(store: EmbeddedStore) -> None:
-    """A store that was recovered takes commits. Torn."""
+    """Check that a recovered store accepts commits. Torn."""
     (cluster,) = await store.ledger.load([ClusterKey()])
     next_id = (cluster or Cluster()).next_producer_id
     await store.commit([ProducerIdAllocated(next_id)], [])

@@ -1,14 +1,14 @@
-"""A disk that is recorded: what a store wrote and flushed, and what a power cut could have left of it.
+"""A recorded disk: what a store wrote and flushed, and what a power failure could have left of it.
 
-A ``Recorder`` stands between a store and the operating system on both ways: as ``Files`` for the WAL and
-the chunks, as a VFS for SQLite. Every write, flush, new name and removed name becomes an event, and so does
-what the store told whoever asked. A ``Platter`` takes the events one by one and knows, at each of them, what
-is on the disk for certain and what may be: so one recording is as many states as one likes.
+A ``Recorder`` stands between a store and the operating system: as ``Files`` for the WAL and the chunks, and
+as a VFS for SQLite. Every write, flush, and created or removed name becomes an event, and so does every
+answer of the store. A ``Platter`` applies the events one by one and knows, at each of them, what is certainly
+on disk and what may be. So one recording yields any number of states.
 
-Of every sector that was not flushed the disk has what it held at the last flush, or after any write since, or
-(``TORN``) the first bytes of one and the rest of another. A name that was made or removed is certain when its
-directory was flushed. A flush that fails does what operating systems do: what it was about to write is still
-read by everyone, and never reaches the disk unless it is written again.
+An unflushed sector holds its content at the last flush, or after any write since, or (``TORN``) the first
+bytes of one and the rest of another. A created or removed name is certain once its directory was flushed. A
+failed flush behaves as in operating systems: the unflushed content is still readable, but never reaches the
+disk unless it is written again.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from semel.store.files import Files
 SECTOR: Final = 512
 ENDLESS: Final = 2**40
 MODES: Final = ("nothing", "everything", "prefix", "prefix by file", "whole files", "subset", "torn")
-"""What the disk has of what was not flushed."""
+"""What the disk has of unflushed writes."""
 
 
 class Event(NamedTuple):
-    """One thing that happened."""
+    """One recorded event."""
 
     kind: str
     """write, size, flush, failed flush, create, remove, directory, told"""
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """One directory, and everything that happens in it."""
+    """Records everything that happens in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,7 +55,7 @@ class Recorder:
 
     @property
     def vfs(self) -> str:
-        """The name by which SQLite finds the way through here."""
+        """The name of the recording VFS, for SQLite."""
         return self._vfs.name
 
     @property
@@ -64,24 +64,24 @@ class Recorder:
         return any(event.kind == "failed flush" for event in self.events)
 
     def stop(self) -> None:
-        """What happens from now on happens after the end."""
+        """Stop recording."""
         self._is_on = False
 
     def unregister(self) -> None:
-        """Nobody opens anything here any more."""
+        """Remove the VFS, which is no longer used."""
         self._vfs.unregister()
 
     def name_of(self, path: Path | str) -> str:
-        """A file as the recording names it."""
+        """Return the name of a file in the recording."""
         return str(Path(path).relative_to(self.directory))
 
     def note(self, kind: str, name: str = "", position: int = 0, data: bytes = b"", told: Any = None) -> None:
-        """Something happened."""
+        """Record an event."""
         if self._is_on:
             self.events.append(Event(kind, name, position, data, told))
 
     def flush(self, name: str) -> None:
-        """Everything in a file is on the disk, unless that fails. OSError."""
+        """Record a flush of a file, or let it fail. OSError."""
         if self._is_on and self.fails(name):
             self.note("failed flush", name)
             raise OSError(errno.EIO, f"flushing {name} failed")
@@ -179,7 +179,7 @@ class _VfsFile(apsw.VFSFile):
 
 
 class _Content:
-    """One file: what is on the disk, what everyone reads, and what lies between."""
+    """One file: its durable content, its readable content, and the versions in between."""
 
     __slots__ = ("certain", "current", "pending", "sizes")
 
@@ -187,12 +187,12 @@ class _Content:
         self.certain = bytearray()
         self.current = bytearray()
         self.pending: dict[int, list[tuple[int, bytes]]] = {}
-        """Of each sector what it held after each write since the last flush, with the number of the write."""
+        """The contents of each sector after each write since the last flush, with the number of the write."""
         self.sizes: list[int] = []
-        """What its length was since the last flush."""
+        """The lengths since the last flush."""
 
     def write(self, number: int, position: int, data: bytes) -> None:
-        """Bytes are read by everyone."""
+        """Write bytes, which are readable at once."""
         end = position + len(data)
         self.resize(max(end, len(self.current)))
         self.current[position:end] = data
@@ -201,7 +201,7 @@ class _Content:
             self.pending.setdefault(sector, []).append((number, held))
 
     def resize(self, size: int) -> None:
-        """The file has this length."""
+        """Set the length of the file."""
         if size == len(self.current):
             return
         self.sizes.append(len(self.current))
@@ -209,12 +209,12 @@ class _Content:
             self.current.extend(bytes(size - len(self.current)))
         else:
             del self.current[size:]
-            # What was cut off cannot be written any more.
+            # Truncated sectors cannot be written any more.
             for sector in [each for each in self.pending if each * SECTOR >= size]:
                 del self.pending[sector]
 
     def flush(self) -> None:
-        """All of it is on the disk."""
+        """Make all of it durable."""
         size = len(self.current)
         del self.certain[self._least() :]
         _fit(self.certain, size)
@@ -224,16 +224,16 @@ class _Content:
         self.forget()
 
     def _least(self) -> int:
-        """Behind this everything was cut off at some time since the last flush."""
+        """Return the smallest length since the last flush."""
         return min(*self.sizes, len(self.current)) if self.sizes else len(self.current)
 
     def forget(self) -> None:
-        """What was not flushed never will be."""
+        """Drop unflushed writes, which will never be flushed."""
         self.pending.clear()
         self.sizes.clear()
 
     def left(self, choose: "Choice", chance: random.Random) -> bytearray:
-        """What a power cut leaves."""
+        """Return what a power failure leaves."""
         data = self.certain[: self._least()] if choose.is_everything else bytearray(self.certain)
         sizes = [len(self.certain), *self.sizes, len(self.current)]
         _fit(data, choose.size(sizes, chance))
@@ -256,7 +256,7 @@ def _fit(data: bytearray, size: int) -> None:
 
 
 class Choice:
-    """Which of the things that may be on the disk are."""
+    """Chooses which unflushed changes reach the disk."""
 
     def __init__(self, mode: str, last: int, first: int, chance: random.Random) -> None:
         self._mode = mode
@@ -267,7 +267,7 @@ class Choice:
         self._each = mode in ("subset", "torn")
 
     def of_file(self, chance: random.Random) -> "Choice":
-        """The same for one file."""
+        """Return the choice for one file."""
         if self._mode == "prefix by file":
             self._limit = chance.randint(*self._bounds)
         elif self._mode == "whole files":
@@ -275,19 +275,19 @@ class Choice:
         return self
 
     def size(self, sizes: list[int], chance: random.Random) -> int:
-        """How long a file is."""
+        """Choose the length of a file."""
         if self._mode in ("nothing", "everything"):
             return sizes[0] if self._mode == "nothing" else sizes[-1]
         return chance.choice(sizes)
 
     def name(self, chance: random.Random) -> bool:
-        """Whether a name that was made or removed since the flush of its directory is, too, on the disk."""
+        """Whether a name that was created or removed since the last flush of its directory is durable."""
         if self._mode in ("nothing", "everything"):
             return self._mode == "everything"
         return chance.random() < 0.5
 
     def sector(self, held: bytes, versions: list[tuple[int, bytes]], chance: random.Random) -> bytes | None:
-        """What a sector holds; None if what was flushed."""
+        """Choose the content of a sector; None for the flushed one."""
         found = [data for number, data in versions if number <= self._limit]
         if not self._each:
             return found[-1] if found else None
@@ -301,10 +301,10 @@ class Choice:
 
 
 class Platter:
-    """What the events come to, up to one of them."""
+    """The state of the disk after some of the events."""
 
     def __init__(self, files: Mapping[str, Buffer] | None = None) -> None:
-        """``files`` are on the disk for certain."""
+        """``files`` are certainly on disk."""
         self.told: Any = None
         self._number = 0
         self._flushed = 0
@@ -313,10 +313,10 @@ class Platter:
             content = self._contents[name] = _Content()
             content.certain[:] = content.current[:] = data
         self._certain = dict(self._contents)
-        """The names that are on the disk for certain."""
+        """The names that are certainly on disk."""
 
     def take(self, event: Event) -> None:
-        """The next thing happened."""
+        """Apply the next event."""
         self._number += 1
         kind, name = event.kind, event.name
         if kind == "told":
@@ -358,11 +358,11 @@ class Platter:
                     del self._certain[name]
 
     def killed(self) -> dict[str, bytes]:
-        """What everyone reads: the end of a process leaves all of it."""
+        """Return the readable content, which survives the end of a process."""
         return {name: bytes(content.current) for name, content in self._contents.items()}
 
     def lost(self, mode: str, chance: random.Random) -> dict[str, bytearray]:
-        """What the end of the power leaves."""
+        """Return what a power failure leaves."""
         numbers = [
             versions[0][0] for content in self._contents.values() for versions in content.pending.values()
         ]
@@ -377,7 +377,7 @@ class Platter:
 
 
 def lay_out(files: Mapping[str, Buffer], directory: Path) -> None:
-    """Make these files, and nothing else."""
+    """Create these files, and nothing else."""
     directory.mkdir()
     with contextlib.suppress(FileExistsError):
         (directory / "chunks").mkdir()

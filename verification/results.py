@@ -1,4 +1,4 @@
-"""What was measured, as one list in one file, and the page that people read."""
+"""The measured results: a list in one file, and a page for people."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ FILE = ROOT / "results" / "verification.json"
 PAGE = ROOT / "docs" / "verification.md"
 
 WORDS = {"test": "make test", "verify": "make verify", "long": "make verify-long"}
-"""What each size is called by those who run it. A row's name begins with it."""
+"""The command for each size. The name of a row begins with it."""
 
 RENAMED = {
     "operations in them": "operations in simulated histories",
@@ -36,7 +36,7 @@ RENAMED = {
     "failures in scenarios by name": "failures in named scenarios",
     "scenarios by name": "named scenarios",
 }
-"""Beginnings of row names in older result files, and what they are called now."""
+"""Prefixes of row names in older result files, and their present names."""
 
 _HEAD = """# Verification
 
@@ -82,10 +82,10 @@ _FOOT = """
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One row: what was found, and what should have been."""
+    """One row: the measured value, and the target."""
 
     name: str
-    """Whose row it is, and what it tells: ``make test: simulated histories``."""
+    """The command, and what the row measures: ``make test: simulated histories``."""
     value: int
     target: int
     met: bool
@@ -95,13 +95,13 @@ class Result:
 
 
 def commit_now() -> str:
-    """The commit that is measured."""
+    """Return the commit that is measured."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def merge(measured: Iterable[Result]) -> None:
-    """Keep these, and of what was kept before the rows that were not measured anew."""
+    """Store these rows, and keep older rows that were not measured again."""
     rows = {row.name: row for row in (read() if FILE.exists() else [])}
     rows.update((row.name, row) for row in measured)
     FILE.parent.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def merge(measured: Iterable[Result]) -> None:
 
 
 def page(rows: Iterable[Result]) -> str:
-    """The rows as a page, a table for each of those who wrote them."""
+    """Format the rows as a page, with a table for each command."""
     tables: dict[str, list[Result]] = {word: [] for word in WORDS.values()}
     for row in rows:
         tables[row.name.partition(": ")[0]].append(row)
@@ -128,7 +128,7 @@ def _table(word: str, rows: list[Result]) -> str:
 
 
 def read() -> list[Result]:
-    """The rows in the file, by their present names."""
+    """Return the rows of the file, under their present names."""
     rows = [Result(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
     return list({(named := _renamed(row)).name: named for row in rows}.values())
 

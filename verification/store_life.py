@@ -1,12 +1,12 @@
-"""The life of a store under a random workload, and a telling of what must be there after each commit.
+"""Run a store under a random workload, with a model of what it must hold after each commit.
 
-The real rules decide (``semel.core``), so that the facts are those that a broker would commit: plain batches,
-small and too large for the journal, transactions of both visibilities with offsets, log starts, compaction,
-topics that come and go. Around them the store is swept, checkpointed, read, closed and opened.
+The real rules decide (``semel.core``), so the facts are those that a broker would commit: plain batches,
+small ones and ones too large for the WAL, transactions of both visibilities with offsets, log starts,
+compaction, created and deleted topics. In between the store is swept, checkpointed, read, closed and opened.
 
-``History`` is the second telling: what the facts come to after each commit, by ``simulation.ledger``, which
-shares no code with SQLite. Every commit gives a producer id away, so a store says by the next one up to which
-commit it is.
+``History`` is the model: the fold of the facts after each commit, by ``simulation.ledger``, which shares no
+code with SQLite. Every commit allocates a producer id, so the next producer id of a store identifies its last
+commit.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ from verification.compacting import compaction_of
 
 SIZES: Final = (10, 10, 300, 700, 1_500)
 LARGE: Final = 4_000
-"""Bytes of a record that is too large for the WAL."""
+"""The size of a record that is too large for the WAL."""
 MANY: Final = 400
-"""Facts that are too many for it."""
+"""The number of facts that are too many for the WAL."""
 TOPICS: Final = {"orders": 2, "payments": 1, "staged": 2}
 IDS: Final = ("x", "y")
 KEYS: Final = (b"a", b"b", b"c", None)
@@ -68,35 +68,35 @@ AROUND: Final = ("read",) * 4 + (
 
 
 class Torn(Exception):
-    """What a store says is not what was committed up to any moment."""
+    """The contents of a store match no commit."""
 
 
 class Told(NamedTuple):
-    """What whoever asked knows."""
+    """What the clients of a store know."""
 
     asked: int = 0
-    """So many commits were asked for."""
+    """The number of requested commits."""
     answered: int = 0
-    """So many were answered, the last of them perhaps early."""
+    """The number of answered commits. The last of them may be unsynced."""
     durable: int = 0
-    """So many were answered for good."""
+    """The number of commits answered as durable."""
     term: int = 0
 
 
 class History:
-    """What must be there after each commit."""
+    """What a store must hold after each commit."""
 
     def __init__(self) -> None:
         self.models = [SimulatedLedger()]
         self.batches: list[bytes] = []
-        """All bytes; in a model the number of a chunk says which."""
+        """The bytes of all batches; in the model, the chunk id is the index."""
         self._by_next_id = {Cluster().next_producer_id: 0}
         self._keys: dict[Key, None] = {ClusterKey(): None}
         self.damaged: list[BatchLocation] | None = None
-        """If given, places of batches that are not whole are put here, and are no reason to say Torn."""
+        """If set, locations of damaged batches are collected here instead of raising Torn."""
 
     def add(self, facts: list[Fact], batches: list[Buffer]) -> int:
-        """Something is committed; how many were now."""
+        """Add a commit. Return the number of commits."""
         model = self.models[-1].copy()
         first = len(self.batches)
         self.batches += map(bytes, batches)
@@ -107,12 +107,12 @@ class History:
         return len(self.models) - 1
 
     def cut(self, count: int) -> None:
-        """What came after so many commits never happened."""
+        """Drop everything after this many commits."""
         del self.models[count + 1 :]
         self._by_next_id = {next_id: at for next_id, at in self._by_next_id.items() if at <= count}
 
     async def check(self, store: EmbeddedStore) -> int:
-        """Up to which commit the store is, exactly. Torn."""
+        """Compare the store with the model. Return the number of its commits. Torn."""
         (cluster,) = await store.ledger.load([ClusterKey()])
         count = self._by_next_id.get((cluster or Cluster()).next_producer_id)
         if count is None:
@@ -145,7 +145,7 @@ class History:
             if self.damaged is None or what == "other":
                 raise Torn(f"{partition} has {what} bytes at offset {each.base_offset}")
             self.damaged.append(row.location)
-        # What lies below the start of the log may be swept, or not yet.
+        # Batches below the log start may or may not be swept yet.
         first = model.values[PartitionKey, partition].log_start_offset
         if await store.ledger.aborted(partition, first, 2**62) != await model.aborted(
             partition, first, 2**62
@@ -154,12 +154,12 @@ class History:
 
 
 def _unstamped(batch: Buffer) -> bytes:
-    """A batch without what the broker writes into it when it is read, whatever was there before."""
+    """Return a batch without the fields that the broker stamps when it is read."""
     return bytes(batch[8:12]) + bytes(batch[16:])
 
 
 class Life:
-    """One store, and what is done with it."""
+    """One store and its workload."""
 
     def __init__(
         self,
@@ -177,37 +177,37 @@ class Life:
         self._sequences: dict[tuple[Any, ...], int] = {}
 
     def use(self, store: EmbeddedStore) -> None:
-        """Go on with a store that was opened."""
+        """Continue with an opened store."""
         self._store = store
         self._state = BrokerState(store.term)
         self._sequences.clear()
 
     def know(self, told: Told) -> None:
-        """Whoever asked knows this."""
+        """Set what the clients know."""
         self.told = told
         self._tell(told)
 
     @property
     def store(self) -> EmbeddedStore:
-        """The store that is open."""
+        """The open store."""
         return self._store
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         await self._store.close()
 
     async def settle(self) -> None:
-        """Append a batch, and have everything on the disk, in ledger and chunks."""
+        """Append a batch, and checkpoint ledger and chunks."""
         await self._tick([self._create("orders")])
         await self._tick([await self._command("append")])
         await self._around("checkpoint")
 
     async def flush(self) -> None:
-        """Have everything that was answered in the WAL, on the disk."""
+        """Flush everything answered to the WAL."""
         await self._around("flush")
 
     async def go(self, steps: int) -> None:
-        """Do this and that."""
+        """Do this many random steps."""
         await self._step("init")
         for name in TOPICS:
             await self._tick([self._create(name)])
@@ -257,7 +257,7 @@ class Life:
             await self._step(self._chance.choice(COMMITS))
 
     async def _sweep(self) -> None:
-        """As housekeeping does it."""
+        """Sweep as housekeeping does."""
         store = self._store
         while True:
             released = await store.ledger.leftovers(limit=5)
@@ -274,13 +274,13 @@ class Life:
     # -- commits ------------------------------------------------------------------------------------------
 
     async def _tick(self, commands: list[Command | None], more: list[Fact] | None = None) -> None:
-        """Decide these, and commit what follows."""
+        """Decide these commands, and commit the facts."""
         facts: list[Fact] = list(more or ())
         batches: list[Buffer] = []
         defers_sync = not more
         asked = [command for command in commands if command is not None]
         await self._load([ClusterKey()])
-        # Everything before anything is decided: what this tick decides is not in the ledger yet.
+        # Load everything first: decisions of this tick are not in the ledger yet.
         for command in asked:
             await self._load(command.keys())
             if hasattr(command, "more_keys"):
@@ -323,12 +323,12 @@ class Life:
         if not missing:
             return
         if self._store.has_unsynced:
-            # The ledger does not know of it yet.
+            # The ledger does not have the unsynced work yet.
             await self._commit([], [], defers_sync=False)
         for key, value in zip(missing, await self._store.ledger.load(missing), strict=True):
             self._state.put(key, value)
 
-    # -- what is asked for --------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------
 
     async def _command(self, what: str) -> Command | None:
         chance = self._chance
@@ -425,7 +425,7 @@ class Life:
         return [PartitionKey(each.topic_id, index) for each in topics for index in range(each.partitions)]
 
     async def _below(self, key: PartitionKey, eighths: int) -> Command:
-        """Delete this part of what is in a partition."""
+        """Delete this fraction of a partition's records."""
         if self._store.has_unsynced:
             await self._commit([], [], defers_sync=False)
         await self._load([key])

@@ -1,7 +1,7 @@
-"""Defects of the store that can be switched on, one line each: what a power cut would then take.
+"""Defects of the store that can be switched on, one line each, and that lose data in a power failure.
 
-As in ``simulation.mutants``, each is a line of the real code as it is and as it would be. The power-loss
-check fails if one of them survives it; those of ``ROT`` must not survive the exploration of bit rot.
+As in ``simulation.mutants``, each is a line of the real code and its changed version. The power-loss check
+fails if one of them survives; those of ``ROT`` must not survive the bit-rot check.
 """
 
 from simulation.mutants import Mutant, applied
@@ -10,9 +10,9 @@ from verification.bit_rot import BitRot
 from verification.power_loss import PowerLoss, one
 
 SEEDS_MAX = 60
-"""A defect that survives so many recordings has not been found."""
+"""A defect that survives this many recordings counts as not found."""
 ROT_SEEDS_MAX = 30
-"""Of those that damage at rest shows."""
+"""The same for the defects of ``ROT``."""
 
 
 def _store(name: str, module: str, before: str, after: str) -> Mutant:
@@ -122,8 +122,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "chunks are deleted before the ledger knows it for certain",
         "embedded",
-        "            # A start must not look for what was in them.\n            await self.checkpoint()",
-        "            # A start must not look for what was in them.\n            pass",
+        "            # Recovery must not look for their contents.\n            await self.checkpoint()",
+        "            # Recovery must not look for their contents.\n            pass",
     ),
 )
 
@@ -184,16 +184,16 @@ ROT: tuple[Mutant, ...] = (
         "    problems = []",
     ),
 )
-"""Defects with which a directory that was damaged at rest is served as if it were whole."""
+"""Defects with which a damaged directory is served as if it were intact."""
 
 RARE: dict[str, tuple[int, ...]] = {
     "a file of the WAL is used again too early": (27, 29),
 }
-"""Recordings that are tried first, for defects that few of them find."""
+"""Recordings to try first, for defects that few recordings find."""
 
 
 def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """The first recording that finds the defect, and as what; None if none does."""
+    """Return the first recording that finds the defect, and the problem it reports; None if none does."""
     with applied(mutant):
         for seed in (*RARE.get(mutant.name, ()), *range(seeds_max)):
             found = PowerLoss()
@@ -204,7 +204,7 @@ def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | N
 
 
 def rot_killed_by(mutant: Mutant, seeds_max: int = ROT_SEEDS_MAX) -> tuple[int, str] | None:
-    """The first store whose damage shows the defect, and as what; None if none does."""
+    """Return the first store whose damage reveals the defect, and the problem; None if none does."""
     with applied(mutant):
         for seed in range(seeds_max):
             found = BitRot()

@@ -1,4 +1,4 @@
-"""Which checks there are, how much of each belongs to which size, and what they must come to."""
+"""The checks, the amount of work of each in every size, and their expected results."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,14 +26,14 @@ from verification.world.verdict import End
 
 SIZES: Final = tuple(WORDS)
 SEEDS_APART: Final = 100_000_000
-"""Between the first seeds of those who share a check."""
+"""The distance between the first seeds of processes that share a check."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One number and what it should be: at least so much work, or none of what must not be."""
+    """A measured number and its target: at least this much work, or no problems."""
 
     name: str
     value: int
@@ -43,7 +43,7 @@ class Found:
 
     @property
     def met(self) -> bool:
-        """Zero is met by zero, everything else by as much or more."""
+        """A target of zero is met by zero, any other by this much or more."""
         return self.value == 0 if self.target == 0 else self.value >= self.target
 
 
@@ -51,17 +51,17 @@ Run = Callable[[int], Iterator[Found]]
 
 
 class Check(NamedTuple):
-    """One of them."""
+    """One check."""
 
     run: Run
     counts: tuple[int, int, int]
-    """How much work belongs to each size; none if it is not part of it."""
+    """The amount of work in each size; zero if the size does not include the check."""
     waits: bool = False
-    """It waits for other processes most of the time, so that something else can be done beside it."""
+    """Whether the check mostly waits for other processes, so that another can run beside it."""
 
 
 def _shared(run: Callable[[int, int], T], count: int) -> list[T]:
-    """So much work, by as many processes as there are processors, each with seeds of its own."""
+    """Divide the work among one process per processor, each with seeds of its own."""
     processes = min(os.cpu_count() or 1, count)
     counts = [count // processes + (number < count % processes) for number in range(processes)]
     with ProcessPoolExecutor(processes) as pool:
@@ -73,7 +73,7 @@ def _seeds(ran: list[range]) -> str:
 
 
 def histories(count: int) -> Iterator[Found]:
-    """Simulated histories, and what was wrong in them."""
+    """Simulated histories, and their problems."""
     wrong: list[str] = []
     faults = operations = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -81,7 +81,7 @@ def histories(count: int) -> Iterator[Found]:
             operations += size
             faults += sum(counts.values())
             if problems or not size:
-                # A history in which nothing happens proves nothing.
+                # A history without operations proves nothing.
                 wrong.append(f"seed {seed}: {problems[0] if problems else 'nothing happened'}")
     seeds = f"0–{count - 1}"
     yield Found("simulated histories", count, count, seeds)
@@ -122,7 +122,7 @@ def rules(count: int) -> Iterator[Found]:
 
 
 def power(count: int) -> Iterator[Found]:
-    """Disks as a power cut could have left them."""
+    """Disks as a power failure could have left them."""
     parts = _shared(power_loss.run, count)
     problems = [problem for ran in parts for problem in ran.problems]
     seeds = _seeds([ran.seeds for ran in parts])
@@ -138,7 +138,7 @@ def power(count: int) -> Iterator[Found]:
 
 
 def rot(count: int) -> Iterator[Found]:
-    """Data directories with a file that is missing, cut off, old, or has one bit flipped."""
+    """Data directories with a file that is missing, truncated, old, or has one bit flipped."""
     parts = _shared(bit_rot.run, count)
     problems = [problem for ran in parts for problem in ran.problems]
     seeds = _seeds([ran.seeds for ran in parts])
@@ -162,7 +162,7 @@ def fuzz(count: int) -> Iterator[Found]:
 
 
 def legal_requests(count: int) -> Iterator[Found]:
-    """Requests that are legal and take as much as they may."""
+    """Legal requests at the edges of the limits."""
     ran = legal.run(count)
     seeds = _seeds([ran.seeds])
     yield Found("legal requests at the limits", ran.requests, count, seeds, f"longest pause: {ran.longest}")
@@ -180,7 +180,7 @@ def _chaos(name: str, run: Callable[[int], chaos.Chaos]) -> Run:
         yield Found(f"transactions committed under {name}", ran.committed, count // 4, seeds)
         yield Found(f"transactions aborted under {name}", ran.aborted, 1, seeds)
         bad = sum(ran.anomalies.values()) + len(ran.problems) + len(ran.failures) + ran.hangs_unexplained
-        # Who could not go on comes first: what he left undone follows from it.
+        # Failures of the run first: other problems follow from them.
         told = "; ".join([*map(str, ran.anomalies), *ran.failures, *ran.problems, *ran.kept][:3])
         yield Found(f"anomalies and hangs under {name}", bad, 0, seeds, told)
 
@@ -199,7 +199,7 @@ def pipeline(count: int) -> Iterator[Found]:
 
 
 def world(count: int) -> Iterator[Found]:
-    """Pipelines on Spark whose world changes between runs."""
+    """Pipelines on Spark whose environment changes between runs."""
     ran = world_runs.run(range(count))
     seeds = _seeds([range(count)])
     failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
@@ -211,7 +211,7 @@ def world(count: int) -> Iterator[Found]:
 
 
 def scenarios(count: int) -> Iterator[Found]:
-    """The scenarios on Spark that have names, all of them."""
+    """All named scenarios on Spark."""
     ran = named.run()
     for kind in named.KINDS:
         yield Found(f"named scenarios: {kind}", ran.kinds[kind], count)

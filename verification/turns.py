@@ -1,4 +1,4 @@
-"""A store without threads and of small size: nothing in it depends on time, and everything happens soon."""
+"""A small store without threads: nothing depends on time, and limits are reached soon."""
 
 import asyncio
 import contextlib
@@ -21,27 +21,27 @@ SMALL: Final[tuple[tuple[Any, str, Any], ...]] = (
     (ledger_writer, "LOG_FRAMES_MAX", 60),
     (ledger_writer, "LOOK_EVERY", 16),
 )
-"""Everything that has a size is small, so that switching, moving and sealing come soon."""
+"""All sizes are small, so that switching, moving and sealing happen soon."""
 
 _Job = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 
 class Turns:
-    """Takes the place of a ``Worker``: the event loop does its jobs, in order, at once or a bit later."""
+    """Replaces a ``Worker``: the event loop runs its jobs in order, at once or a bit later."""
 
     def __init__(self, chance: random.Random | None) -> None:
-        """``chance`` decides when it is a job's turn; without it that is at once."""
+        """``chance`` decides when a job runs; without it, at once."""
         self.rest: Any = None
         self._chance = chance
         self._jobs: deque[_Job] = deque()
         self._is_stopped = False
 
     async def run(self, job: Callable[..., Any], *args: Any) -> Any:
-        """Do the job and give what it returns or raises."""
+        """Run the job. Return or raise its result."""
         return await self.begin(job, *args)
 
     def begin(self, job: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
-        """The same for whoever has something else to do meanwhile."""
+        """Submit the job without waiting for it."""
         if self._is_stopped:
             raise StoreBroken("the store is closed")
         loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Turns:
         return future
 
     def stop(self) -> None:
-        """Finish what was given."""
+        """Finish the submitted jobs."""
         self._is_stopped = True
         while self._jobs:
             self._do()
@@ -70,7 +70,7 @@ class Turns:
         future, job, args = self._jobs.popleft()
         try:
             result = job(*args)
-        except Exception as error:  # noqa: BLE001 - handed to the one who waits, whatever it is
+        except Exception as error:  # noqa: BLE001 - passed on to the waiting task
             if not future.cancelled():
                 future.set_exception(error)
         else:
@@ -82,7 +82,7 @@ class Turns:
 
 @contextlib.contextmanager
 def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """These attributes have these values."""
+    """Replace these attributes temporarily."""
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
@@ -95,7 +95,7 @@ def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def small_store(boot_id: Callable[[], str], seed: int) -> Iterator[None]:
-    """Stores that are opened in here are small, have no threads, and no clock decides which way they go."""
+    """Make stores opened here small and free of threads and clocks."""
 
     def worker(name: str, *, threads: int = 1) -> Turns:
         return Turns(None)
@@ -109,7 +109,7 @@ def small_store(boot_id: Callable[[], str], seed: int) -> Iterator[None]:
         (wal, "QUICK_SECONDS", 1e9 if seed % 3 == 0 else 0),
     ]
     if seed % 2:
-        # Then whoever needs the other file of the WAL has to wait for what is in it.
+        # Switching to the WAL's other file then has to wait for a checkpoint.
         changes.append((wal_applier.WalApplier, "begin_checkpoint", lambda wal_applier: None))
     with replaced(changes):
         yield
@@ -117,7 +117,7 @@ def small_store(boot_id: Callable[[], str], seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def by_turns(chance: random.Random) -> Iterator[None]:
-    """Stores that are opened in here do their jobs in an order that is drawn."""
+    """Make stores opened here run their jobs in a random order."""
 
     def worker(name: str, *, threads: int = 1) -> Turns:
         return Turns(chance)

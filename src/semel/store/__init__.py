@@ -1,1 +1,1 @@
-"""Where bytes and truth are kept: ``interface`` is the contract, ``embedded`` the store of one process."""
+"""Storage: ``interface`` is the contract, ``embedded`` the store of a single process."""

@@ -1,19 +1,19 @@
-"""A copy of a data directory that a broker can be started on, of a stopped broker's or of a running one's.
+"""Back up a data directory, of a stopped or a running broker. A broker can be started on the copy.
 
-Of a *stopped* directory every file is copied as it is, under the lock. The WAL is among them, so that the
-copy recovers as the original would.
+If the broker is *stopped*, every file is copied as it is, under the lock. This includes the WAL, so the copy
+recovers as the original would.
 
-Of a *running* broker's directory the copy is one commit of the ledger:
+If the broker is *running*, the copy is one commit of the ledger:
 
-1. Wait until the ledger has followed every commit that the WAL had when the backup began. So everything that
-   was acknowledged before is in it.
-2. Copy the chunks. Batches do not change after they were written; the space of deleted ones is given back.
+1. Wait until the ledger has every commit that the WAL had when the backup began. Everything acknowledged
+   before is then in the ledger.
+2. Copy the chunks. Batches never change once written; only the space of deleted ones is released.
 3. Copy the ledger with SQLite's backup, which is one commit of it, with page checksums on both sides.
-4. Compare the checksum of every batch that a row of the copy points at, and copy those again that were
-   written meanwhile. If retention deleted one meanwhile, go back to 3.
-5. Write headers to the chunks and a clean stop to the ledger, in a new term, so that no WAL is expected.
+4. Verify the checksum of every batch that the copied ledger references, and copy the batches again that were
+   written meanwhile. If retention deleted one of them meanwhile, go back to 3.
+5. Write headers to the chunks, and record a clean stop and a new term in the ledger, so no WAL is expected.
 
-Everything is made in ``TARGET.partial``, the name ``ledger.db`` last, and renamed when it is complete.
+The backup is built in ``TARGET.partial``, with ``ledger.db`` named last, and renamed when it is complete.
 """
 
 import os
@@ -40,30 +40,30 @@ from semel.store.wal import paths_in
 from semel.store.wal_reading import read_wal
 
 Progress = Callable[[str, int, int], None]
-"""Told what is copied, and how many bytes of how many are."""
+"""Called with what is being copied, the bytes copied and the bytes in total."""
 
 PARTIAL: Final = ".partial"
 PIECE_BYTES: Final = 1024 * 1024
 PAGES_AT_ONCE: Final = 4096
 FOLLOW_SECONDS: Final = 30.0
-"""How long the ledger may take to follow the WAL. It takes a tenth of a second if there is room."""
+"""How long the ledger may take to catch up with the WAL. With free space it takes a tenth of a second."""
 LOOKS_MAX: Final = 10
-"""Copies of the ledger that are made while retention deletes what they point at."""
+"""How often the ledger is copied again because retention deleted batches that the copy references."""
 
 
 class BackedUp(NamedTuple):
-    """What is in a backup."""
+    """The contents of a backup."""
 
     commit_number: int
     batches: int
     batch_bytes: int
     damaged: list[DamagedBatch]
-    """Batches that cannot be read in the original either."""
+    """Batches that are unreadable in the original too."""
     was_running: bool
 
 
 def back_up(directory: Path, target: Path, progress: Progress = lambda what, done, total: None) -> BackedUp:
-    """Copy a data directory. StoreBroken, StoreDamaged, StoreFull, OSError: then there is no target."""
+    """Copy a data directory. StoreBroken, StoreDamaged, StoreFull, OSError: the target is not created."""
     partial = target.with_name(f"{target.name}{PARTIAL}")
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise StoreBroken(f"{target} exists and is not an empty directory")
@@ -107,7 +107,7 @@ def _copy(directory: Path, partial: Path, files: Files, progress: Progress) -> B
         if lock is not None:
             lock.release()
     examined.refuse(partial)
-    # Looking at it made these.
+    # Opening the ledger created these.
     log = log_of(partial / LEDGER)
     files.remove(partial / f"{LEDGER}-shm")
     if log.exists() and not log.stat().st_size:
@@ -117,7 +117,7 @@ def _copy(directory: Path, partial: Path, files: Files, progress: Progress) -> B
 
 
 def _remove(partial: Path) -> None:
-    """Remove what was copied; nothing else can be in there."""
+    """Remove the partial copy and nothing else."""
     for path in [*partial.glob("chunks/*"), *(path for path in partial.glob("*") if path.is_file())]:
         path.unlink(missing_ok=True)
     (partial / CHUNKS).rmdir()
@@ -137,7 +137,7 @@ def _stopped(
     sources += [path for path in (*paths_in(directory), directory / LOST, directory / LOCK) if path.exists()]
     sources += [path for path in (log_of(ledger),) if path.exists()]
     _copy_all(directory, partial, sources, files, progress)
-    # Last: without it nothing is taken for a data directory.
+    # Last: without a ledger the copy is not taken for a data directory.
     _copy_file(ledger, staged(partial / LEDGER), files)
     files.rename(staged(partial / LEDGER), partial / LEDGER)
     for path in (partial, partial / CHUNKS):
@@ -173,7 +173,7 @@ def _running(
 
 
 def _wait_for_ledger(directory: Path, source: apsw.Connection) -> None:
-    """Wait until the ledger has what the WAL has now."""
+    """Wait until the ledger has everything that is in the WAL now."""
     sql = Statements(source)
     meta = dict(sql.rows("read_meta"))
     after = int(meta.get("checkpointed", "0"))
@@ -189,7 +189,7 @@ def _wait_for_ledger(directory: Path, source: apsw.Connection) -> None:
 
 
 def _fill(directory: Path, partial: Path, ledger: Path, progress: Progress) -> BackedUp:
-    """Copy the batches that were written while the chunks were copied, and compare all checksums."""
+    """Copy the batches that were written while the chunks were copied, and verify all checksums."""
     connection = open_reader(ledger)
     original, copied = BatchReader(directory / CHUNKS), BatchReader(partial / CHUNKS)
     damaged: list[DamagedBatch] = []
@@ -225,7 +225,7 @@ def _copy_batch(original: BatchReader, partial: Path, location: BatchLocation) -
 
 
 def _is_overtaken(source: apsw.Connection, damaged: list[DamagedBatch]) -> bool:
-    """Whether a batch that cannot be read was deleted since the ledger was copied."""
+    """Whether an unreadable batch was deleted since the ledger was copied."""
     if not damaged:
         return False
     there = {BatchLocation(*row[4:]) for row in Statements(source).each("batches_at_rest")}
@@ -233,7 +233,7 @@ def _is_overtaken(source: apsw.Connection, damaged: list[DamagedBatch]) -> bool:
 
 
 def _complete(partial: Path, path: Path, files: Files) -> int:
-    """Make ledger and chunks say that they belong together as they are; the commit that they are at."""
+    """Record in ledger and chunks that they belong together as they are. Return their last commit."""
     writer = LedgerWriter(path, unflushed_is_lost=True)
     try:
         writer.note({WAL_BYTES: "0"})
@@ -263,7 +263,7 @@ def _complete(partial: Path, path: Path, files: Files) -> int:
 
 
 def _write_header(path: Path, header: ChunkHeader, *, is_old: bool) -> None:
-    """Say how far a chunk is, and flush it. One of a version that wrote no headers has no room for one."""
+    """Record how far a chunk is, and flush it. Chunks of versions without headers have no room for one."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         chunk = look_at_chunk(path)
@@ -288,7 +288,7 @@ def _copy_all(directory: Path, partial: Path, sources: list[Path], files: Files,
                 done += length
                 progress("copied", done, max(total, done))
         except FileNotFoundError:
-            # A chunk that was deleted since: no row points at it any more.
+            # The chunk was deleted since; no row references it any more.
             (partial / path.relative_to(directory)).unlink(missing_ok=True)
 
 
@@ -298,7 +298,7 @@ def _copy_file(source: Path, target: Path, files: Files) -> None:
 
 
 def _copied(source: Path, target: Path, files: Files) -> Iterator[int]:
-    """Copy a file, and its holes as holes; the length of each piece."""
+    """Copy a file, keeping holes as holes. Yield the length of each piece."""
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writing = files.create(target)

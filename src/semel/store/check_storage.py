@@ -1,7 +1,7 @@
-"""Everything at rest in a data directory that no broker has open: does it belong together, and is it whole?
+"""Check all stored data of a stopped broker: whether the parts belong together, and whether each is intact.
 
-Reads every page of the ledger and every batch that a row points at, and compares their checksums. Changes
-nothing. What the WAL still holds is not looked for in the chunks: a start writes it there again.
+Reads every page of the ledger and every batch that a row references, and verifies their checksums. Changes
+nothing. Batches that are still in the WAL are not expected in the chunks: a start writes them there again.
 """
 
 import os
@@ -23,7 +23,7 @@ from semel.wire.batch import MAGIC, has_valid_crc, read_header
 from semel.wire.errors import ProtocolError
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many are read."""
+"""Called with the bytes read so far and the bytes in total."""
 
 PROGRESS_BYTES: Final = 8 * 1024 * 1024
 
@@ -48,22 +48,22 @@ class DamagedBatch(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What was found."""
+    """The findings of a check."""
 
     problems: list[str]
-    """What does not belong together, and what is wrong with the ledger."""
+    """Parts that do not belong together, and damage in the ledger."""
     batches: int
     batch_bytes: int
     damaged: list[DamagedBatch]
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problems and not self.damaged
 
 
 def check_storage(directory: Path, progress: Progress = lambda done, total: None) -> Checked:
-    """Look at everything in a data directory. StoreLocked, StoreBroken, OSError."""
+    """Check everything in a data directory. StoreLocked, StoreBroken, OSError."""
     lock = DirectoryLock(directory, only_looks=True)
     try:
         with naming(directory):
@@ -78,7 +78,7 @@ def check_storage(directory: Path, progress: Progress = lambda done, total: None
 
 def _check(directory: Path, examined: Examined, problems: list[str], progress: Progress) -> Checked:
     journaled = {location for frame in examined.frames if frame.batches for location in frame.locations}
-    # Where a page is damaged, what the others say can be had without comparing checksums.
+    # If a page is damaged, read the other pages without verifying checksums.
     is_wrong = any(problem.kind in (CHECKSUMS, PAGES) for problem in examined.problems)
     connection = open_at_rest(directory / LEDGER, vfs=plain() if is_wrong else "")
     damaged: list[DamagedBatch] = []
@@ -106,14 +106,14 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
 
 
 class BatchReader:
-    """Reads batches. They come in the order of chunks, so one file is open at a time."""
+    """Reads batches. They arrive in chunk order, so only one file is open at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._chunk_id = self._descriptor = -1
 
     def wrong_with(self, location: BatchLocation) -> str | None:
-        """What is wrong with the batch at a place; None if nothing is."""
+        """Return what is wrong with the batch at a location, or None."""
         try:
             data = self.read(location)
         except OSError as error:
@@ -129,12 +129,12 @@ class BatchReader:
         return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
 
     def read(self, location: BatchLocation) -> bytes:
-        """The bytes at a place, as far as there are any. OSError."""
+        """Return the bytes at a location, fewer if the file ends before. OSError."""
         self._open(location.chunk_id)
         return os.pread(self._descriptor, location.length, location.position)
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the open file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._chunk_id = self._descriptor = -1

@@ -1,12 +1,12 @@
-"""The header of a chunk: which store it belongs to, and how far it was known to be on the disk.
+"""The header of a chunk: the store it belongs to, and how far the chunk is known to be flushed.
 
-It lies before the batches, in two *slots* that are written in turn, each in a sector of its own, so that a
-torn write leaves the other. A slot names the store, the chunk, the commit up to which the chunk was flushed
-and the end of its bytes then. It is written right before a flush of the chunk, so that it costs none.
+The header precedes the batches. It has two *slots*, written alternately and each in a sector of its own, so
+a torn write leaves the other slot intact. A slot names the store, the chunk, the commit up to which the chunk
+was flushed, and where its data ended then. It is written right before a flush of the chunk, so it costs no
+flush of its own.
 
-With it a start tells a chunk of this store from a foreign one, a chunk as it was left from an older copy
-(the ledger knows a larger end), and a ledger as it was left from an older copy (the chunk knows a later
-commit). Chunks of versions before have none.
+The header lets a start recognise a foreign chunk, an older copy of a chunk (the ledger knows a larger end)
+and an older copy of the ledger (the chunk knows a later commit). Chunks of earlier versions have no header.
 """
 
 import os
@@ -20,7 +20,7 @@ from crc32c import crc32c
 from semel.store.files import end_of_data, naming
 
 HEADER_BYTES: Final = 4096
-"""Batches begin behind it, at a block of the file system: space is given back in whole blocks."""
+"""Batches begin after it, on a block of the file system, because space is released in whole blocks."""
 _SLOTS: Final = 2
 _SLOT_BYTES: Final = 512
 _SLOT: Final = struct.Struct(">8s16sQQQ")
@@ -37,37 +37,37 @@ class ChunkHeader(NamedTuple):
     number: int
     """The commit up to which everything in the chunk was flushed."""
     end: int
-    """Behind the last byte that was written."""
+    """One past the last byte written."""
 
 
 def pack_slot(header: ChunkHeader) -> bytes:
-    """A slot as bytes."""
+    """Encode a slot."""
     packed = _SLOT.pack(_MAGIC, *header)
     return packed + _CHECKSUM.pack(crc32c(packed))
 
 
 def read_slots(descriptor: int) -> list[ChunkHeader | None]:
-    """Both slots of a chunk; None for one that is not whole. OSError."""
+    """Return both slots of a chunk; None for a slot that is not intact. OSError."""
     data = os.pread(descriptor, _SLOTS * _SLOT_BYTES, 0)
     return [unpack_slot(data[at : at + _SLOT_BYTES]) for at in range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES)]
 
 
 def newest(slots: list[ChunkHeader | None]) -> ChunkHeader | None:
-    """The slot that was written last; None if the chunk has no header."""
+    """Return the slot that was written last; None if the chunk has no header."""
     return max((each for each in slots if each is not None), key=_age, default=None)
 
 
 class Slot(NamedTuple):
-    """What is to be written, and where."""
+    """The bytes of a slot, and their position."""
 
     data: bytes
     position: int
 
 
 def next_slot(descriptor: int, header: ChunkHeader) -> Slot | None:
-    """The slot that brings a chunk's header up to this one; not over the newest. OSError.
+    """Return the slot to write for this header. It never overwrites the newest slot. OSError.
 
-    None for a chunk of a version before, which has no header and no room for one.
+    None for a chunk of an earlier version, which has no header and no room for one.
     """
     slots = read_slots(descriptor)
     latest = newest(slots)
@@ -82,7 +82,7 @@ def _age(header: ChunkHeader) -> tuple[int, int]:
 
 
 def unpack_slot(data: bytes) -> ChunkHeader | None:
-    """A slot from bytes; None if it is not whole."""
+    """Decode a slot; None if it is not intact."""
     if len(data) < _SLOT.size + _CHECKSUM.size or not data.startswith(_MAGIC):
         return None
     (checksum,) = _CHECKSUM.unpack_from(data, _SLOT.size)
@@ -93,12 +93,12 @@ def unpack_slot(data: bytes) -> ChunkHeader | None:
 
 
 class OldChunks(NamedTuple):
-    """What is known of chunks without a header."""
+    """Which chunks may lack a header."""
 
     below: int = 0
-    """Chunks with smaller numbers are of versions that wrote no headers."""
+    """Chunks with smaller ids were written by versions without headers."""
     unproven: frozenset[int] = frozenset()
-    """Chunks that the ledger did not know when it was brought up to this version, or repaired."""
+    """Chunks unknown to the ledger when it was upgraded to this version, or repaired."""
 
 
 class ChunkOnDisk(NamedTuple):
@@ -108,13 +108,13 @@ class ChunkOnDisk(NamedTuple):
     path: Path
     size: int
     header: ChunkHeader | None
-    """None if it has none, as chunks of older versions."""
+    """None if the chunk has no header, as in older versions."""
     is_empty: bool
-    """Whether nothing was ever written to it."""
+    """Whether the chunk was never written to."""
 
 
 def look_at_chunk(path: Path, chunk_id: int | None = None) -> ChunkOnDisk:
-    """What a chunk file says of itself. Its name has its number, unless it is given. FileNotFoundError."""
+    """Read a chunk file's header. The file name holds the chunk id, unless given. FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with naming(path):
@@ -127,19 +127,19 @@ def look_at_chunk(path: Path, chunk_id: int | None = None) -> ChunkOnDisk:
 
 
 def chunks_in(directory: Path) -> Iterator[ChunkOnDisk]:
-    """The chunk files in a directory, by number."""
+    """Yield the chunk files of a directory, by id."""
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         if path.stem.isdecimal():
             yield look_at_chunk(path)
 
 
 def path_of(directory: Path, chunk_id: int) -> Path:
-    """The file of a chunk."""
+    """Return the path of a chunk."""
     return directory / f"{chunk_id:016d}{SUFFIX}"
 
 
 def is_proven(chunk: ChunkOnDisk, store_id: bytes, old: OldChunks) -> bool:
-    """Whether a chunk is this store's, or empty, so that it may be deleted when no row points at it."""
+    """Whether a chunk certainly is this store's, or empty. Such a chunk may be deleted when unreferenced."""
     if chunk.chunk_id in old.unproven:
         return False
     if chunk.header is None:

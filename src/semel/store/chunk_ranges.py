@@ -1,4 +1,4 @@
-"""Ranges of chunks, put together so that few calls read or release them."""
+"""Merge ranges of chunks, so that fewer calls read or release them."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -11,7 +11,7 @@ B = TypeVar("B", bound=Buffer)
 
 
 def runs(locations: Sequence[BatchLocation], buffers: Sequence[B]) -> Iterator[tuple[int, int, list[B]]]:
-    """Neighbours in a file together, so that one call reads or writes them: chunk, position, buffers."""
+    """Group adjacent locations, so that one call reads or writes them: chunk, position, buffers."""
     run: list[B] = []
     chunk_id = start = end = -1
     for location, buffer in zip(locations, buffers, strict=True):
@@ -28,7 +28,7 @@ def runs(locations: Sequence[BatchLocation], buffers: Sequence[B]) -> Iterator[t
 
 
 def rest_of(views: Sequence[Buffer], taken: int) -> list[Buffer]:
-    """What is still to be filled after this many bytes came."""
+    """Return what is still to be filled after this many bytes were read."""
     rest: list[Buffer] = []
     for view in views:
         if taken >= len(view):
@@ -40,7 +40,7 @@ def rest_of(views: Sequence[Buffer], taken: int) -> list[Buffer]:
 
 
 def merged(locations: Sequence[BatchLocation]) -> Iterator[tuple[int, int, int]]:
-    """Ranges that touch as one: only whole blocks can be given back, so larger ranges give more."""
+    """Merge adjacent ranges. Only whole blocks can be released, so larger ranges release more."""
     chunk_id = start = end = -1
     for location in sorted(locations):
         if location.chunk_id != chunk_id or location.position != end:

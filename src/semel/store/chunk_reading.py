@@ -1,4 +1,4 @@
-"""Reading from chunk files: on a thread, or on the event loop when the bytes are in the page cache."""
+"""Read chunk files: on a thread, or on the event loop if the bytes are in the page cache."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
 class ChunkReading:
-    """Reads places, from any thread. Files stay open for a while."""
+    """Reads batch locations, from any thread. Recently used files stay open."""
 
     def __init__(self, path_of: Callable[[int], Path]) -> None:
         self._path_of = path_of
         self._open_files = OpenFiles()
 
     def read(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> None:
-        """Fill the buffers with the bytes at these places. LookupError if some are gone, OSError."""
+        """Fill the buffers with the bytes at these locations. LookupError if some are gone, OSError."""
         for chunk_id, position, run in runs(locations, buffers):
             try:
                 file = self._open_files.take(self._path_of(chunk_id))
@@ -34,7 +34,7 @@ class ChunkReading:
                 self._open_files.give_back(file)
 
     def read_cached(self, locations: Sequence[BatchLocation], buffers: Sequence[Buffer]) -> bool:
-        """Whether all of them were in memory, and are read; a disk is not waited for."""
+        """Read without waiting for the disk. Return False unless all bytes were in memory."""
         if not _NOWAIT:
             return False
         for chunk_id, position, run in runs(locations, buffers):
@@ -45,14 +45,14 @@ class ChunkReading:
                 if os.preadv(file.descriptor, run, position, _NOWAIT) != sum(map(len, run)):
                     return False
             except OSError:
-                # Not in memory, or a file system that cannot tell: the thread finds out what it is.
+                # Not in memory, or the file system cannot tell. The thread will find out.
                 return False
             finally:
                 self._open_files.give_back(file)
         return True
 
     def forget(self, path: Path) -> None:
-        """The file was removed."""
+        """Close a file that was removed."""
         self._open_files.forget(path)
 
     def close(self) -> None:

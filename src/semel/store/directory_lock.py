@@ -1,12 +1,12 @@
-"""One process per data directory, and a witness of what was in it.
+"""Lock a data directory for one process, and keep a witness of its contents.
 
-The lock is the operating system's and is released with the process that holds it, however it ends. It is
-taken on the directory itself, so that removing a file does not open it to a second process, and on a file
-named ``lock``, for file systems that cannot lock a directory. Semel never removes that file.
+The lock is the operating system's, so it is released when the process ends in any way. It is taken on the
+directory itself, so that removing a file does not admit a second process, and on a file named ``lock``, for
+file systems that cannot lock a directory. Semel never removes that file.
 
-The file holds two lines. The first is the number of the process, for the message that a second one gets. The
-second is a *witness*: the store's id and the last commit that ledger and chunks were known to have on the
-disk. A ledger that lacks this commit is an older copy, or another store's.
+The file holds two lines. The first is the process id, for the error message that a second process gets. The
+second is a *witness*: the store's id and the last commit known to be flushed in ledger and chunks. A ledger
+that lacks this commit is an older copy, or belongs to another store.
 """
 
 import fcntl
@@ -21,12 +21,12 @@ from semel.store.interface import StoreLocked
 
 LOCK: Final = "lock"
 _OWNER_BYTES: Final = 12
-"""Of the first line, so that the second stays where it is."""
+"""Size of the first line. It is fixed, so the second line never moves."""
 _FILE_BYTES_MAX: Final = 4096
 
 
 class Witness(NamedTuple):
-    """What the last process here knew."""
+    """The store and the last commit that the previous process recorded."""
 
     store_id: bytes
     number: int
@@ -34,9 +34,9 @@ class Witness(NamedTuple):
 
 
 class DirectoryLock:
-    """Held from the moment it is made until it is released.
+    """Held from construction until ``release``.
 
-    ``only_looks`` changes nothing in the directory: no file is made, none is written.
+    ``only_looks``: create and write no file.
     """
 
     def __init__(self, directory: Path, *, only_looks: bool = False) -> None:
@@ -51,7 +51,7 @@ class DirectoryLock:
             except FileNotFoundError:
                 self.witness = None
                 return
-            # Of a process that could not lock the directory.
+            # Excludes a process that could not lock the directory.
             self._lock(self._descriptor, path, may_fail=only_looks)
             with naming(path):
                 self.witness = _parse(os.pread(self._descriptor, _FILE_BYTES_MAX, 0)[_OWNER_BYTES:])
@@ -69,7 +69,7 @@ class DirectoryLock:
     def _lock(self, descriptor: int, path: Path, *, may_fail: bool) -> None:
         """Take the operating system's lock. StoreLocked if another process has it.
 
-        ``may_fail``: some network file systems lock only what is open for writing.
+        ``may_fail``: some network file systems lock only files that are open for writing.
         """
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +83,7 @@ class DirectoryLock:
                 raise
 
     def testify(self, witness: Witness, files: Files, *, is_flushed: bool = True) -> None:
-        """Keep what is known now. OSError."""
+        """Record a witness. OSError."""
         text = f"store {witness.store_id.hex()} commit {witness.number:020d}"
         line = f"{text} {crc32c(text.encode('ascii')):08x}\n".encode("ascii")
         files.write(self._descriptor, [line], _OWNER_BYTES)
@@ -92,12 +92,12 @@ class DirectoryLock:
         self.witness = witness
 
     def forget(self) -> None:
-        """Keep no witness any more: the ledger is another one from now on."""
+        """Erase the witness, because the ledger is being replaced."""
         os.ftruncate(self._descriptor, _OWNER_BYTES)
         self.witness = None
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory for another process."""
         for descriptor in (self._descriptor, self._directory):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -105,7 +105,7 @@ class DirectoryLock:
 
 
 def _owner(path: Path) -> str:
-    """The process that wrote its number to a lock, if it still runs."""
+    """Name the process that holds a lock, if it still runs."""
     try:
         number = int(path.read_bytes()[:_OWNER_BYTES])
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def _owner(path: Path) -> str:
     except (ProcessLookupError, OverflowError):
         return "another process"
     except PermissionError:
-        # It runs, and belongs to another user.
+        # The process runs, as another user.
         pass
     return f"process {number}"
 

@@ -89,7 +89,7 @@ class EmbeddedStore:
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something was committed early and is not flushed yet."""
+        """Whether unsynced work was committed and is not flushed yet."""
         return self._number > self._durable
 
     async def commit(
@@ -112,31 +112,31 @@ class EmbeddedStore:
         return self._number
 
     async def make_room(self, length: int) -> None:
-        """See to it that a commit finds room for so many bytes. StoreFull, StoreBroken."""
+        """Ensure room for a commit of this many bytes. StoreFull, StoreBroken."""
         if self._applier.is_full:
             await self._applier.catch_up()
         if self.ledger.is_tight:
             # Otherwise batches that the ledger then refuses would use up the room in the chunk.
             await self._worker.run(lambda: self._health.guard(self.chunks.check_free, length))
-        # Nobody appends between two commits, so the answer holds until the next.
+        # Nothing is appended between two commits, so the room is still there for the next.
         if not self.chunks.has_room(length):
             await self._worker.run(lambda: self._health.guard(self.chunks.make_room_now, length))
 
     async def checkpoint(self) -> None:
-        """Ledger and chunks have everything that was committed on the disk. StoreFull, StoreBroken.
+        """Flush everything committed to ledger and chunks. StoreFull, StoreBroken.
 
-        Space may be given back after this: nothing that was released is looked for in the chunks again.
+        Space may be released afterwards: recovery no longer looks for released batches in the chunks.
         """
         if self.has_unsynced:
             await self._sync()
         await self._applier.checkpoint()
 
     async def sweep_orphans(self) -> list[int]:
-        """Delete the sealed chunks that no row points to; which those were.
+        """Delete the sealed chunks that no row references. Return their ids.
 
-        A chunk that is not this store's for certain stays, whatever the ledger knows of it.
+        A chunk that is not certainly this store's is kept, even if the ledger does not know it.
         """
-        # Chunks before this one are sealed: nobody reserves places in them any more.
+        # Earlier chunks are sealed: no locations are reserved in them any more.
         writing_id = self.chunks.writing_id
         awaited = self._applier.chunk_ids()
         listed = await self.chunks.list_chunks()
@@ -148,14 +148,14 @@ class EmbeddedStore:
         ]
         orphans = [chunk_id for chunk_id in unknown if self.chunks.is_proven(chunk_id)]
         if orphans:
-            # A start must not look for what was in them.
+            # Recovery must not look for their contents.
             await self.checkpoint()
         for chunk_id in orphans:
             await self.chunks.delete(chunk_id)
         return orphans
 
     async def close(self) -> None:
-        """Let go of everything. A clean stop, unless something broke before."""
+        """Release all resources. This is a clean stop, unless the store has failed."""
         if self._closed:
             return
         self._closed = True
@@ -163,7 +163,7 @@ class EmbeddedStore:
             if not self._health.has_failed:
                 await self.checkpoint()
         except (StoreFull, StoreBroken) as error:
-            # It is in the WAL. A stop that is not marked as clean has it read at the next start.
+            # The commits are in the WAL. Without a clean stop, the next start reads them from there.
             self._health.fail(f"what was committed cannot be written: {error}")
         finally:
             await self._close_parts()
@@ -184,7 +184,7 @@ class EmbeddedStore:
                 self._lock.release()
 
     def _testify(self, number: int, *, is_flushed: bool = False) -> None:
-        """Leave a witness of how far ledger and chunks are. Without it a start only knows less."""
+        """Record how far ledger and chunks are. Without the witness a start detects fewer mistakes."""
         if self._lock is not None:
             witness = Witness(self.ledger.identity.store_id, number)
             with contextlib.suppress(OSError):
@@ -209,11 +209,11 @@ class EmbeddedStore:
         return Commit(self._number + 1, facts, locations, batches, has_batches=total <= WAL_BATCH_BYTES_MAX)
 
     def _take_room(self, length: int) -> None:
-        """Room was made before (``make_room``). What is missing now, as for markers, is in the reserve."""
+        """``make_room`` ran before. The rest, such as the room for markers, comes from the reserve."""
         self.chunks.make_room_now(length, may_use_reserve=True)
 
     async def _append(self, commit: Commit, packed: bytes) -> None:
-        """Hand the commit to the operating system, as one frame."""
+        """Write the commit to the operating system, as one frame."""
         if self._wal is not None:
             batches = commit.batches if commit.has_batches else ()
             if not self._wal.has_room(len(packed) + sum(map(len, batches))):
@@ -232,9 +232,9 @@ class EmbeddedStore:
         self._applier.add(commit)
 
     async def _sync(self) -> None:
-        """Flush what was appended, and let the applier have it."""
+        """Flush what was appended, and release it to the WAL applier."""
         target = self._number
-        # Beside the WAL's flush: a frame whose large batches are missing is none for a start.
+        # In parallel with the WAL's flush, because recovery ignores a frame whose large batches are missing.
         large = self._applier.begin_to_write_large() if self._applier.has_unwritten else None
         try:
             if self._wal is not None and target > self._durable:
@@ -243,14 +243,14 @@ class EmbeddedStore:
             if large is not None:
                 await large
         if target > self._durable:
-            # Otherwise somebody who began later was faster.
+            # Otherwise a sync that began later has finished first.
             self._durable = target
             self._applier.follow(target)
             if large is not None and self._wal is not None:
                 self._note_flushed(self._wal)
 
     def _note_flushed(self, wal: WriteAheadLog) -> None:
-        """Say that large batches are in their chunk, so that damaged ones are not taken for torn ones."""
+        """Note that large batches are in their chunk. A start then reports damage instead of a torn write."""
         try:
             wal.note_flushed(self._durable)
         except OSError as error:
@@ -267,28 +267,28 @@ class EmbeddedStore:
             raise self._broken(f"flushing the WAL failed: {error}") from error
 
     async def _switch(self, wal: WriteAheadLog) -> None:
-        """Go on in the WAL's other file, when ledger and chunks have what is in it."""
+        """Continue in the WAL's other file, once its contents are checkpointed."""
         await self._sync()
         if not wal.may_switch(self._applier.checkpointed):
             await self._applier.checkpoint()
         wal.switch()
-        # In its own time, so that the file that was left is free when this one is full.
+        # In the background, so that the previous file is free when this one is full.
         self._applier.begin_checkpoint()
 
     async def _write_directly(self, commit: Commit) -> None:
-        """Write a commit past the WAL, and flush ledger and chunk. StoreFull."""
+        """Write a commit without the WAL, and flush ledger and chunk. StoreFull."""
         await self.checkpoint()
         await self._applier.write_directly(commit)
         self._number = self._durable = commit.number
         if self._wal is not None:
-            # Numbers in a file follow one another, and this one is in neither.
+            # Commit numbers in a file are consecutive, and this one is in neither file.
             self._wal.switch()
 
     def _broken(self, reason: str) -> StoreBroken:
-        """After this nobody knows what the operating system still has: the next start begins a new term."""
+        """Fail the store. The state of unflushed writes is unknown, so the next start begins a new term."""
         self._health.fail(reason)
         if self._directory is not None:
-            # Where no file can be made any more, nothing is written before the system starts anew.
+            # If no file can be created, nothing else is written before the system restarts either.
             with contextlib.suppress(OSError):
                 (self._directory / LOST).touch()
         return StoreBroken(reason)

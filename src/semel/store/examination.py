@@ -1,14 +1,14 @@
-"""Do the parts of a data directory belong together? Asked before a start changes anything.
+"""Check that the parts of a data directory belong together, before a start changes anything.
 
-Ledger, wal, chunks and lock carry one store id, and each knows something of how far the others must be:
+Ledger, WAL, chunks and lock carry the same store id, and each records how far the others must be:
 
-- the ledger knows up to which commit it has followed the WAL, and how far each chunk is on the disk;
-- the WAL's frames are numbered, and say which commits were flushed when they were written;
-- the header of a chunk names the last commit at its last flush;
-- the lock names the last commit that ledger and chunks had on the disk.
+- the ledger: the last commit applied from the WAL, and how far each chunk is flushed;
+- the frames of the WAL: their commit number, and which commits were flushed when they were written;
+- the header of a chunk: the last commit at its last flush;
+- the lock: the last commit that was flushed in ledger and chunks.
 
-So a part that is missing, foreign, older than the rest, or damaged is found, and the start refuses and says
-what was found and what to do. Nothing is written here.
+So the check finds a part that is missing, foreign, damaged, or older than the rest. The start then refuses,
+and reports what was found and what to do. This module writes nothing.
 """
 
 import contextlib
@@ -35,53 +35,53 @@ from semel.store.wal_reading import Frame, first_frame, read_wal
 LEDGER = "ledger.db"
 CHUNKS = "chunks"
 LOST = "wal.lost"
-"""A file that says: a flush failed, so that what was answered early may be lost though the system lives."""
+"""This file marks a failed flush: unsynced work may be lost even if the system was not restarted."""
 WAL_BYTES = "wal_bytes"
 OLD_BELOW = "chunks_without_header_below"
 UNPROVEN = "unproven_chunks"
 ROOM_TO_READ_BYTES = 64 * 1024
 EMPTY = "empty"
-"""Nothing in the directory is a store's."""
+"""The directory contains no part of a store."""
 INTERRUPTED = "interrupted"
 CHECKSUMS = "checksums"
-"""Another program wrote the ledger."""
+"""Another program has written to the ledger."""
 PAGES = "pages"
-"""Pages of the ledger are damaged that a start does not read."""
+"""Damage in pages of the ledger that a start does not read."""
 
 
 class Problem(NamedTuple):
-    """Something that does not belong together, or is damaged."""
+    """Damage, or a part that does not belong to the rest."""
 
     text: str
-    """What was found."""
+    """What was found, for people."""
     kind: str = ""
-    """One of those above, ``ledger``, ``wal``; or, of a chunk, ``missing``, ``old``, ``foreign``."""
+    """One of the kinds above, ``ledger``, ``wal``; or, of a chunk, ``missing``, ``old``, ``foreign``."""
     chunk_id: int = 0
 
 
 class Examined(NamedTuple):
-    """What a data directory holds."""
+    """The contents of a data directory."""
 
     ledger: LedgerLook | None
-    """None if the directory is new, or the ledger cannot be read."""
+    """None if the directory is new, or the ledger is unreadable."""
     frames: list[Frame]
-    """What the ledger may not have, oldest first."""
+    """Commits that the ledger may lack, oldest first."""
     flushed: int
-    """Commits up to this one were on the disk, as the WAL says."""
+    """According to the WAL, commits up to this one were flushed."""
     last_seen: int
-    """The largest commit number that is found anywhere. A new commit needs a larger one."""
+    """The largest commit number found anywhere. New commits need larger ones."""
     chunks: list[ChunkOnDisk]
     problems: list[Problem]
     is_accepted: bool = False
-    """Whether somebody decided to go on, whatever the problems were."""
+    """Whether an operator decided to continue despite the problems."""
 
     def accepted(self) -> "Examined":
-        """The same for whoever goes on with what there is."""
+        """Return a copy that continues despite the problems."""
         return self._replace(problems=[], is_accepted=True)
 
     @property
     def known(self) -> int:
-        """The last commit that ledger and wal have."""
+        """The last commit in ledger or WAL."""
         number = 0 if self.ledger is None else self.ledger.commit_number
         return max(number, self.frames[-1].number) if self.frames else number
 
@@ -99,12 +99,12 @@ class Examined(NamedTuple):
         return OldChunks(int(meta.get(OLD_BELOW, "0")), unproven)
 
     def notes(self) -> dict[str, str]:
-        """What a ledger should keep of this."""
+        """What the ledger should record of this."""
         old = self.old_chunks()
         return {OLD_BELOW: str(old.below), UNPROVEN: json.dumps(sorted(old.unproven))}
 
     def refuse(self, directory: Path) -> None:
-        """StoreDamaged if there is a problem."""
+        """Raise StoreDamaged if there is a problem."""
         if self.problems:
             found = "; ".join(problem.text for problem in self.problems[:5])
             more = f"; and {len(self.problems) - 5} more" if len(self.problems) > 5 else ""
@@ -118,7 +118,7 @@ def examine(
     boot_id: str | None = None,
     vfs: str = "",
 ) -> Examined:
-    """Look at everything in a data directory. StoreBroken if it is of another version of Semel."""
+    """Examine a data directory. StoreBroken if another version of Semel wrote it."""
     chunks = list(chunks_in(directory / CHUNKS))
     if swap.is_pending(directory):
         found = "a repair was interrupted while it replaced files; 'semel repair --apply' finishes it"
@@ -129,7 +129,7 @@ def examine(
         return Examined(None, [], 0, 0, chunks, problems or _without_ledger(directory, witness, chunks))
     problems += [Problem(text, "ledger") for text in ledger.problems]
     if not ledger.store_id:
-        # Of an older version, which kept no ids: only what must be there can be looked for.
+        # Written by an older version, without ids: only missing chunks can be detected.
         problems += _missing(ledger, chunks)
         return Examined(ledger, [], ledger.checkpointed, ledger.commit_number, chunks, problems)
     problems += _foreign_wal(directory, ledger.store_id)
@@ -159,7 +159,7 @@ def examine(
 
 
 def examine_all(directory: Path, witness: Witness | None) -> Examined:
-    """The same, and every page of the ledger, which a start does not take the time for."""
+    """Like ``examine``, but also read every page of the ledger, which is too slow for a start."""
     examined = examine(directory, witness)
     if examined.ledger is None and not examined.problems:
         return examined._replace(problems=[Problem(f"there is no {LEDGER} in {directory}", EMPTY)])
@@ -173,12 +173,12 @@ def examine_all(directory: Path, witness: Witness | None) -> Examined:
 
 
 def _look(path: Path, vfs: str) -> tuple[LedgerLook | None, list[Problem]]:
-    """What the ledger says of itself, if it can be read; and if not, why. StoreBroken."""
+    """Return what the ledger records of itself, or why it cannot be read. StoreBroken."""
     try:
         return look_at(path, vfs=vfs), []
     except apsw.Error as error:
         if not is_damage(error):
-            # SQLite needs some room to read a log, and does not say so.
+            # SQLite needs some free space to read a log, but its error does not say so.
             is_full = Files().free_bytes(path.parent) < ROOM_TO_READ_BYTES
             hint = "; the disk is full" if is_full else ""
             raise StoreBroken(f"{path} cannot be read: {error}{hint}") from error
@@ -198,7 +198,7 @@ def _look(path: Path, vfs: str) -> tuple[LedgerLook | None, list[Problem]]:
 
 
 def _without_ledger(directory: Path, witness: Witness | None, chunks: list[ChunkOnDisk]) -> list[Problem]:
-    """A directory without a ledger is new only if nothing in it was ever written by one."""
+    """A directory without a ledger is new only if no store ever wrote anything in it."""
     signs = [f"{len(chunks)} chunks with records"] if chunks else []
     signs += [path.name for path in paths_in(directory) if path.exists()]
     if witness is not None:
@@ -220,7 +220,7 @@ def _foreign_wal(directory: Path, store_id: bytes) -> Iterator[Problem]:
 
 
 def _newer_wal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
-    """A ledger that was stopped cleanly has everything. A frame that is newer was written after it."""
+    """A cleanly stopped ledger is complete. A newer frame was written after it."""
     for path in paths_in(directory):
         first = first_frame(path)
         if (
@@ -236,7 +236,7 @@ def _newer_wal(directory: Path, ledger: LedgerLook) -> Iterator[Problem]:
 
 
 def _incomplete(directory: Path, ledger: LedgerLook) -> Iterator[str]:
-    """Files of the WAL that the ledger knows to have been there, at their full size."""
+    """Yield the WAL files that the ledger expects and that are missing or too short."""
     wanted = int(ledger.meta.get(WAL_BYTES, "0"))
     for path in paths_in(directory) if wanted else ():
         if not path.exists():
@@ -246,7 +246,7 @@ def _incomplete(directory: Path, ledger: LedgerLook) -> Iterator[str]:
 
 
 def _behind(ledger: LedgerLook, frames: list[Frame]) -> Iterator[Problem]:
-    """The ledger follows the WAL and is never ahead of it."""
+    """The ledger is applied from the WAL and is never ahead of it."""
     end = frames[-1].number if frames else ledger.checkpointed
     if end < ledger.commit_number:
         yield Problem(
@@ -259,7 +259,7 @@ def _behind(ledger: LedgerLook, frames: list[Frame]) -> Iterator[Problem]:
 def _older_ledger(
     ledger: LedgerLook, known: int, witness: Witness | None, chunks: list[ChunkOnDisk]
 ) -> Iterator[Problem]:
-    """What is known elsewhere of commits that neither ledger nor wal has."""
+    """Find traces of commits that are neither in the ledger nor in the WAL."""
     if witness is not None and witness.store_id != ledger.store_id:
         yield Problem(f"{LEDGER} belongs to another store than the lock", "ledger")
     elif witness is not None and witness.number > known:
@@ -283,7 +283,7 @@ def _older_ledger(
 
 
 def _missing(ledger: LedgerLook, chunks: list[ChunkOnDisk]) -> Iterator[Problem]:
-    """Chunks that rows of the ledger point at, and that are not there, or not as far as they were."""
+    """Find chunks that the ledger references and that are missing or shorter than they were."""
     there = {chunk.chunk_id: chunk for chunk in chunks}
     for chunk_id, end in sorted(ledger.chunks.items()):
         chunk = there.get(chunk_id)

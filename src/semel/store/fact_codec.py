@@ -1,10 +1,10 @@
-"""Facts and places as bytes, for the WAL: written by one process, read by the next on this machine.
+"""Encode facts and batch locations for the WAL, which is read again only on the same machine.
 
-A fact becomes an array of its fields that begins with the name of its class (MessagePack). Reading makes
-nothing but the classes that are listed here, with values of the types that they declare. Groups travel as the
-bytes that the ledger holds.
+A fact becomes an array of its fields, preceded by the name of its class (MessagePack). Decoding creates only
+the classes listed here, with values of the declared types. Groups are encoded as the bytes that the ledger
+holds.
 
-``FORMAT`` names all of it: classes, fields, their types. Bytes of another format are not read.
+``FORMAT`` identifies all of this: classes, fields and their types. Other formats are not read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _DECODER: Final = msgpack.Decoder(_FRAME)
 
 
 def _form(hint: Any) -> tuple[Any, ...]:
-    """The names of classes and fields, and what they hold: the same in every version of Python."""
+    """Describe classes and fields by name and type, identically in every version of Python."""
     if isinstance(hint, type) and issubclass(hint, Data):
         return hint.__name__, *((name, _form(each)) for name, each in get_type_hints(hint).items())
     return hint.__name__ if isinstance(hint, type) else "", *map(_form, get_args(hint))
@@ -42,13 +42,13 @@ FORMAT: Final = crc32c(repr(_form(_FRAME)).encode())
 
 
 def pack_facts(facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
-    """These facts and the places of their batches."""
+    """Encode these facts and the locations of their batches."""
     packed = [fact if type(fact) in _AS_THEY_ARE else _packed(fact) for fact in facts]
     return _ENCODER.encode((packed, locations))
 
 
 def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
-    """The facts and places in these bytes. ValueError if they are something else."""
+    """Decode facts and locations. ValueError if the bytes are something else."""
     try:
         facts, locations = _DECODER.decode(data)
         if any(min(location) < 0 for location in locations):
@@ -66,7 +66,7 @@ def _packed(fact: Fact) -> _GroupPacked:
 
 
 def _plain(value: Any) -> Any:
-    """For values that MessagePack does not know: the configs of a topic may be any mapping."""
+    """Convert values that MessagePack does not know: the configs of a topic may be any mapping."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a fact holds a {type(value).__name__}, which the WAL does not know")

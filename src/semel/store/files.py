@@ -1,8 +1,7 @@
-"""What the chunk store asks of the operating system: a few calls, in one place, so that a test can fail each.
+"""The few system calls that the chunk store makes, in one place, so that tests can make each of them fail.
 
-``Files`` is the only door to the disk for chunks. ``OpenFiles`` keeps a bounded number of files open for
-reading and never closes one while somebody reads it: a file descriptor that is closed under a reader may
-already be another file.
+Chunks reach the disk only through ``Files``. ``OpenFiles`` keeps a bounded number of files open for reading.
+It never closes a file that is being read, because the descriptor could by then refer to another file.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from semel.core.types import Buffer
 IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-"""What is in a data directory is for the user who runs the broker, and nobody else."""
+"""A data directory is accessible only to the user who runs the broker."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _KEEP_SIZE: Final = 0x01
 _PUNCH_HOLE: Final = 0x02
@@ -28,35 +27,35 @@ _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class Files:
-    """The calls, each as thin as it can be."""
+    """Thin wrappers around system calls."""
 
     def create(self, path: Path) -> int:
-        """A new file, open for writing. It must not exist."""
+        """Create a file and open it for writing. It must not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
     def allocate(self, descriptor: int, position: int, length: int) -> None:
-        """Give a file room, so that writing there cannot fill the disk and flushing it is cheap."""
+        """Allocate space, so that writing there cannot fill the disk and flushing is cheap."""
         try:
             os.posix_fallocate(descriptor, position, length)
         except OSError as error:
-            # Without it the file grows as it is written: slower to flush, and no less safe.
+            # The file then grows as it is written: slower to flush, but just as safe.
             if error.errno not in _UNSUPPORTED:
                 raise
 
     def resize(self, descriptor: int, length: int) -> None:
-        """Give a file this length."""
+        """Set the length of a file."""
         os.ftruncate(descriptor, length)
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write buffers one after another; how many bytes were taken."""
+        """Write buffers one after another. Return how many bytes were written."""
         return os.pwritev(descriptor, buffers, position)
 
     def flush(self, descriptor: int) -> None:
-        """What was written is on the disk when this returns."""
+        """Flush a file to disk."""
         os.fdatasync(descriptor)
 
     def flush_directory(self, path: Path) -> None:
-        """The names in a directory are on the disk when this returns."""
+        """Flush the names in a directory to disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -64,7 +63,7 @@ class Files:
             os.close(descriptor)
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory durably, if it is not there."""
+        """Create a directory durably, unless it exists."""
         if not path.is_dir():
             if path.exists():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
@@ -72,20 +71,20 @@ class Files:
             self.flush_directory(path.parent)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         path.unlink(missing_ok=True)
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a file another name. Durable when the directory is flushed."""
+        """Rename a file. Durable once the directory is flushed."""
         path.rename(target)
 
     def free_bytes(self, path: Path) -> int:
-        """How much may still be written to the disk that holds this."""
+        """Return the free space of the disk that holds this path."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def punch(self, descriptor: int, position: int, length: int) -> None:
-        """Give the space of a range back to the disk, where the file system can do that."""
+        """Release the space of a range, if the file system supports that."""
         if _fallocate is None:
             return
         if _fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, position, length) != 0:
@@ -96,7 +95,7 @@ class Files:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the operating system name a file; this one if they name none."""
+    """Add this path to operating system errors that name no file."""
     try:
         yield
     except OSError as error:
@@ -106,13 +105,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
-    """Write buffers one after another, all of them. OSError."""
+    """Write all of the buffers, one after another. OSError."""
     size = sum(map(len, buffers))
     if len(buffers) > IOV_MAX:
         buffers = [b"".join(buffers)]
     written = files.write(descriptor, buffers, position)
     while written < size:
-        # A short write is legal for large ones; the rest follows from where it stopped.
+        # Large writes may be short. Continue where this one stopped.
         rest = memoryview(b"".join(buffers))[written:]
         more = files.write(descriptor, [rest], position + written)
         if more <= 0:
@@ -121,7 +120,7 @@ def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position
 
 
 def end_of_data(descriptor: int) -> int:
-    """Behind this a file was never written; its size where the system cannot tell."""
+    """Return where the data of a file ends; its size if the system cannot tell."""
     end = 0
     if not hasattr(os, "SEEK_HOLE"):
         return os.fstat(descriptor).st_size
@@ -129,12 +128,12 @@ def end_of_data(descriptor: int) -> int:
         while True:
             end = os.lseek(descriptor, os.lseek(descriptor, end, os.SEEK_DATA), os.SEEK_HOLE)
     except OSError as error:
-        # This is how it says that there is no more data. Any other error: do not touch anything.
+        # ENXIO means that there is no more data. After any other error, assume that all of it is data.
         return end if error.errno == errno.ENXIO else os.fstat(descriptor).st_size
 
 
 def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data, from its beginning; all of it where the system cannot tell."""
+    """Yield the ranges of a file that hold data; all of it if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     at = 0
     while at < size:
@@ -172,7 +171,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Files open for reading, at most ``files_max`` beside those in use; the least recently used one goes."""
+    """Files open for reading: at most ``files_max`` besides those in use. Evicts the least recently used."""
 
     def __init__(self, files_max: int = 64) -> None:
         self._files_max = files_max
@@ -180,7 +179,7 @@ class OpenFiles:
         self._open: OrderedDict[Path, _OpenFile] = OrderedDict()
 
     def take(self, path: Path, *, if_open: bool = False) -> _OpenFile | None:
-        """A file to read until it is given back; None if only open ones are wanted. FileNotFoundError."""
+        """Take a file for reading. None if ``if_open`` and it is not open yet. FileNotFoundError."""
         with self._lock:
             file = self._open.get(path)
             if file is None:
@@ -194,21 +193,21 @@ class OpenFiles:
             return file
 
     def give_back(self, file: _OpenFile) -> None:
-        """The reader is done."""
+        """Return a file after reading."""
         with self._lock:
             file.readers -= 1
             if file.forgotten and not file.readers:
                 os.close(file.descriptor)
 
     def forget(self, path: Path) -> None:
-        """Close a file, now or when its last reader is done."""
+        """Close a file, now or after its last reader."""
         with self._lock:
             file = self._open.pop(path, None)
             if file is not None:
                 self._close(file)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all files."""
         with self._lock:
             self._shrink(0)
 
@@ -223,7 +222,7 @@ class OpenFiles:
 
 
 def boot_id() -> str:
-    """What names this start of the operating system; empty where it does not say."""
+    """Return the id of this boot of the operating system; empty if unknown."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -231,9 +230,9 @@ def boot_id() -> str:
 
 
 def tighten(directory: Path) -> list[Path]:
-    """Take the rights of others from a data directory and the store's files; what could not be changed.
+    """Remove other users' access to a data directory and the store's files. Return those that failed.
 
-    Nothing else in the directory is touched. What belongs to another user cannot be changed.
+    Other files in the directory are left alone. Files of another user cannot be changed.
     """
     left: list[Path] = []
     patterns = ("lock", "ledger.db*", "wal*", "chunks", "chunks/*.chunk")

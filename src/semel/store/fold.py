@@ -1,13 +1,13 @@
-"""The facts of one commit, folded into as few rows as they come to.
+"""Fold the facts of one commit into as few rows as possible.
 
-A tick may hold a thousand batches for ten partitions and ten producers. Only the last state of an entity is
-worth writing, so facts are first gathered: each partition, producer, offset, group and transactional id is
+A tick may hold a thousand batches for ten partitions and ten producers. Only the last state of an entity has
+to be written, so facts are gathered first: each partition, producer, offset, group and transactional id is
 written once, and batches are written many at a time (``partition_fold``).
 
-Facts that change more than one entity (a topic or a group is gone) are not gathered. What was gathered so far
-is written before them, so that everything happens in the order in which it became true.
+Facts that change more than one entity (a topic or a group was deleted) are not gathered. Everything gathered
+so far is written before them, to keep the order in which the facts became true.
 
-Here is no rule. Each fact says what its entity becomes.
+This module contains no rules. Each fact carries the new value of its entity.
 """
 
 import time
@@ -44,8 +44,8 @@ from semel.store.queries import ManyRows, Statements
 from semel.store.rows import pack_configs, row_of_transaction
 
 FACTS_AT_ONCE: Final = 128
-"""After so many the thread offers Python's lock. An event loop that has to ask for it waits longer each time
-than these take, and a request needs it several times."""
+"""After this many facts the thread yields the GIL. Otherwise the event loop waits for it longer than the
+facts take, and a request needs it several times."""
 _PUT_OFFSETS: Final = ManyRows("put_offsets")
 _DELETE_OFFSETS: Final = ManyRows("delete_offsets")
 _PUT_GROUPS: Final = ManyRows("put_groups")
@@ -56,7 +56,7 @@ _DELETE_PENDING: Final = ManyRows("delete_pending")
 
 
 class Counters:
-    """The numbers of the cluster that only grow."""
+    """The counters of the cluster. They only grow."""
 
     __slots__ = ("commit_number", "next_partition_id", "next_producer_id")
 
@@ -67,7 +67,7 @@ class Counters:
 
 
 class Fold:
-    """Gathers the facts of a commit and writes them. Belongs to the one writing connection."""
+    """Gathers the facts of a commit and writes them. Used by the writing connection only."""
 
     def __init__(self, statements: Statements, counters: Counters) -> None:
         self._sql = statements
@@ -102,7 +102,7 @@ class Fold:
         assert self._writers.keys() == set(DURABLE)
 
     def write(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> None:
-        """Write the facts in the transaction that is open; those that are not durable are passed over."""
+        """Write the durable facts in the open transaction. Other facts are skipped."""
         self._partitions.begin(locations)
         writers = self._writers
         for number, fact in enumerate(facts, 1):
@@ -115,7 +115,7 @@ class Fold:
         self._partitions.end()
 
     def forget(self, counters: Counters) -> None:
-        """The commit was undone: what is kept in memory is not what the ledger holds."""
+        """Discard cached state after a rollback."""
         self.counters = counters
         self._partitions.forget()
         for gathered in (self._offsets, self._groups, self._transactions, self._pending):
@@ -189,7 +189,7 @@ class Fold:
             self.counters.next_partition_id += 1
 
     def _flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered facts."""
         self._partitions.flush()
         if self._offsets:
             self._flush_offsets()

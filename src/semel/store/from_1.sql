@@ -1,4 +1,4 @@
--- What a ledger of version 1 lacks in the tables it has. The tables it lacks are made by schema.sql.
+-- Upgrades the tables of version 1. Missing tables are created by schema.sql.
 
 ALTER TABLE cluster
 ADD COLUMN transaction_version INTEGER NOT NULL DEFAULT 2 CHECK (transaction_version >= 0);

@@ -1,4 +1,4 @@
--- What a ledger of version 2 lacks in the tables it has.
+-- Upgrades the tables of version 2.
 
 ALTER TABLE partitions
 ADD COLUMN cleaned_offset INTEGER NOT NULL DEFAULT 0 CHECK (cleaned_offset >= 0);

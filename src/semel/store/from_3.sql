@@ -1,4 +1,4 @@
--- What a ledger of version 3 lacks in the tables it has.
+-- Upgrades the tables of version 3.
 
 ALTER TABLE cluster
 ADD COLUMN sqlite_checkpoints INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0);

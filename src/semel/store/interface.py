@@ -1,22 +1,20 @@
-"""What a ledger and a chunk store promise. Storage stores; it decides nothing.
+"""The contracts of ledger and chunk store. Storage makes no decisions.
 
-``Store.commit`` is one call: bytes and facts become durable together, however a store brings that about. The
-embedded one has a WAL that ledger and chunks follow (``wal``). Whoever asks the ledger finds all that
-was committed before, and never a row without bytes.
+``Store.commit`` is one call that makes bytes and facts durable together; how is up to the store. The embedded
+store writes a WAL, which is applied to ledger and chunks (``wal``). A query of the ledger sees everything
+that was committed before, and never a row without its bytes.
 
-A failed commit is fatal: its outcome is unknown (a write that was refused may still reach the disk), so the
-process stops without answering and the next start finds out. That is why these methods raise ``StoreBroken``
-and nobody catches it but the one who stops the process. ``StoreFull`` is the exception: it is raised before
-anything was written.
+A failed commit is fatal. Its outcome is unknown, because a refused write may still reach the disk. So the
+process stops without answering, and the next start finds out. These methods raise ``StoreBroken``, which is
+caught only where the process is stopped. ``StoreFull`` is different: it is raised before anything is written.
 
-Work inside an open transaction may be committed *early*: it is in the hands of the operating system when the
-call returns, and becomes durable, and a part of the ledger, with the next ordinary commit. Until then the
-ledger's answers do not know of it. A killed process loses nothing of it. If the operating system dies, or the
-store gives it up, the *term* ends: ``Store.term`` is another one at the next start, and whoever was answered
-in the old one is told so.
+Work inside an open transaction may be committed *unsynced*: when the call returns, the operating system has
+it. It becomes durable, and visible in the ledger, with the next ordinary commit. It survives a killed
+process. If the operating system crashes, or the store abandons it, the *term* ends: ``Store.term`` is larger
+at the next start, and clients that were answered in the old term get an error.
 
-Methods are async because a ledger may be at the other end of a network. The embedded implementations do their
-work on a thread of their own.
+Methods are async because a ledger may be across a network. The embedded implementations use threads of their
+own.
 """
 
 from collections.abc import Sequence
@@ -38,26 +36,26 @@ from semel.core.types import (
 
 
 class StoreBroken(Exception):
-    """The store failed in a way that leaves the outcome unknown. Stop; restart recovers."""
+    """The store failed with an unknown outcome. Stop; a restart recovers."""
 
 
 class StoreDamaged(StoreBroken):
-    """What is on the disk is not what was written there: parts are missing, old, foreign or damaged.
+    """The data on disk is not what was written: parts are missing, old, foreign or damaged.
 
-    A start does not help; somebody has to decide (``semel repair``).
+    A restart does not help; an operator must decide (``semel repair``).
     """
 
 
 class StoreRefused(Exception):
-    """The store cannot do this now. Nothing was written, and everything else goes on."""
+    """The store cannot do this now. Nothing was written, and other calls still work."""
 
 
 class StoreFull(StoreRefused):
-    """There is no room to write. Reads go on."""
+    """There is no room to write. Reads still work."""
 
 
 class LedgerDamaged(StoreRefused):
-    """A page of the ledger that this needs is damaged (``semel check-storage``)."""
+    """A required page of the ledger is damaged (``semel check-storage``)."""
 
 
 class StoreLocked(Exception):
@@ -65,7 +63,7 @@ class StoreLocked(Exception):
 
 
 class BatchLocation(NamedTuple):
-    """Where bytes lie."""
+    """Where the bytes of a batch are."""
 
     chunk_id: int
     position: int
@@ -73,7 +71,7 @@ class BatchLocation(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """One batch in the log, and where its bytes lie. The base offset in the bytes is not stamped."""
+    """A batch of the log and its location. The base offset in the bytes is not stamped."""
 
     base_offset: int
     last_offset: int
@@ -82,7 +80,7 @@ class StoredBatch(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many there are of what clients can make, and only housekeeping takes away."""
+    """Counts of what clients can create and only housekeeping removes."""
 
     partitions: int
     groups: int
@@ -99,117 +97,117 @@ class GroupSummary(NamedTuple):
 
 
 class ChunkStore(Protocol):
-    """Where bytes are. A chunk only grows, and is sealed at a size."""
+    """Stores the bytes of batches. A chunk only grows, and is sealed at a certain size."""
 
     async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
-        """Write these one after another and make them durable. StoreFull, StoreBroken."""
+        """Write these batches one after another and flush them. StoreFull, StoreBroken."""
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
-        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
+        """Return the bytes at these locations, each in a new buffer. LookupError if one is gone.
 
-        A place may be part of what was appended, or span several appended ones. An OSError of the disk passes
-        through: the bytes are there and cannot be had.
+        A location may be part of an appended batch, or span several. An OSError of the disk is passed on: the
+        bytes exist but are unreadable.
         """
 
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
-        """As `read`, one behind another in a single buffer, without a copy that would join them."""
+        """Like `read`, but return a single buffer, without a copy to join them."""
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
-        """Nobody points at these ranges any more: give their space back. They may read as zeros from now on.
+        """Release the space of ranges that are no longer referenced. They may read as zeros from now on.
 
-        Whoever reads must look again, after reading, whether the batch is still there.
+        A reader must check, after reading, that the batch still exists.
         """
 
     async def delete(self, chunk_id: int) -> None:
-        """Remove a chunk. Not an error if it is gone."""
+        """Remove a chunk. It is no error if the chunk does not exist."""
 
     async def list_chunks(self) -> list[tuple[int, int]]:
-        """Every chunk with the bytes of space it takes."""
+        """Return every chunk and the space that it uses."""
 
     async def close(self) -> None:
-        """Let go of files and threads."""
+        """Release files and threads."""
 
 
 class Ledger(Protocol):
-    """Where truth is: one SQL commit per tick, and the queries that readers need."""
+    """Holds the truth: one SQL commit per tick, and the queries that readers need."""
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
-        """The entities with these keys, None for those that do not exist, in the same order."""
+        """Return the entities with these keys in the same order, None for those that do not exist."""
 
     async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
-        """Write the facts together and durably; its number.
+        """Write the facts together and durably. Return the commit number.
 
         The i-th batch among them (``BatchAppended``, ``BatchStaged``, all that a ``BatchesReplaced`` rewrote)
-        lies at places[i].
+        is at locations[i].
         """
 
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Batches from the one that holds ``offset``, or the next, up to (not including) offset ``before``.
+        """Return batches from the one that holds ``offset``, or the next, up to ``before`` (exclusive).
 
-        At least one if there is one, then as long as their sizes stay within ``bytes_max``.
+        At least one if there is one, then as many as fit within ``bytes_max``.
         """
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
-        """The first batch whose largest timestamp is at or after this one."""
+        """Return the first batch whose largest timestamp is at or after this one."""
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """The smallest offset from which the rest of the partition is no larger; at a batch edge."""
+        """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
-        """The log start, and how many bytes lie in the batches from there that end below an offset."""
+        """Return the log start, and the size of the batches from there that end below an offset."""
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic with this id."""
+        """Return the topic with this id."""
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
-        """Topics in the order of their names."""
+        """Return topics, ordered by name."""
 
     async def counts(self) -> Counts:
-        """How many there are of what clients can make."""
+        """Return the counts of what clients can create."""
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
-        """Groups in the order of their ids, also those that only have offsets (kind "")."""
+        """Return groups, ordered by id, including those that only have offsets (kind "")."""
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """Everything a group has committed."""
+        """Return everything a group has committed."""
 
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
-        """The producers that a partition remembers."""
+        """Return the producers that a partition remembers."""
 
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
-        """Producers without an open transaction that were last seen before this moment."""
+        """Return producers without an open transaction that were last seen before this time."""
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
-        """The aborted transactions with a marker at or after ``first`` that began before ``before``.
+        """Return the aborted transactions with a marker at or after ``first`` that began before ``before``.
 
-        Pairs of producer id and first offset, in the order of the first offsets.
+        Pairs of producer id and first offset, ordered by first offset.
         """
 
     async def transactions(
         self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
     ) -> list[Transaction]:
-        """Transactional ids in their order, all or those in one state."""
+        """Return transactional ids in order, all or those in one state."""
 
     async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
-        """Transactional ids without an open transaction that nobody used after this moment."""
+        """Return transactional ids without an open transaction that were not used after this time."""
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
-        """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
+        """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""
 
     async def sweep(self, *, limit: int) -> list[BatchLocation]:
-        """Delete up to ``limit`` rows that nobody can reach any more; places they freed.
+        """Delete up to ``limit`` unreachable rows. Return the locations that they freed.
 
         Deleted topics, log starts, aborted transactions and compaction leave such rows behind.
-        Nothing is left to sweep when it frees nothing.
+        If nothing is freed, there is nothing left to sweep.
         """
 
     async def chunk_references(self) -> dict[int, int]:
-        """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
+        """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
 
     async def close(self) -> None:
-        """Let go of files and threads."""
+        """Release files and threads."""
 
 
 class Store(Protocol):
@@ -217,45 +215,45 @@ class Store(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """Where truth is."""
+        """The ledger."""
 
     @property
     def chunks(self) -> ChunkStore:
-        """Where bytes are."""
+        """The chunk store."""
 
     @property
     def term(self) -> int:
-        """Grows at a start when something that was committed early may be lost."""
+        """Grows at a start if unsynced work may be lost."""
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether something was committed early and is not durable yet."""
+        """Whether unsynced work was committed and is not durable yet."""
 
     flush_seconds: float
     """How long the flushes of the last commit took."""
 
     async def make_room(self, length: int) -> None:
-        """See to it that a commit finds room for so many bytes. StoreFull, StoreBroken.
+        """Ensure room for a commit of this many bytes. StoreFull, StoreBroken.
 
-        Cheap when there is room already. A commit may still find the store full, but not for want of this.
+        Cheap if there is room already. The commit may still raise StoreFull, but not for lack of these bytes.
         """
 
     async def commit(
         self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
     ) -> int:
-        """Bytes and facts together; the i-th batch among the facts owns batches[i]. StoreFull, StoreBroken.
+        """Commit bytes and facts together; the i-th batch among the facts owns batches[i]. Return its number.
 
-        Durable when it returns, with everything that was committed early before; with nothing of its own it
-        is a flush. Who reads the ledger from then on finds it there. The answer is the number of the commit.
+        Durable when it returns, together with all unsynced work before; without facts it is a flush. Queries
+        of the ledger see it from then on. StoreFull, StoreBroken.
 
-        ``defers_sync``: need not be durable when it returns. It may be all the same, if it is large;
-        ``has_unsynced`` tells.
+        ``defers_sync``: the commit need not be durable when it returns. A large one may be; see
+        ``has_unsynced``.
 
-        After ``StoreFull`` nothing of this commit happened, and what was committed early waits as before.
+        After ``StoreFull`` this commit has had no effect, and unsynced work is still waiting.
         """
 
     async def checkpoint(self) -> None:
-        """Before space is given back: nothing that was committed needs the bytes that were released."""
+        """Flush ledger and chunks. Space may be released afterwards, because no commit needs its bytes."""
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""

@@ -1,10 +1,10 @@
-"""Opening the embedded ledger: connections, the tables of older versions, and what a look at it tells.
+"""Open the embedded ledger: connections, upgrades of older versions, and what a ledger records of itself.
 
-``look_at`` reads what a ledger says of itself before anything relies on it, and changes nothing. It also
-compares the database with SQLite's log (``ledger.db-wal``), which SQLite does not: a log is read over
-whatever database lies beside it. ``cluster.sqlite_checkpoints`` is written to the log before a checkpoint
-moves the log into the database, and incremented again by the first transaction after it. So a new log says
-which checkpoint it follows, and the database says which one it has seen.
+``look_at`` reads what a ledger records of itself before it is used, and changes nothing. It also compares the
+database with SQLite's log (``ledger.db-wal``). SQLite does not: it reads the log over any database beside it.
+``cluster.sqlite_checkpoints`` is written to the log before a checkpoint moves the log into the database, and
+incremented again by the first transaction after it. So a new log says which checkpoint it follows, and the
+database says which one it has seen.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from semel.store.queries import FROM_1, FROM_2, FROM_3, SCHEMA, Statements
 
 SCHEMA_VERSION: Final = "4"
 _STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3}
-"""What brings the tables of an older version up to the next."""
+"""Upgrades the tables of an older version to the next."""
 MEMORY: Final = ":memory:"
 STATEMENTS_KEPT: Final = 256
 
 
 class Identity(NamedTuple):
-    """What a ledger says of itself at a start."""
+    """What a ledger records of itself at a start."""
 
     cluster_id: str
     term: int
@@ -39,18 +39,18 @@ class Identity(NamedTuple):
     stopped_cleanly: bool
     """Whether the last process that wrote here closed the store."""
     checkpointed: int
-    """Of the commits up to this one everything is on the disk: ledger and chunks."""
+    """Ledger and chunks are flushed up to this commit."""
     store_id: bytes
-    """Carried by wal and chunks, too."""
+    """Also carried by WAL and chunks."""
 
 
 class LedgerLook(NamedTuple):
-    """What a look at a ledger tells."""
+    """What a ledger on disk records."""
 
     meta: dict[str, str]
     commit_number: int
     chunks: dict[int, int]
-    """The chunks that rows point at, and how far each must be on the disk."""
+    """The referenced chunks, and up to where each must be flushed."""
     problems: list[str]
     """Signs that database and log do not belong together."""
 
@@ -66,24 +66,24 @@ class LedgerLook(NamedTuple):
 
     @property
     def checkpointed(self) -> int:
-        """Of the commits up to this one everything is on the disk: ledger and chunks."""
+        """Ledger and chunks are flushed up to this commit."""
         return int(self.meta.get("checkpointed", "0"))
 
     def has_survived(self, boot_id: str, *, unflushed_is_lost: bool) -> bool:
-        """Whether all that was written is still there, flushed or not."""
+        """Whether everything written still exists, flushed or not."""
         return self.stopped_cleanly or (
             bool(boot_id) and self.meta["boot_id"] == boot_id and not unflushed_is_lost
         )
 
 
 def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
-    """The connection that writes: to a file, which is made if it is not there, or to memory (None)."""
+    """Open the writing connection: to a file, which is created if missing, or to memory (None)."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     name, checked = MEMORY, ""
     if path is not None:
         name = str(path)
         checked = "" if vfs else page_checksums.available()
-        # SQLite would make it for everyone to read, and its log with the same mode.
+        # SQLite would make the file readable for everyone, and its log with the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     is_new = path is not None and path.stat().st_size == 0
     connection = apsw.Connection(
@@ -100,7 +100,7 @@ def connect(path: Path | None, *, vfs: str = "") -> apsw.Connection:
 
 
 def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
-    """A connection to a ledger that no process writes. Without a log it makes no files beside it."""
+    """Open a ledger that no process writes. If there is no log, no files are created beside it."""
     vfs = vfs or page_checksums.available()
     if _is_there(log_of(path)):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
@@ -112,13 +112,13 @@ def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
 
 
 def _open_alone(path: Path, vfs: str) -> apsw.Connection:
-    """A connection to the database as it is, without its log."""
+    """Open the database without its log."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs or None)
 
 
 def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
-    """A connection that cannot write."""
+    """Open a connection that cannot write."""
     connection = apsw.Connection(
         str(path),
         flags=apsw.SQLITE_OPEN_READONLY,
@@ -130,7 +130,7 @@ def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
 
 
 def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
-    """What a ledger says of itself; None if there is none, or one without tables. apsw.Error, StoreBroken."""
+    """Read what a ledger records; None if there is none, or one without tables. apsw.Error, StoreBroken."""
     if not path.exists() or (path.stat().st_size == 0 and not _is_there(log_of(path))):
         return None
     if path.is_dir():
@@ -161,7 +161,7 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
 
 
 def log_of(path: Path) -> Path:
-    """SQLite's write-ahead log of a ledger."""
+    """Return the path of SQLite's write-ahead log of a ledger."""
     return path.with_name(f"{path.name}-wal")
 
 
@@ -170,9 +170,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _without_log(path: Path, vfs: str) -> tuple[int, int] | None:
-    """Checkpoints and commit number as the database alone has them; None if that cannot be told.
+    """Return checkpoints and commit number of the database without its log; None if that is impossible.
 
-    A crash in the middle of a checkpoint leaves a database that can be read with its log only.
+    A crash in the middle of a checkpoint leaves a database that can only be read with its log.
     """
     with contextlib.suppress(apsw.Error, LookupError, TypeError, ValueError):
         connection = _open_alone(path, vfs)
@@ -185,7 +185,7 @@ def _without_log(path: Path, vfs: str) -> tuple[int, int] | None:
 
 
 def _compared(path: Path, seen: tuple[int, int], moved: tuple[int, int]) -> list[str]:
-    """What is wrong with a database that alone says ``moved`` under a log with which it says ``seen``."""
+    """Compare what the database says alone (``moved``) and with its log (``seen``). Return the problems."""
     needed = seen[0] - 1 if seen[0] % 2 == 0 else seen[0] - 2
     log = log_of(path).name
     if seen[0] < moved[0] or seen[1] < moved[1]:
@@ -204,10 +204,10 @@ def _compared(path: Path, seen: tuple[int, int], moved: tuple[int, int]) -> list
 def start(
     sql: Statements, cluster_id: str, boot_id: str, *, unflushed_is_lost: bool, is_log_empty: bool
 ) -> Identity:
-    """Make the tables that are not there, and write durably that this process has begun.
+    """Create missing tables, and record durably that this process has started.
 
-    The write is on purpose: if the last process ended in the middle of one, this shows that the disk works
-    before anything is answered.
+    The write is deliberate: if the last process ended in the middle of one, this proves that the disk works
+    before any client is answered.
     """
     sql.run("begin")
     if not sql.value("has_schema"):
@@ -222,7 +222,7 @@ def start(
     if cluster_id and meta["cluster_id"] != cluster_id:
         raise ValueError(f"the data belongs to cluster {meta['cluster_id']}, not to {cluster_id}")
     stopped_cleanly = meta["clean_stop"] == "1"
-    # What was written and not flushed survives the end of a process, not that of the operating system.
+    # Unflushed writes survive the end of a process, but not of the operating system.
     has_survived = bool(boot_id) and meta["boot_id"] == boot_id and not unflushed_is_lost
     term = int(meta["term"]) + (0 if stopped_cleanly or has_survived else 1)
     sql.run("write_meta", ("term", str(term)))
@@ -231,7 +231,7 @@ def start(
     write_something(sql)
     checkpoints = sql.rows("read_sqlite_checkpoints")[0][0]
     if is_log_empty and checkpoints % 2:
-        # All of the log was moved when it was emptied.
+        # The log is empty, so all of it was moved.
         sql.run("write_sqlite_checkpoints", (checkpoints + 1,))
     sql.run("end")
     store_id = bytes.fromhex(meta["store_id"])
@@ -239,14 +239,14 @@ def start(
 
 
 def is_older(sql: Statements) -> bool:
-    """Whether this is a ledger of an older version."""
+    """Whether an older version wrote this ledger."""
     return bool(sql.value("has_schema")) and dict(sql.rows("read_meta"))["schema_version"] in _STEPS
 
 
 def give_checksums(sql: Statements) -> None:
-    """Write a ledger anew with a checksum on each page, if that can be had and there is room for it.
+    """Rewrite a ledger with a checksum on each page, if checksums are available and there is room.
 
-    For ledgers of older versions, once. It takes as long as writing all of it does.
+    For ledgers of older versions, once. It takes as long as writing all of it.
     """
     if not page_checksums.available():
         return
@@ -256,17 +256,17 @@ def give_checksums(sql: Statements) -> None:
 
 
 def write_something(sql: Statements) -> None:
-    """Write what was never there before: SQLite does not write what is there already."""
+    """Write a new value: SQLite skips writing a value that is already there."""
     sql.run("write_meta", ("start", secrets.token_hex(8)))
 
 
 def take_space(path: Path, length: int) -> None:
-    """Give the write-ahead log its space now. SQLite ignores what has no valid checksum."""
+    """Allocate the space of SQLite's log. SQLite ignores content without a valid checksum."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         os.posix_fallocate(descriptor, 0, length)
     except OSError:
-        # No room, or a file system that cannot: the log then grows as it is written.
+        # No room, or not supported by the file system: the log then grows as it is written.
         return
     finally:
         os.close(descriptor)
@@ -288,10 +288,10 @@ def _make_tables(sql: Statements, cluster_id: str, boot_id: str) -> None:
 
 
 def _bring_up(sql: Statements, meta: dict[str, str]) -> None:
-    """Give a ledger of an older version what it lacks. StoreBroken."""
+    """Upgrade a ledger of an older version. StoreBroken."""
     version = meta["schema_version"]
     if meta["clean_stop"] != "1":
-        # The WAL may hold commits that only that version can read, and it cannot read new tables.
+        # The WAL may hold commits that only the older version can read, and it cannot read new tables.
         raise StoreBroken(
             f"the ledger has schema {version} and was not stopped cleanly:"
             " start and stop the version of Semel that wrote it once"
@@ -305,7 +305,7 @@ def _bring_up(sql: Statements, meta: dict[str, str]) -> None:
 
 
 def _set_up(connection: apsw.Connection) -> None:
-    """What every connection needs, asserted where durability depends on it."""
+    """Configure a connection; assert the settings on which durability depends."""
     connection.set_busy_timeout(5_000)
     statements = Statements(connection)
     statements.rows("settings")
@@ -315,6 +315,6 @@ def _set_up(connection: apsw.Connection) -> None:
 
 
 def _new_cluster_id() -> str:
-    """Sixteen random bytes as Kafka writes them: 22 characters that are safe in a URL."""
+    """Return sixteen random bytes as Kafka writes them: 22 characters that are safe in a URL."""
     random = uuid.UUID(bytes=secrets.token_bytes(16), version=4)
     return urlsafe_b64encode(random.bytes).rstrip(b"=").decode("ascii")

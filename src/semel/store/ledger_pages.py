@@ -1,11 +1,11 @@
-"""The pages of a ledger, one by one: which checksums are wrong, and what that means.
+"""Verify the page checksums of a ledger, and interpret wrong ones.
 
-A wrong checksum is a damaged page, or one that another program wrote: SQLite without ``cksumvfs`` leaves the
-checksum as it was. SQLite's backup and ``VACUUM INTO`` do so in the copies that they make, and always with
-page 1. ``sqlite3 ledger.db`` does so when it moves the log of a killed broker into the database, with all the
-pages of a commit, and each has the page of the counters. A database with such a pattern in which SQLite
-finds nothing wrong was most probably written elsewhere, and its checksums may be renewed if an operator says
-so. Other wrong pages are taken for damaged: SQLite does not see a changed number in a row.
+A wrong checksum means a damaged page, or one written by another program: SQLite without ``cksumvfs`` leaves
+the old checksum. SQLite's backup and ``VACUUM INTO`` do so in their copies, always including page 1.
+``sqlite3 ledger.db`` does so when it moves the log of a killed broker into the database, with all pages of a
+commit, which always include the page of the counters. If a database shows such a pattern and SQLite finds
+nothing else wrong, another program most probably wrote it, and an operator may have its checksums renewed.
+Other wrong pages count as damaged, because SQLite cannot detect a changed number in a row.
 """
 
 import os
@@ -28,7 +28,7 @@ _SHOWN: Final = 10
 
 
 def wrong_pages(path: Path) -> list[int]:
-    """The numbers of the pages whose checksum is wrong, from 1; none if the database has no checksums."""
+    """Return the numbers of the pages with a wrong checksum, from 1; none if there are no checksums."""
     found: list[int] = []
     with path.open("rb") as file:
         first = file.read(100)
@@ -49,7 +49,7 @@ def wrong_pages(path: Path) -> list[int]:
 
 
 def _is_right(words: Sequence[int]) -> bool:
-    """SQLite's checksum of a page, which is its last two words."""
+    """Verify SQLite's checksum of a page, which is its last two words."""
     first = second = 0
     for at in range(0, len(words) - 2, 2):
         first = (first + words[at] + second) & 0xFFFFFFFF
@@ -58,14 +58,14 @@ def _is_right(words: Sequence[int]) -> bool:
 
 
 def named(pages: Sequence[int]) -> str:
-    """Numbers of pages, for people."""
+    """Format page numbers for people."""
     shown = ", ".join(map(str, pages[:_SHOWN]))
     more = f" and {len(pages) - _SHOWN} more" if len(pages) > _SHOWN else ""
     return f"page {shown}" if len(pages) == 1 else f"pages {shown}{more}"
 
 
 def was_written_elsewhere(path: Path, pages: Sequence[int]) -> bool:
-    """Whether a database with these wrong pages was most probably written by another program."""
+    """Whether another program most probably wrote a database with these wrong pages."""
     log = log_of(path)
     if log.exists() and log.stat().st_size:
         return False
@@ -82,7 +82,7 @@ def was_written_elsewhere(path: Path, pages: Sequence[int]) -> bool:
 
 
 def read_all(path: Path, *, vfs: str = "") -> list[str]:
-    """Read every page; what SQLite finds wrong. apsw.Error if a page cannot be read."""
+    """Read every page. Return what SQLite finds wrong. apsw.Error if a page is unreadable."""
     connection = open_at_rest(path, vfs=vfs)
     try:
         return [text for (text,) in Statements(connection).rows("check_pages") if text != "ok"]
@@ -91,7 +91,7 @@ def read_all(path: Path, *, vfs: str = "") -> list[str]:
 
 
 def page_problems(path: Path) -> list[str]:
-    """What is wrong with the pages of a ledger that can be opened. apsw.Error if it is no damage."""
+    """Return what is wrong with the pages of a ledger. apsw.Error if the cause is not damage."""
     try:
         found = [" ".join(text.split()) for text in read_all(path)]
     except apsw.Error as error:
@@ -105,14 +105,14 @@ def page_problems(path: Path) -> list[str]:
 
 
 def copy_pages(source: apsw.Connection, path: Path, pages_at_once: int = 4096) -> None:
-    """Write a database as it is now, which is one commit, to a new file with checksums. apsw.Error."""
+    """Copy the current commit of a database to a new file with checksums. apsw.Error."""
     for each in (path, log_of(path), path.with_name(f"{path.name}-shm")):
         each.unlink(missing_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     target = apsw.Connection(str(path), vfs=page_checksums.available() or None)
     sql = Statements(source)
     try:
-        # Reading something begins the transaction, so that every page is of the same commit.
+        # The first read begins the transaction, so every page is of the same commit.
         sql.run("begin_reading")
         sql.rows("read_counters")
         with target.backup("main", source, "main") as copying:
@@ -125,7 +125,7 @@ def copy_pages(source: apsw.Connection, path: Path, pages_at_once: int = 4096) -
 
 
 def write_renewed(path: Path, target: Path, files: Files) -> None:
-    """Write a database to a new file with the right checksums. StoreFull, StoreBroken."""
+    """Write a database to a new file with correct checksums. StoreFull, StoreBroken."""
     try:
         source = open_at_rest(path, vfs=page_checksums.plain())
         try:

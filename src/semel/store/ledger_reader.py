@@ -1,8 +1,8 @@
-"""What can be asked of the embedded ledger. Everything here runs on a thread and reads one connection.
+"""Queries of the embedded ledger. They run on a thread and use one connection.
 
-Every statement is finished before a method returns: a read that stays open keeps the write-ahead log from
-being moved into the database. Pages of batches come as one JSON array, because every row that SQLite returns
-is a hand-over of Python's lock, which is slow when the event loop is busy.
+Every statement is finished before a method returns: an open read would keep SQLite's log from being moved
+into the database. Pages of batches are returned as one JSON array, because SQLite releases the GIL for every
+row, which is slow while the event loop is busy.
 """
 
 import json
@@ -45,12 +45,12 @@ from semel.store.rows import (
 )
 
 PAGE_FIRST: Final = 32
-"""Batches in the first page: most answers are one page, and few batches are read in vain."""
+"""Batches in the first page: most answers need one page, and few batches are read for nothing."""
 PAGE_MAX: Final = 1024
 
 
 class LedgerReader:
-    """Questions to one connection."""
+    """Queries on one connection."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._sql = Statements(connection)
@@ -70,13 +70,13 @@ class LedgerReader:
         self._sql.connection.close(True)
 
     def load(self, keys: Sequence[Key]) -> list[Value | None]:
-        """The entities with these keys, None for those that do not exist, in the same order."""
+        """Return the entities with these keys in the same order, None for those that do not exist."""
         return [self._loaders[type(key)](key) for key in keys]
 
     def find_batches(
         self, key: PartitionKey, offset: int, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Batches from the one that holds ``offset`` up to (not including) offset ``before``."""
+        """Return batches from the one that holds ``offset`` up to offset ``before`` (exclusive)."""
         found: list[StoredBatch] = []
         partition = self._partition(key)
         if partition is None:
@@ -108,10 +108,10 @@ class LedgerReader:
         return found
 
     def first_batch_since(self, key: PartitionKey, timestamp: int) -> StoredBatch | None:
-        """The first batch whose largest timestamp is at or after this one.
+        """Return the first batch whose largest timestamp is at or after this one.
 
-        Halves the offsets by the running peak, which never falls. Behind a log start the peak may be of a
-        batch that is gone, so the last step goes forward to one that holds the timestamp itself.
+        A binary search by peak timestamp, which never falls. After a log start the peak may be that of a
+        deleted batch, so the last step goes forward to a batch that holds the timestamp itself.
         """
         partition = self._partition(key)
         if partition is None:
@@ -122,7 +122,7 @@ class LedgerReader:
         low = self._first_batch(partition_id, edges.log_start_offset)
         high = edges.high_watermark
         probe = low
-        # All batches before low have a peak below the timestamp; the one that holds high, if any, has not.
+        # Batches before low have a peak below the timestamp; the one that holds high, if any, has not.
         while low < high:
             rows = self._sql.rows("batch_at", (partition_id, probe))
             # Compaction leaves gaps: there may be no batch so early, or none since the last probe.
@@ -137,9 +137,9 @@ class LedgerReader:
         return batch_of(rows[0]) if rows else None
 
     def offset_at_size(self, key: PartitionKey, size_bytes: int) -> int:
-        """The smallest offset from which the rest of the partition is no larger than this; at a batch edge.
+        """Return the smallest offset from which the partition is no larger than this; at a batch boundary.
 
-        Counts from the beginning what is too much, which is little when this is asked often.
+        Counts the excess from the beginning, which is little if this is called often.
         """
         partition = self._partition(key)
         if partition is None:
@@ -156,7 +156,7 @@ class LedgerReader:
         return int(rows[0][0]) if rows else edges.high_watermark
 
     def size_below(self, key: PartitionKey, offset: int) -> tuple[int, int]:
-        """The log start, and the bytes of the batches from there that lie wholly below this offset."""
+        """Return the log start, and the size of the batches from there that end below this offset."""
         partition = self._partition(key)
         if partition is None:
             return 0, 0
@@ -170,49 +170,49 @@ class LedgerReader:
         return edges.log_start_offset, size
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic with this id."""
+        """Return the topic with this id."""
         rows = self._sql.rows("topic_by_id", (topic_id,))
         return topic_of(rows[0]) if rows else None
 
     def topics(self, after: str, limit: int) -> list[Topic]:
-        """Topics in the order of their names."""
+        """Return topics, ordered by name."""
         return [topic_of(row) for row in self._sql.rows("topics_after", (after, limit))]
 
     def counts(self) -> Counts:
-        """How many there are of what clients can make."""
+        """Return the counts of what clients can create."""
         return Counts(*self._sql.rows("counts")[0])
 
     def groups(self, after: str, limit: int) -> list[GroupSummary]:
-        """Groups in the order of their ids, also those that only have offsets (kind "")."""
+        """Return groups, ordered by id, including those that only have offsets (kind "")."""
         bindings = {"after": after, "groups_max": limit}
         return [GroupSummary(*row) for row in self._sql.rows("groups_after", bindings)]
 
     def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """Everything a group has committed."""
+        """Return everything a group has committed."""
         rows = self._sql.rows("offsets_of_group", (group_id,))
         return [(OffsetKey(group_id, topic, index), offset_of(rest)) for topic, index, *rest in rows]
 
     def producers(self, key: PartitionKey) -> list[tuple[int, ProducerState]]:
-        """The producers that a partition remembers."""
+        """Return the producers that a partition remembers."""
         rows = self._sql.rows("producers_of", key.values())
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
     def unseen_producers(
         self, after: tuple[int, int], before_ms: int, page: int
     ) -> tuple[list[ProducerKey], tuple[int, int] | None]:
-        """The silent ones in a page of all producers, and where the next page begins; None after the last."""
+        """Return the unseen producers in a page of all, and where the next page begins; None at the end."""
         rows = json.loads(self._sql.value("producers_after", (*after, page)))
         unseen: list[ProducerKey] = []
         for partition_id, producer_id, seen_ms, is_open in rows:
             if seen_ms >= before_ms or is_open:
                 continue
-            # A partition that is gone is not there; its producers are swept, not expired.
+            # The producers of a deleted partition are swept, not expired.
             for topic_id, index in self._sql.rows("partition_key", (partition_id,)):
                 unseen.append(ProducerKey(topic_id, index, producer_id))
         return unseen, (rows[-1][0], rows[-1][1]) if len(rows) == page else None
 
     def aborted(self, key: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
-        """The aborted transactions that a reader of these offsets must know: producer and first offset."""
+        """Return producer and first offset of the aborted transactions in a range of offsets."""
         partition = self._partition(key)
         if partition is None:
             return []
@@ -223,7 +223,7 @@ class LedgerReader:
         ]
 
     def transactions(self, after: str, limit: int, state: TransactionState | None) -> list[Transaction]:
-        """Transactional ids in their order, all or those in one state."""
+        """Return transactional ids in order, all or those in one state."""
         if state is TransactionState.ONGOING:
             rows = self._sql.rows("ongoing_after", (after, limit))
         else:
@@ -233,7 +233,7 @@ class LedgerReader:
         return [transaction_of(row) for row in rows]
 
     def unused_transactions(self, after: str, before_ms: int, page: int) -> tuple[list[str], str | None]:
-        """The unused ones in a page of all ids, and where the next page begins; None after the last."""
+        """Return the unused ids in a page of all, and where the next page begins; None at the end."""
         rows = json.loads(self._sql.value("transaction_times_after", (after, page)))
         unused = [
             transactional_id
@@ -284,7 +284,7 @@ class LedgerReader:
         return partition_id, partition_of(rest)
 
     def _first_batch(self, partition_id: int, log_start_offset: int) -> int:
-        """Where the batch begins that holds the log start: it may begin before it."""
+        """Return the base offset of the batch that holds the log start."""
         rows = self._sql.rows("batch_at", (partition_id, log_start_offset))
         if not rows or rows[0][1] < log_start_offset:
             return log_start_offset

@@ -1,15 +1,15 @@
-"""The one connection that writes the embedded ledger: commits, sweeping, checkpoints.
+"""The only connection that writes the embedded ledger: commits, sweeping, checkpoints.
 
 Everything here runs on one thread, in order. A commit is one SQL transaction and returns when it is flushed.
 
 SQLite appends commits to a write-ahead log and moves them into the database at a *checkpoint*, which flushes
-twice and may take a while. So that no commit waits inside one, checkpoints are made here, between commits: in
-quiet moments when the log has some size, and under steady load when it has reached its limit. Only this
-connection writes and only this connection checkpoints. The log's space is taken at the start, so that small
-commits (those that delete) still have room on a disk that is full.
+twice and may take a while. To keep checkpoints out of commits, they are made here, between commits: in quiet
+moments once the log has some size, and under steady load once it has reached its limit. Only this connection
+writes and checkpoints. The log's space is allocated at the start, so small commits (those that delete) still
+have room when the disk is full.
 
-After SQLITE_FULL the transaction is undone for certain: the record that ends it is written last and could not
-be. That is ``StoreFull``. Any other error leaves the outcome unknown, and the caller breaks the store.
+After SQLITE_FULL the transaction is certainly undone, because the record that ends it is written last and was
+not. This is ``StoreFull``. Any other error leaves the outcome unknown, and the caller fails the store.
 """
 
 import contextlib
@@ -36,25 +36,25 @@ from semel.store.ledger_opening import (
 from semel.store.queries import Statements
 
 GONE: Final = 2**63 - 1
-"""A leftover below this offset is a partition that does not exist any more."""
+"""A leftover below this offset means that the partition was deleted."""
 
 _FRAME_BYTES: Final = 4096 + 24
 LOG_FRAMES_MAX: Final = 4000
-"""The pages for which the write-ahead log has its space from the start: about 16 MiB.
+"""The pages that are allocated for SQLite's log at the start: about 16 MiB.
 
-Fewer than the first part of SQLite's index of the log holds (4062), so that the index has its room too: where
-it finds none, the outcome of a commit is unknown.
+Fewer than fit in the first part of SQLite's index of the log (4062), so the index has its room too. If the
+index cannot grow, the outcome of a commit is unknown.
 """
 LOG_FRAMES_BUSY: Final = 2500
-"""At this many the log is moved into the database, also under load. If it cannot be, the ledger is tight."""
+"""At this size the log is moved into the database even under load. If that fails, the ledger is tight."""
 LOG_FRAMES_QUIET: Final = 256
-"""In a quiet moment this many are enough."""
+"""The size at which the log is moved in a quiet moment."""
 LOOK_EVERY: Final = 512
-"""Facts between two looks at the size of the log. A commit counts for eight, whatever is in it."""
+"""Facts between two checks of the log's size. Each commit counts as eight more."""
 
 
 class LedgerWriter:
-    """Writes. Made, used and closed on the writer's thread."""
+    """Writes the ledger. Created, used and closed on the writer's thread."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LedgerWriter:
         self.connection = connect(path, vfs=vfs)
         self._sql = Statements(self.connection)
         self.is_tight = False
-        """Whether the log holds much that the database has no room for, so that it may soon be full."""
+        """Whether the database has no room for much of the log, so the ledger may soon be full."""
         self._looks_away = 0
         self._flushes = True
         self._sqlite_checkpoints = 0
@@ -81,7 +81,7 @@ class LedgerWriter:
                 if mode != "wal":
                     raise StoreBroken(f"the ledger needs a write-ahead log, and the disk offers {mode}")
             self.connection.wal_autocheckpoint(0)
-            # A store that broke must not write once more while it is closed.
+            # A failed store must not write again when it is closed.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             was_older = is_older(self._sql)
             self.identity = start(
@@ -98,7 +98,7 @@ class LedgerWriter:
             if path is not None and was_older and not vfs:
                 give_checksums(self._sql)
             if path is not None and self._sqlite_checkpoints == 0:
-                # From the start there is a database that can be read without its log.
+                # A new database must be readable without its log.
                 self.move_log()
         except BaseException:
             self.connection.close(True)
@@ -118,10 +118,10 @@ class LedgerWriter:
         is_flushed: bool = True,
         is_checkpoint: bool = False,
     ) -> int:
-        """Write the facts together, and durably if wanted; the number of the commit. StoreFull.
+        """Write the facts together, durably if requested. Return the commit number. StoreFull.
 
-        ``number`` is that of the last of several commits that are written as one. ``is_checkpoint`` says
-        that the chunks are flushed, so that nothing up to this commit is looked for in the WAL again.
+        ``number`` is that of the last of several commits that are written as one. ``is_checkpoint`` means
+        that the chunks are flushed, so nothing up to this commit is read from the WAL again.
         """
         self._flush_or_not(is_flushed)
         self._looks_away += 8 + len(facts)
@@ -148,9 +148,9 @@ class LedgerWriter:
         return fold.counters.commit_number
 
     def checkpoint(self) -> None:
-        """Everything that was committed is on the disk when this returns, and the ledger knows it. StoreFull.
+        """Flush everything committed, and record that in the ledger. StoreFull.
 
-        Chunks must be flushed before: what the ledger calls checkpointed is not read from the WAL again.
+        The chunks must be flushed before: checkpointed commits are not read from the WAL again.
         """
         self._flush_or_not(True)
         try:
@@ -162,7 +162,7 @@ class LedgerWriter:
             raise StoreFull(f"there is no room for the ledger: {error}") from error
 
     def leftovers(self, limit: int) -> list[BatchLocation]:
-        """The places of up to so many rows that the next sweep deletes."""
+        """Return the locations of up to ``limit`` rows that the next sweep deletes."""
         locations: list[BatchLocation] = []
         for partition_id, below in self._sql.rows("leftovers", (limit,)):
             if len(locations) >= limit:
@@ -175,12 +175,12 @@ class LedgerWriter:
         return locations + self._dropped(limit - len(locations))
 
     def sweep(self, limit: int) -> tuple[list[BatchLocation], bool]:
-        """Delete up to so many rows that nobody can reach; the places they freed, and if there is more."""
+        """Delete up to ``limit`` unreachable rows. Return the locations freed, and whether there are more."""
         locations: list[BatchLocation] = []
         try:
             if not self._has_leftovers():
                 return [], False
-            # Chunks are deleted because of this: it must not be taken back.
+            # Chunks are deleted as a consequence, so this must be durable.
             self._flush_or_not(True)
             self._begin()
             while limit > 0:
@@ -205,26 +205,26 @@ class LedgerWriter:
         return locations, self._has_leftovers()
 
     def chunk_references(self) -> dict[int, int]:
-        """How many bytes of each chunk rows point at."""
+        """Return how many bytes of each chunk are referenced."""
         return dict(self._sql.rows("chunk_references"))
 
     def rest(self, *, quiet: bool) -> None:
-        """Between two commits: move the write-ahead log into the database if it has grown enough."""
+        """Between two commits: move SQLite's log into the database if it has grown enough."""
         if self._path is None or (not quiet and self._looks_away < LOOK_EVERY):
             return
         self._looks_away = 0
         frames, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         if frames - moved >= (LOG_FRAMES_QUIET if quiet else LOG_FRAMES_BUSY):
-            # If there is no room, the log keeps everything until there is; nothing is lost by waiting.
+            # Without room, the log keeps everything until there is some; nothing is lost.
             with contextlib.suppress(apsw.FullError):
                 frames, moved = self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         self.is_tight = frames - moved >= LOG_FRAMES_BUSY
 
     def move_log(self) -> None:
-        """Move all of the log into the database, and begin it anew, if there is room.
+        """Move all of the log into the database and start a new log, if there is room.
 
-        A flush of the log that failed leaves pages that can be read and may never reach the disk. What is
-        behind them would be lost with them.
+        A failed flush of the log leaves pages that can be read but may never reach the disk. Everything after
+        them would be lost with them.
         """
         if self._path is None:
             return
@@ -239,11 +239,11 @@ class LedgerWriter:
             self._undo()
 
     def take_back(self) -> None:
-        """Undo a transaction that met a page which cannot be read, before it was committed."""
+        """Undo a transaction that met an unreadable page before it was committed."""
         self._undo()
 
     def close(self, *, cleanly: bool) -> None:
-        """Close the connection. ``cleanly`` says that everything that was issued is flushed."""
+        """Close the connection. ``cleanly`` means that every write is flushed."""
         if cleanly and self._path is not None:
             try:
                 self._flush_or_not(True)
@@ -252,14 +252,14 @@ class LedgerWriter:
                 self._end()
                 self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
             except (apsw.FullError, apsw.BusyError):
-                # A stop that is not marked as clean is as safe as a crash.
+                # A stop without this mark is as safe as a crash.
                 pass
         self.connection.close(True)
 
     # -- inside -------------------------------------------------------------------------------------------
 
     def note(self, notes: Mapping[str, str]) -> None:
-        """Say something of the ledger, durably. StoreFull."""
+        """Record something about the ledger, durably. StoreFull."""
         self._flush_or_not(True)
         try:
             self._begin()
@@ -271,7 +271,7 @@ class LedgerWriter:
             raise StoreFull(f"there is no room for the ledger: {error}") from error
 
     def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
-        """Expect nothing of chunks that are gone, nor of how far others are on the disk. StoreFull."""
+        """Expect nothing of missing chunks, nor of how far the unsure ones are flushed. StoreFull."""
         self._flush_or_not(True)
         try:
             self._begin()
@@ -287,7 +287,7 @@ class LedgerWriter:
     def _begin(self) -> None:
         """Begin a transaction.
 
-        The first one behind a checkpoint says that it is complete. So a log that was begun anew always tells
+        The first one after a checkpoint records that the checkpoint is complete. So a new log always tells
         which database it belongs to (``ledger_opening.look_at``).
         """
         self._sql.run("begin")
@@ -299,7 +299,7 @@ class LedgerWriter:
         self._has_counted = True
 
     def _checkpoint(self, mode: int) -> tuple[int, int]:
-        """Move the log into the database; how many pages it has, and how many are moved."""
+        """Move the log into the database. Return its pages, and how many were moved."""
         if self._sqlite_checkpoints % 2 == 0:
             self._sqlite_checkpoints += 1
             try:
@@ -340,7 +340,7 @@ class LedgerWriter:
         return bool(self._sql.rows("next_leftover")) or bool(self._sql.value("has_dropped"))
 
     def _dropped(self, limit: int) -> list[BatchLocation]:
-        # A negative limit would be none at all.
+        # SQLite treats a negative limit as no limit.
         return [
             BatchLocation(*location)
             for location in json.loads(self._sql.value("dropped_batches", (max(limit, 0),)))
@@ -369,6 +369,6 @@ def _bytes_by_chunk(locations: Sequence[BatchLocation]) -> Counter[int]:
 def _end_by_chunk(locations: Sequence[BatchLocation]) -> dict[int, int]:
     ends: dict[int, int] = {}
     for chunk_id, position, length in locations:
-        # Tests have places that no disk has.
+        # Tests use locations that no disk has.
         ends[chunk_id] = max(ends.get(chunk_id, 0), min(position + length, GONE))
     return ends

@@ -1,24 +1,23 @@
 """Chunks as files in a local directory.
 
-A chunk is one file, named by its number. It only grows, is given room in steps before it is written, and is
-sealed when the next append would make it larger than ``chunk_bytes_max``. Bytes that were written are never
-overwritten and a file is never made shorter: after a restart or a failed write a new chunk is begun, so that
-bytes which no row points to do no harm and need no repair.
+A chunk is one file, named by its id. It only grows. Room is allocated in steps before it is written, and the
+chunk is sealed when the next append would make it larger than ``chunk_bytes_max``. Written bytes are never
+overwritten and a file is never truncated: after a restart or a failed write a new chunk is begun, so bytes
+that no row references do no harm and need no repair.
 
-The room is what makes a flush cheap (the file's size does not change), and it is where a full disk shows: if
-there is no room, or less than the reserve would be left, ``StoreFull`` is raised before anything is written.
-The reserve counts when room is asked for. What is appended without asking may dig into it: the end of a
-transaction must find room for its markers. What goes wrong after that, in the write or in the flush, has an
-unknown outcome and is ``StoreBroken``.
+Allocated room makes a flush cheap (the file's size does not change), and it is where a full disk shows. If
+there is no room, or less than the reserve would remain, ``StoreFull`` is raised before anything is written.
+The reserve applies to explicit requests for room. An append without one may use the reserve, because the end
+of a transaction must find room for its markers. Later failures, in the write or in the flush, have an unknown
+outcome and raise ``StoreBroken``.
 
-Appending is two steps: ``reserve`` says where bytes will lie, which is arithmetic, and ``write_now`` puts
-them there, later, on the writer's thread. What is written may stay unflushed for a while: the WAL has it.
-Reading happens on threads of its own, except when the bytes are in the page cache, as those that were just
-written are: then they are copied without leaving the event loop.
+An append has two steps: ``reserve`` computes the locations, and ``write_now`` writes the bytes later, on the
+writer's thread. Written bytes may stay unflushed for a while, because the WAL has them. Reads run on separate
+threads, unless the bytes are in the page cache, as recently written ones are: then they are copied on the
+event loop.
 
-Space that was released is punched out of the file, block by block (see ``released``), and reads as zeros from
-then on. A reader that learned of a place before it was released must look again whether its batch is still
-there, after it has read.
+Released space is punched out of the file, block by block (see ``released``), and reads as zeros from then on.
+A reader that learned of a location before its release must check, after reading, that the batch still exists.
 """
 
 import contextlib
@@ -48,18 +47,18 @@ from semel.store.released import Released
 from semel.store.worker import StoreHealth, Worker
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
-"""How much room a chunk is given at a time. A crash leaves at most this much unused in the last chunk."""
+"""How much room is allocated at a time. A crash leaves at most this much unused in the last chunk."""
 INLINE_BYTES_MAX: Final = 1024 * 1024
-"""Up to this much, what clients ask for of one partition, is copied from the page cache on the event loop:
-cheaper than going to a thread."""
+"""Reads up to this size, the usual request for one partition, are copied from the page cache on the event
+loop. That is cheaper than a thread."""
 INLINE_PLACES_MAX: Final = 16
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_STORE: Final = bytes(16)
-"""The id of a chunk store that belongs to no ledger."""
+"""The id of a chunk store without a ledger."""
 
 
 class _Writing:
-    """The chunk that grows now."""
+    """The chunk that is being written."""
 
     __slots__ = ("chunk_id", "descriptor", "has_header", "position", "room_end")
 
@@ -68,12 +67,12 @@ class _Writing:
         self.descriptor = descriptor
         self.has_header = False
         self.position = HEADER_BYTES
-        """Behind what was reserved. Written is perhaps less."""
+        """The end of the reserved locations. Possibly not all of them are written yet."""
         self.room_end = 0
 
 
 class LocalChunks:
-    """A chunk store in a directory that this process alone writes to."""
+    """A chunk store in a directory that only this process writes to."""
 
     def __init__(
         self,
@@ -101,8 +100,8 @@ class LocalChunks:
         self._released = Released()
         self._writing: _Writing | None = None
         self._unflushed: dict[int, int] = {}
-        """Chunks that were written to since their last flush, and the end of what was written."""
-        # Threads last: nobody would stop them if something before them went wrong.
+        """Chunks written to since their last flush, and where their written bytes end."""
+        # Threads last: they would not be stopped if something before them failed.
         self._own_writer = writer is None
         self._writer = writer or Worker("chunk-writer")
         self._readers = Worker("chunk-reader", threads=2)
@@ -110,20 +109,20 @@ class LocalChunks:
     # -- the contract -------------------------------------------------------------------------------------
 
     async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
-        """Write these one after another and make them durable. StoreFull, StoreBroken."""
+        """Write these batches one after another and flush them. StoreFull, StoreBroken."""
         return await self._writer.run(lambda: self._health.guard(self._append_durably, batches))
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
-        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone.
+        """Return the bytes at these locations, each in a new buffer. LookupError if one is gone.
 
-        An OSError of the disk passes through: the bytes are there and cannot be had, which is not "gone".
+        An OSError of the disk is passed on: the bytes exist but are unreadable, which is not "gone".
         """
         buffers = [bytearray(location.length) for location in locations]
         await self._read_into(locations, buffers)
         return buffers
 
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
-        """As `read`, one behind another in a single buffer."""
+        """Like `read`, but return a single buffer."""
         ends = list(accumulate((location.length for location in locations), initial=0))
         buffer = bytearray(ends[-1])
         view = memoryview(buffer)
@@ -138,23 +137,23 @@ class LocalChunks:
         await self._readers.run(self._reading.read, locations, buffers)
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
-        """Nobody points at these ranges any more: give their space back."""
+        """Release the space of ranges that are no longer referenced."""
         self._health.check()
         await self._readers.run(self._release_now, locations)
 
     async def delete(self, chunk_id: int) -> None:
-        """Remove a chunk. Not an error if it is gone."""
+        """Remove a chunk. It is no error if the chunk does not exist."""
         self._health.check()
         await self._writer.run(self._seal_if, chunk_id)
         await self._readers.run(self._unlink, chunk_id)
 
     async def list_chunks(self) -> list[tuple[int, int]]:
-        """Every chunk with the space it takes on the disk."""
+        """Return every chunk and the disk space that it uses."""
         self._health.check()
         return await self._readers.run(self._list_now)
 
     async def close(self) -> None:
-        """Let go of files and threads."""
+        """Release files and threads."""
         if self._own_writer:
             self._writer.stop()
         self._readers.stop()
@@ -164,11 +163,11 @@ class LocalChunks:
 
     @property
     def writing_id(self) -> int:
-        """The chunk that grows now, or the next one if none does. Those before it are sealed."""
+        """The chunk that is being written, or the next one. All before it are sealed."""
         return self._writing.chunk_id if self._writing else self._next_id
 
     def reserve(self, lengths: Sequence[int]) -> list[BatchLocation]:
-        """Where batches of these lengths will lie. Called by one task; ``has_room`` must hold for them."""
+        """Reserve locations for batches of these lengths. Called by one task, after ``has_room``."""
         if not lengths:
             return []
         writing = self._writing
@@ -180,7 +179,7 @@ class LocalChunks:
         return locations
 
     def write_now(self, locations: Sequence[BatchLocation], batches: Sequence[Buffer]) -> None:
-        """Put bytes where they were told to lie. Durable with the next ``flush_now``. StoreBroken."""
+        """Write bytes to their reserved locations. Durable after the next ``flush_now``. StoreBroken."""
         for chunk_id, position, run in runs(locations, batches):
             end = position + sum(map(len, run))
             self._unflushed[chunk_id] = max(end, self._unflushed.get(chunk_id, 0))
@@ -191,25 +190,25 @@ class LocalChunks:
                 raise StoreBroken(f"writing {self._path(chunk_id)} failed: {error}") from error
 
     def flush_now(self, number: int = 0) -> None:
-        """Everything that was written is durable when this returns, up to this commit. StoreBroken."""
+        """Flush everything written, up to this commit. StoreBroken."""
         for chunk_id, end in list(self._unflushed.items()):
             try:
                 with self._to_write(chunk_id) as descriptor:
                     self._write_header(descriptor, chunk_id, number, end)
                     self._files.flush(descriptor)
             except FileNotFoundError:
-                # It was deleted: nothing in it is wanted any more.
+                # The chunk was deleted, so its contents are not needed.
                 pass
             except OSError as error:
                 raise StoreBroken(f"flushing {self._path(chunk_id)} failed: {error}") from error
             self._unflushed.pop(chunk_id, None)
 
     def has_chunk(self, chunk_id: int) -> bool:
-        """Whether the file is there. It is not if everything in it was released."""
+        """Whether the file exists. It does not if everything in it was released."""
         return self._path(chunk_id).exists()
 
     def is_proven(self, chunk_id: int) -> bool:
-        """Whether the chunk is this store's for certain, or nothing was ever written to it."""
+        """Whether the chunk certainly is this store's, or was never written to."""
         try:
             return is_proven(look_at_chunk(self._path(chunk_id)), self._store_id, self._old)
         except FileNotFoundError:
@@ -217,7 +216,7 @@ class LocalChunks:
 
     @contextlib.contextmanager
     def _to_write(self, chunk_id: int) -> Iterator[int]:
-        """The chunk that grows is open. One that was sealed may get bytes that were reserved before."""
+        """Open a chunk. The current one is open already; a sealed one may get bytes reserved before."""
         if self._writing is not None and self._writing.chunk_id == chunk_id:
             yield self._writing.descriptor
             return
@@ -228,18 +227,18 @@ class LocalChunks:
             os.close(descriptor)
 
     def has_room(self, length: int) -> bool:
-        """Whether so many bytes can be appended without asking the disk for more. False is no refusal."""
+        """Whether this many bytes fit into the allocated room. If not, the disk may still have more."""
         writing = self._writing
         if writing is None or self._is_too_full(writing, length):
             return False
         return writing.position + length <= writing.room_end
 
     def make_room_now(self, length: int, *, may_use_reserve: bool = False) -> None:
-        """Take room for an append of up to so many bytes. StoreFull, and then nothing happened."""
+        """Allocate room for an append of up to this many bytes. StoreFull, without any effect."""
         self._make_room(length, may_use_reserve=may_use_reserve)
 
     def check_free(self, length: int) -> None:
-        """StoreFull if less than this, or than the reserve, is free on the disk."""
+        """Raise StoreFull if less than this, or than the reserve, is free on the disk."""
         least = max(length, self._reserve_bytes)
         if self._files.free_bytes(self.directory) < least:
             raise StoreFull(f"less than {least} bytes are free in {self.directory}")
@@ -257,7 +256,7 @@ class LocalChunks:
         return locations
 
     def _make_room(self, length: int, *, may_use_reserve: bool) -> _Writing:
-        """The chunk to append to, with room for this many bytes. StoreFull, and then nothing was written."""
+        """Return a chunk with room for this many bytes. StoreFull if none; then nothing was written."""
         writing = self._writing
         if writing is not None and self._is_too_full(writing, length):
             writing = None
@@ -267,7 +266,7 @@ class LocalChunks:
         step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max + HEADER_BYTES))
         free = self._files.free_bytes(self.directory)
         if may_use_reserve and free - step < self._reserve_bytes:
-            # No more than is needed: the reserve must be enough for many of these.
+            # No more than needed: the reserve must last for many of these.
             step, reserve_bytes = missing, 0
         else:
             reserve_bytes = self._reserve_bytes
@@ -284,7 +283,7 @@ class LocalChunks:
             raise
         writing.room_end += step
         if not writing.has_header:
-            # It is on the disk before any batch is.
+            # The header is flushed before any batch is written.
             self._write_header(writing.descriptor, writing.chunk_id, 0, HEADER_BYTES)
             self._files.flush(writing.descriptor)
             writing.has_header = True
@@ -303,13 +302,13 @@ class LocalChunks:
                 raise StoreFull(f"there is no room in {self.directory}: {error}") from error
             raise
         self._files.flush_directory(self.directory)
-        # In this order: whoever asks meanwhile which chunks are sealed must not be told of this one.
+        # In this order, so that ``writing_id`` never makes this chunk look sealed.
         writing = self._writing = _Writing(chunk_id, descriptor)
         self._next_id += 1
         return writing
 
     def _write_header(self, descriptor: int, chunk_id: int, number: int, end: int) -> None:
-        """Say how far the chunk is."""
+        """Record how far the chunk is."""
         header = ChunkHeader(self._store_id, chunk_id, number, end)
         if (slot := next_slot(descriptor, header)) is not None:
             write_all(self._files, descriptor, [slot.data], slot.position)
@@ -318,8 +317,8 @@ class LocalChunks:
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        # The room that was never written goes back. The file keeps its length: nothing is cut off. If that
-        # fails, space is lost until the chunk is deleted, and nothing else.
+        # Release the room that was not used. The file keeps its length. If that fails, the space is lost
+        # until the chunk is deleted, and nothing else.
         with contextlib.suppress(OSError):
             self._punch(writing.descriptor, writing.position, writing.room_end)
         os.close(writing.descriptor)
@@ -338,7 +337,7 @@ class LocalChunks:
 
     def _release_now(self, locations: Sequence[BatchLocation]) -> None:
         for chunk_id, start, end in merged(locations):
-            # A chunk that was deleted meanwhile has no space left to give.
+            # A chunk that was deleted meanwhile has no space left to release.
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)
                 try:
@@ -348,9 +347,9 @@ class LocalChunks:
                     os.close(descriptor)
 
     def _give_back_room(self, chunk_id: int) -> None:
-        """A crash leaves the room behind the last byte of the chunk that grew.
+        """Release the unused room that a crash left at the end of the last chunk.
 
-        If it fails, that space is lost until the chunk is deleted.
+        If that fails, the space is lost until the chunk is deleted.
         """
         with contextlib.suppress(OSError):
             descriptor = os.open(self._path(chunk_id), os.O_RDWR | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
 """Chunks in memory, for ``--memory``, ``semel.embedded()`` and tests: the same contract, without a disk.
 
-Each batch is kept as bytes of its own, so that releasing it gives its memory back; what was released reads as
-zeros, as it does on a disk. The total is bounded like a disk: what does not fit is ``StoreFull``.
+Each batch is kept as a separate bytes object, so releasing it frees its memory; released ranges read as
+zeros, as on disk. The total is bounded like a disk: beyond it, appends raise ``StoreFull``.
 """
 
 import os
@@ -14,12 +14,12 @@ from semel.store.interface import BatchLocation, StoreFull
 
 
 def half_of_memory() -> int:
-    """Half of the machine's memory, in bytes: the other half is everybody else's."""
+    """Half of the machine's memory, in bytes. The rest is for everything else."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 class _Chunk:
-    """Pieces by where they begin. They come in any order, and perhaps twice."""
+    """Pieces, sorted by position. They may arrive in any order, and more than once."""
 
     __slots__ = ("pieces", "positions", "reserved", "size")
 
@@ -46,7 +46,7 @@ class _Chunk:
         buffer = bytearray(length)
         index = max(bisect_right(self.positions, position) - 1, 0)
         while index < len(self.positions) and self.positions[index] < position + length:
-            # A piece may begin before what is wanted, and end after it.
+            # A piece may begin before the requested range, and end after it.
             at = self.positions[index] - position
             piece = memoryview(self.pieces[index])[max(-at, 0) : length - at]
             buffer[max(at, 0) : max(at, 0) + len(piece)] = piece
@@ -65,26 +65,26 @@ class _Chunk:
 
 
 class MemoryChunks:
-    """A chunk store that is gone with the process. All of its methods run where they are called."""
+    """A chunk store that ends with the process. All methods run on the calling thread."""
 
     def __init__(self, chunk_bytes_max: int, bytes_max: int | None = None) -> None:
         self._chunk_bytes_max = chunk_bytes_max
         self._bytes_max = half_of_memory() if bytes_max is None else bytes_max
         self._bytes = 0
-        # Writing happens on the writer's thread, everything else on the event loop's.
+        # Writing happens on the writer's thread, everything else on the event loop.
         self._lock = threading.Lock()
         self._chunks: dict[int, _Chunk] = {}
         self._next_id = 1
 
     async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
-        """Keep a copy of these, one after another. StoreFull."""
+        """Keep copies of these batches, one after another. StoreFull."""
         self.make_room_now(sum(map(len, batches)))
         locations = self.reserve([len(batch) for batch in batches])
         self.write_now(locations, batches)
         return locations
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
-        """The bytes at these places, each in a buffer of the caller's own. LookupError if one is gone."""
+        """Return the bytes at these locations, each in a new buffer. LookupError if one is gone."""
         buffers: list[bytearray] = []
         with self._lock:
             for chunk_id, position, length in locations:
@@ -95,11 +95,11 @@ class MemoryChunks:
         return buffers
 
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
-        """As `read`, one behind another in a single buffer."""
+        """Like `read`, but return a single buffer."""
         return bytearray().join(await self.read(locations))
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
-        """Nobody points at these ranges any more: give their space back."""
+        """Release the space of ranges that are no longer referenced."""
         with self._lock:
             for chunk_id, position, length in locations:
                 chunk = self._chunks.get(chunk_id)
@@ -107,43 +107,43 @@ class MemoryChunks:
                     self._bytes -= chunk.release(position, length)
 
     async def delete(self, chunk_id: int) -> None:
-        """Remove a chunk. Not an error if it is gone."""
+        """Remove a chunk. It is no error if the chunk does not exist."""
         with self._lock:
             chunk = self._chunks.pop(chunk_id, None)
             if chunk is not None:
                 self._bytes -= chunk.held
 
     async def list_chunks(self) -> list[tuple[int, int]]:
-        """Every chunk with the space it takes."""
+        """Return every chunk and the space that it uses."""
         with self._lock:
             return [(chunk_id, self._chunks[chunk_id].held) for chunk_id in sorted(self._chunks)]
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Free all memory."""
         with self._lock:
             self._chunks.clear()
             self._bytes = 0
 
     @property
     def writing_id(self) -> int:
-        """The chunk that grows now, or the next one if none does. Those before it are sealed."""
+        """The chunk that is being written, or the next one. All before it are sealed."""
         return max(self._next_id - 1, 1)
 
     def has_room(self, length: int) -> bool:
-        """Whether so many bytes can be appended."""
+        """Whether this many bytes can be appended."""
         return self._bytes + length <= self._bytes_max
 
     def make_room_now(self, length: int, *, may_use_reserve: bool = False) -> None:
-        """StoreFull if so many bytes cannot be appended; there is no reserve, and none is needed."""
+        """Raise StoreFull if this many bytes cannot be appended. No reserve is needed."""
         if not may_use_reserve and not self.has_room(length):
             raise StoreFull(f"{self._bytes_max} bytes are the most that is kept in memory")
 
     def check_free(self, length: int) -> None:
-        """The same: here is nothing else that could fill the memory."""
+        """Like ``make_room_now``: nothing else can fill this memory."""
         self.make_room_now(length)
 
     def reserve(self, lengths: Sequence[int]) -> list[BatchLocation]:
-        """Where batches of these lengths will lie, also beyond the limit: that was asked before."""
+        """Reserve locations for batches of these lengths, even beyond the limit, which is checked before."""
         if not lengths:
             return []
         locations: list[BatchLocation] = []
@@ -164,14 +164,14 @@ class MemoryChunks:
                     chunk.write(location.position, bytes(batch))
 
     def is_proven(self, chunk_id: int) -> bool:
-        """Nobody else writes here."""
+        """Always true: only this process writes here."""
         return True
 
     def flush_now(self, number: int = 0) -> None:
-        """There is nothing that could be more durable."""
+        """Do nothing: memory cannot be flushed."""
 
     def _writing(self, length: int) -> tuple[int, _Chunk]:
-        """The chunk to append to: the newest, unless it is full or was deleted."""
+        """Return the chunk to append to: the newest, unless it is full or was deleted."""
         chunk_id = self._next_id - 1
         chunk = self._chunks.get(chunk_id)
         if chunk is None or (chunk.reserved and chunk.reserved + length > self._chunk_bytes_max):

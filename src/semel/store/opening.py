@@ -1,4 +1,4 @@
-"""Opening the embedded store: take the lock, examine the directory, recover, start a new write-ahead log."""
+"""Open the embedded store: take the lock, examine the directory, recover, start a new write-ahead log."""
 
 import logging
 from pathlib import Path
@@ -23,16 +23,16 @@ from semel.store.worker import StoreHealth, Worker
 log = logging.getLogger("semel.store")
 
 FILES_BEFORE_SCHEMA_4: Final = ("journal-0", "journal-1", "journal.lost")
-"""Older versions called the WAL so. A ledger is upgraded after a clean stop only, when it is not needed."""
+"""Names of the WAL in older versions. Upgrades require a clean stop, after which it is not needed."""
 
 
 async def open_store(
     directory: Path | None, settings: Settings, *, files: Files | None = None, accepts: bool = False
 ) -> EmbeddedStore:
-    """Open the store in a directory, which is made if it is not there, or a new one in memory (None).
+    """Open the store in a directory, which is created if missing, or a new one in memory (None).
 
     StoreLocked if another process has the directory. StoreDamaged if its parts do not belong together, or
-    one is damaged; ``accepts`` goes on with what there is (``repair``). ``files`` is the way to the disk.
+    one is damaged; ``accepts`` continues with what there is (``repair``). ``files`` accesses the disk.
     """
     files = files or Files()
     health = StoreHealth()
@@ -93,7 +93,7 @@ async def _open_in(
             old=examined.old_chunks(),
         )
     except BaseException as error:
-        # The WAL was not looked at: this is no clean stop.
+        # The WAL was not applied, so this must not count as a clean stop.
         health.fail(f"the chunks cannot be opened: {error}")
         await ledger.close()
         raise
@@ -107,7 +107,7 @@ async def _open_in(
         for name in (LOST, *FILES_BEFORE_SCHEMA_4):
             (directory / name).unlink(missing_ok=True)
     except BaseException as error:
-        # What could not be taken over stays in the WAL: this is no clean stop.
+        # The WAL still has commits that were not applied, so this must not count as a clean stop.
         health.fail(f"the WAL cannot be taken over: {error}")
         wal.close()
         await ledger.close()
@@ -117,7 +117,7 @@ async def _open_in(
 
 
 def _examined(directory: Path, files: Files, lock: DirectoryLock, *, accepts: bool) -> Examined:
-    """What is there, if it may be relied on. StoreDamaged, StoreBroken."""
+    """Examine the directory, and refuse it if there are problems. StoreDamaged, StoreBroken."""
     try:
         examined = examine(directory, lock.witness, boot_id=_boot_id())
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Checksums on the pages of the ledger: SQLite has none by itself.
+"""Page checksums of the ledger. SQLite itself has none.
 
-SQLite's own ``cksumvfs`` puts a checksum at the end of every page that is written and compares it on every
-read from the disk. A page that does not match is an I/O error, so a flipped bit is never taken for an offset.
-It comes with apsw. Where an installation lacks it, ledgers are made without page checksums and opened as
-they are; one that has them can be read anyway, unverified.
+SQLite's ``cksumvfs`` appends a checksum to every page that is written and verifies it on every read from
+disk. A page that does not match is an I/O error, so a flipped bit is never taken for an offset. The extension
+comes with apsw. If an installation lacks it, ledgers are created without page checksums, and a ledger that
+has them is read unverified.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ import apsw
 
 NAME: Final = "cksmvfs"
 RESERVED_BYTES: Final = 8
-"""At the end of each page. A database that reserves as much is one with checksums."""
+"""At the end of each page. A database that reserves this much has checksums."""
 
 
 def available() -> str:
-    """The name of the VFS that verifies pages, registered if it was not; empty where there is none."""
+    """Register the VFS that verifies pages. Return its name; empty if there is none."""
     if NAME in apsw.vfs_names():
         return NAME
     try:
@@ -32,18 +32,18 @@ def available() -> str:
         return ""
     finally:
         loader.close()
-    # It makes itself the default for everyone in the process; only the ledger asks for it.
+    # It makes itself the default for the whole process, but only the ledger should use it.
     apsw.set_default_vfs(default)
     return NAME if NAME in apsw.vfs_names() else ""
 
 
 def plain() -> str:
-    """The name of the VFS that reads pages as they are."""
+    """Return the name of the VFS that does not verify pages."""
     return next(name for name in apsw.vfs_names() if name != NAME)
 
 
 def is_damage(error: apsw.Error) -> bool:
-    """Whether SQLite says that what it read is not what was written."""
+    """Whether SQLite reports that stored data has changed."""
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return True
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA

@@ -1,11 +1,11 @@
-"""The facts of one commit that change partitions: batches, staged batches, markers, producers. See ``fold``.
+"""Fold the facts of one commit that change partitions: batches, staged batches, markers, producers.
 
-A row of partitions is changed in memory as the facts come, and written once. Batches are gathered per
-partition, because that is the order of their table.
+See ``fold``. A row of partitions is changed in memory as facts arrive, and written once. Batches are gathered
+per partition, because that is the order of their table.
 
-Staged batches are gathered per partition and producer. Where a transaction begins and ends within one commit,
-as it does when its work was acknowledged early, its batches are all here at the end, and go where they belong
-without ever being rows of ``staged``.
+Staged batches are gathered per partition and producer. If a transaction begins and ends within one commit, as
+it does when its work was unsynced, all of its batches are in memory at the end. They go directly to their
+final table, without ever being rows of ``staged``.
 """
 
 from collections.abc import Sequence
@@ -46,14 +46,14 @@ _REMOVE_BATCHES: Final = ManyRows("remove_batches")
 _FORGET_ABORTED: Final = ManyRows("forget_aborted")
 
 PARTITIONS_MAX: Final = 50_000
-"""Partition rows that stay in memory between commits, so that a commit need not read what it wrote before."""
+"""Partition rows cached between commits, so that a commit need not read what an earlier one wrote."""
 
 _StagedRow = tuple[int, int, int, int, int]
 """Offsets, max_timestamp, chunk_id, position, length."""
 
 
 class PartitionRow:
-    """A row of partitions as it is about to become, and its new batches."""
+    """The new values of a row of partitions, and its new batches."""
 
     __slots__ = (
         "batches",
@@ -96,7 +96,7 @@ class PartitionRow:
 
 
 class PartitionFold:
-    """Gathers what becomes of partitions and writes it."""
+    """Gathers changes of partitions and writes them."""
 
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
@@ -112,21 +112,21 @@ class PartitionFold:
         self._left_below: dict[int, int] = {}
 
     def begin(self, locations: Sequence[BatchLocation]) -> None:
-        """A commit begins, with these places for the batches in its facts."""
+        """Begin a commit, with these locations for the batches in its facts."""
         self._locations = locations
         self._places_taken = 0
 
     def end(self) -> None:
-        """The facts of the commit were all here."""
+        """End a commit after its last fact."""
         self.flush()
         assert self._places_taken == len(self._locations), "every place belongs to a batch"
         self._locations = ()
         if len(self.rows) > PARTITIONS_MAX:
-            # More than needed goes, those that came first, so that this is not done at every commit.
+            # Evict more than necessary, oldest first, so that this does not happen at every commit.
             self.rows = dict(list(self.rows.items())[-PARTITIONS_MAX // 2 :])
 
     def forget(self) -> None:
-        """The commit was undone: what is kept in memory is not what the ledger holds."""
+        """Discard cached state after a rollback."""
         for gathered in (self.rows, self._partitions, self._staged, self._producers, self._left_below):
             gathered.clear()
         self._dropped.clear()
@@ -136,7 +136,7 @@ class PartitionFold:
     # -- facts --------------------------------------------------------------------------------------------
 
     def batch_appended(self, fact: BatchAppended) -> None:
-        """The batch is the last of its log."""
+        """Append the batch to its log."""
         row = self._partitions.get(fact.partition) or self._partition(fact.partition)
         chunk_id, position, length = self._locations[self._places_taken]
         self._places_taken += 1
@@ -161,21 +161,21 @@ class PartitionFold:
         )
 
     def batch_staged(self, fact: BatchStaged) -> None:
-        """The batch waits for an outcome."""
+        """Keep the batch until the outcome is known."""
         location = self._locations[self._places_taken]
         self._places_taken += 1
         gathered = self._staged.setdefault((self._row(fact.partition).partition_id, fact.producer_id), [])
         gathered.append((fact.offsets, fact.max_timestamp, *location))
 
     def staged_committed(self, fact: StagedCommitted) -> None:
-        """What was staged is now the end of the log."""
+        """Append the staged batches to the log."""
         row = self._partition(fact.partition)
         peak_timestamp = row.peak_timestamp
         row.high_watermark = fact.last_offset + 1
         row.peak_timestamp = fact.peak_timestamp
         row.size_bytes += fact.size_bytes
         gathered = self._staged.get((row.partition_id, fact.producer_id), [])
-        # Every batch has bytes, so equal sums mean that none was staged by an earlier commit.
+        # No batch is empty, so equal sums mean that none was staged by an earlier commit.
         if gathered and sum(each[-1] for each in gathered) == fact.size_bytes:
             del self._staged[row.partition_id, fact.producer_id]
             base_offset = fact.base_offset
@@ -201,7 +201,7 @@ class PartitionFold:
         assert last[0][1:] == (fact.last_offset, fact.peak_timestamp), "the core counts as the ledger does"
 
     def staged_dropped(self, fact: StagedDropped) -> None:
-        """What was staged is left to the sweep."""
+        """Leave the staged batches to the sweep."""
         partition_id = self._row(fact.partition).partition_id
         for *_, chunk_id, position, length in self._staged.pop((partition_id, fact.producer_id), ()):
             self._dropped += (chunk_id, position, length)
@@ -209,7 +209,7 @@ class PartitionFold:
         self._sql.run("delete_staged", (partition_id, fact.producer_id))
 
     def _close(self, row: PartitionRow, marker: BatchAppended, closes: Closing) -> None:
-        """The producer's transaction is not open any more, and readers are told if it was aborted."""
+        """Close the producer's transaction, and record it for readers if it was aborted."""
         row.open_transactions = without_open_transaction(row.open_transactions, marker.producer_id)
         if not closes.is_commit:
             row.last_aborted_offset = marker.base_offset
@@ -222,14 +222,14 @@ class PartitionFold:
             )
 
     def log_start_advanced(self, fact: LogStartAdvanced) -> None:
-        """What lies below the log start is left to the sweep."""
+        """Leave batches below the log start to the sweep."""
         row = self._partition(fact.partition)
         row.log_start_offset = fact.log_start_offset
         row.size_bytes = fact.size_bytes
         self._left_below[row.partition_id] = fact.log_start_offset
 
     def batches_replaced(self, fact: BatchesReplaced) -> None:
-        """Rows get new places or go, and what they pointed at is left to the sweep."""
+        """Give rows new locations or delete them. Their old locations are left to the sweep."""
         # The batches may have been appended in the same commit.
         self.flush()
         row = self._partition(fact.partition)
@@ -251,21 +251,21 @@ class PartitionFold:
         _FORGET_ABORTED.run(self._sql, removed)
 
     def producer_advanced(self, fact: ProducerAdvanced) -> None:
-        """Only the last state is written."""
+        """Keep the last state of the producer, which is the only one written."""
         self._producers[fact.key] = fact.state
 
     def producer_expired(self, fact: ProducerExpired) -> None:
-        """The producer is forgotten."""
+        """Forget the producer."""
         self._producers[fact.key] = None
 
     def add(self, key: PartitionKey, partition_id: int) -> None:
-        """A partition that did not exist."""
+        """Add a new partition."""
         self._partitions[key] = self.rows[key] = PartitionRow(key, partition_id)
 
     # -- rows ---------------------------------------------------------------------------------------------
 
     def _partition(self, key: PartitionKey) -> PartitionRow:
-        """The row to change. It will be written."""
+        """Return a row to be changed. It will be written."""
         row = self._partitions[key] = self._row(key)
         return row
 
@@ -279,7 +279,7 @@ class PartitionFold:
         return row
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered changes."""
         if self._partitions:
             self._flush_partitions()
         if self._staged:

@@ -1,10 +1,9 @@
 """The statements of the embedded ledger, by name. All SQL is in the files beside this one.
 
-``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite gives up Python's lock, and
-getting it back from a busy event loop may take milliseconds: a thousand steps would be seconds, one is
-nothing. So a row of question marks is repeated to a power of two, which keeps the number of different
-statements small (each is compiled once), and the rows that are too many are NULLs, which the statement leaves
-out.
+``ManyRows`` runs a statement for many rows in few steps. Each step of SQLite releases the GIL, and getting it
+back from a busy event loop may take milliseconds, so a thousand steps would take seconds. Therefore a row of
+question marks is repeated to a power of two, which keeps the number of different statements small (each is
+compiled once). Surplus rows are NULLs, which the statement skips.
 """
 
 import re
@@ -18,11 +17,11 @@ _HERE: Final = Path(__file__).parent
 _NAME: Final = re.compile(r"^-- name: (\w+)\n((?:-- .*\n)+)", re.MULTILINE)
 _ROW: Final = re.compile(r"\((?:\?, )*\?\)")
 ROWS_MAX: Final = 256
-"""Rows in one step: enough that steps do not count, few enough that the statement's text stays cached."""
+"""Rows per step: enough to make the steps negligible, few enough to keep the statement's text cached."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """The statements in a file, each under its name and below at least one sentence."""
+    """Parse a file of statements, each preceded by its name and at least one sentence."""
     parts = _NAME.split(text)
     statements: dict[str, str] = {}
     for name, _sentence, statement in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
@@ -34,11 +33,11 @@ def parse(text: str) -> dict[str, str]:
 
 SCHEMA: Final = (_HERE / "schema.sql").read_text(encoding="utf-8")
 FROM_1: Final = (_HERE / "from_1.sql").read_text(encoding="utf-8")
-"""Gives the tables of version 1 the columns of version 2."""
+"""Upgrades the tables of version 1 to version 2."""
 FROM_2: Final = (_HERE / "from_2.sql").read_text(encoding="utf-8")
-"""Gives the tables of version 2 the columns of version 3."""
+"""Upgrades the tables of version 2 to version 3."""
 FROM_3: Final = (_HERE / "from_3.sql").read_text(encoding="utf-8")
-"""Gives the tables of version 3 the columns of version 4."""
+"""Upgrades the tables of version 3 to version 4."""
 QUERIES: Final[Mapping[str, str]] = parse((_HERE / "queries.sql").read_text(encoding="utf-8"))
 
 
@@ -53,20 +52,20 @@ class Statements:
         self.connection.execute(QUERIES[name], bindings)
 
     def rows(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
-        """Everything that a query returns."""
+        """Return all rows of a query."""
         return self.connection.execute(QUERIES[name], bindings).fetchall()
 
     def each(self, name: str) -> Iterator[Any]:
-        """What a query returns, row by row: for more of them than memory should hold."""
+        """Yield the rows of a query, for more rows than should be in memory."""
         yield from self.connection.execute(QUERIES[name])
 
     def value(self, name: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-        """The one value that a query returns."""
+        """Return the only value of a query."""
         return self.rows(name, bindings)[0][0]
 
 
 class ManyRows:
-    """A statement that takes any number of rows."""
+    """A statement for any number of rows."""
 
     def __init__(self, name: str) -> None:
         self._text = QUERIES[name]
@@ -80,7 +79,7 @@ class ManyRows:
         self._statements: dict[int, str] = {}
 
     def run(self, statements: Statements, values: Sequence[Any]) -> None:
-        """Run it for all rows, whose values come one after another."""
+        """Run the statement for all rows, whose values are concatenated."""
         width = self._width
         for start in range(0, len(values), ROWS_MAX * width):
             part = list(values[start : start + ROWS_MAX * width])

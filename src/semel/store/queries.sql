@@ -1,25 +1,26 @@
 -- Every statement of the embedded ledger, by name. A statement with one row of question marks in parentheses
--- after VALUES takes any number of rows: semel.store.queries repeats the row, and fills up with NULLs, which
--- the condition on column1 leaves out.
+-- after VALUES takes any number of rows: semel.store.queries repeats the row and adds rows of NULLs, which the
+-- condition on column1 skips.
 
 -- name: settings
--- How every connection is set. FULL is what a commit needs that no WAL stands for (see semel.store.wal);
--- in WAL mode anything less loses commits with the power. Memory maps are off: a disk error under one is a signal and not an error. The cache is in KiB.
+-- The settings of every connection. Commits without the WAL (see semel.store.wal) need FULL; in WAL mode anything less
+-- loses commits in a power failure. Memory maps are off: a disk error in one is a signal, not an error. The cache is in
+-- KiB.
 PRAGMA synchronous = FULL;
 PRAGMA mmap_size = 0;
 PRAGMA temp_store = MEMORY;
 PRAGMA cache_size = -16384;
 
 -- name: flush_commits
--- From now on a commit is on the disk when it ends.
+-- From now on a commit is flushed when it ends.
 PRAGMA synchronous = FULL;
 
 -- name: leave_commits
--- From now on a commit is with the operating system when it ends. In WAL mode a crash leaves all up to some commit.
+-- From now on a commit is not flushed. In WAL mode a crash leaves all commits up to some commit.
 PRAGMA synchronous = NORMAL;
 
 -- name: use_wal
--- Readers and the writer do not wait for each other.
+-- Readers and the writer do not block each other.
 PRAGMA journal_mode = WAL;
 
 -- name: read_synchronous
@@ -27,67 +28,67 @@ PRAGMA journal_mode = WAL;
 PRAGMA synchronous;
 
 -- name: begin
--- Starts a commit. Immediate, so that it cannot fail later for want of the write lock.
+-- Begins a commit. Immediate, so that it cannot fail later for lack of the write lock.
 BEGIN IMMEDIATE;
 
 -- name: begin_reading
--- Everything that is read until end is of the same commit.
+-- Everything read until end is of the same commit.
 BEGIN;
 
 -- name: end
--- Makes everything since begin durable, together.
+-- Commits everything since begin, together.
 COMMIT;
 
 -- name: undo
--- Forgets everything since begin.
+-- Rolls back everything since begin.
 ROLLBACK;
 
 -- name: read_meta
--- Everything the ledger says of itself.
+-- Everything that the ledger records of itself.
 SELECT name, value FROM meta;
 
 -- name: write_meta
--- Says something of the ledger.
+-- Records something about the ledger.
 INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: has_schema
--- Whether the tables were made.
+-- Whether the tables exist.
 SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'meta';
 
 -- name: first_counters
--- The counters of a cluster in which nothing has happened.
+-- The counters of a new cluster.
 INSERT INTO cluster (only_one, commit_number, next_producer_id, next_partition_id) VALUES (1, 0, 0, 1);
 
 -- name: read_counters
--- The counters as they are.
+-- The current counters.
 SELECT commit_number, next_producer_id, next_partition_id FROM cluster;
 
 -- name: read_cluster
--- What the broker keeps of the cluster.
+-- The state of the cluster.
 SELECT next_producer_id, transaction_version, features_epoch FROM cluster;
 
 -- name: write_features
--- The feature as it has become.
+-- Writes the new value of the feature.
 UPDATE cluster SET transaction_version = ?, features_epoch = ? WHERE only_one = 1;
 
 -- name: read_sqlite_checkpoints
--- How often the log was moved into the database, and the number of the last commit.
+-- How often SQLite's log was moved into the database, and the number of the last commit.
 SELECT sqlite_checkpoints, commit_number FROM cluster;
 
 -- name: write_sqlite_checkpoints
--- How often the log was moved into the database.
+-- Writes how often SQLite's log was moved into the database.
 UPDATE cluster SET sqlite_checkpoints = ? WHERE only_one = 1;
 
 -- name: write_counters
--- The counters as they have become; a part of every commit.
+-- Writes the new counters; part of every commit.
 UPDATE cluster SET commit_number = ?, next_producer_id = ?, next_partition_id = ? WHERE only_one = 1;
 
 -- name: add_topic
--- A topic that did not exist.
+-- Adds a new topic.
 INSERT INTO topics (name, topic_id, partitions, configs) VALUES (?, ?, ?, ?);
 
 -- name: change_topic
--- A topic as it has become.
+-- Writes the new value of a topic.
 UPDATE topics SET partitions = ?, configs = ? WHERE topic_id = ?;
 
 -- name: delete_topic
@@ -95,19 +96,19 @@ UPDATE topics SET partitions = ?, configs = ? WHERE topic_id = ?;
 DELETE FROM topics WHERE topic_id = ?;
 
 -- name: topic_by_name
--- One topic.
+-- One topic, by name.
 SELECT name, topic_id, partitions, configs FROM topics WHERE name = ?;
 
 -- name: topic_by_id
--- One topic, by its id.
+-- One topic, by id.
 SELECT name, topic_id, partitions, configs FROM topics WHERE topic_id = ?;
 
 -- name: topics_after
--- Topics in the order of their names, beginning after one.
+-- Topics ordered by name, after a given one.
 SELECT name, topic_id, partitions, configs FROM topics WHERE name > ? ORDER BY name LIMIT ?;
 
 -- name: partition_row
--- One partition as it is.
+-- One partition.
 SELECT
     partition_id, log_start_offset, high_watermark, peak_timestamp, size_bytes,
     open_transactions, last_aborted_offset, cleaned_offset, compactions
@@ -118,7 +119,7 @@ FROM partitions WHERE topic_id = ? AND partition_index = ?;
 SELECT count(*) FROM partitions WHERE topic_id = ?;
 
 -- name: put_partitions
--- Partitions as they have become.
+-- Writes the new values of partitions.
 INSERT INTO partitions (
     partition_id, topic_id, partition_index,
     log_start_offset, high_watermark, peak_timestamp, size_bytes, open_transactions, last_aborted_offset,
@@ -155,24 +156,24 @@ INSERT INTO batches (
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
 
 -- name: leave_replaced
--- The bytes of batches that compaction replaces are left to the sweep.
+-- Leaves the bytes of batches that compaction replaces to the sweep.
 INSERT INTO dropped (chunk_id, position, length)
 SELECT chunk_id, position, length FROM batches WHERE (partition_id, base_offset) IN (VALUES (?, ?));
 
 -- name: rewrite_batches
--- Batches that have fewer records, and where their bytes lie now. The peak stays: what had it may be gone, and a
--- search only begins earlier for it.
+-- Batches with fewer records, and their new locations. The peak stays, even if the record that had it is gone: a
+-- search then only begins earlier.
 UPDATE batches SET
     max_timestamp = new.column3, chunk_id = new.column4, position = new.column5, length = new.column6
 FROM (VALUES (?, ?, ?, ?, ?, ?)) AS new
 WHERE batches.partition_id = new.column1 AND batches.base_offset = new.column2;
 
 -- name: remove_batches
--- Batches of which compaction left nothing.
+-- Removes batches that compaction has emptied.
 DELETE FROM batches WHERE (partition_id, base_offset) IN (VALUES (?, ?));
 
 -- name: forget_aborted
--- Aborted transactions whose marker compaction took: nothing else was left of them.
+-- Forgets aborted transactions whose marker compaction removed: nothing else was left of them.
 DELETE FROM aborted WHERE (partition_id, marker_offset) IN (VALUES (?, ?));
 
 -- name: stage_batches
@@ -181,8 +182,8 @@ INSERT INTO staged (partition_id, producer_id, offsets, max_timestamp, chunk_id,
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
 
 -- name: commit_staged
--- What a producer staged in a partition becomes a part of its log: one after another from an offset on. The peak
--- is that of the partition so far.
+-- Moves what a producer staged in a partition to its log, in order from a given offset. The peak is that of the
+-- partition so far.
 INSERT INTO batches (
     partition_id, base_offset, last_offset, max_timestamp, peak_timestamp, chunk_id, position, length
 )
@@ -198,37 +199,37 @@ FROM (
 );
 
 -- name: drop_staged
--- What a producer staged in a partition is left to the sweep.
+-- Leaves what a producer staged in a partition to the sweep.
 INSERT INTO dropped (chunk_id, position, length)
 SELECT chunk_id, position, length FROM staged WHERE partition_id = ? AND producer_id = ?;
 
 -- name: delete_staged
--- A producer has nothing staged in a partition any more.
+-- Deletes what a producer staged in a partition.
 DELETE FROM staged WHERE partition_id = ? AND producer_id = ?;
 
 -- name: drop_batches
--- Batches that were staged and dropped in one commit are left to the sweep.
+-- Leaves batches that were staged and dropped in one commit to the sweep.
 INSERT INTO dropped (chunk_id, position, length)
 SELECT * FROM (VALUES (?, ?, ?)) WHERE column1 IS NOT NULL;
 
 -- name: drop_staged_of_topic
--- What was staged in the partitions of a topic is left to the sweep.
+-- Leaves what was staged in the partitions of a topic to the sweep.
 INSERT INTO dropped (chunk_id, position, length)
 SELECT chunk_id, position, length FROM staged
 WHERE partition_id IN (SELECT partition_id FROM partitions WHERE topic_id = ?);
 
 -- name: delete_staged_of_topic
--- Nothing is staged in the partitions of a topic any more.
+-- Deletes what was staged in the partitions of a topic.
 DELETE FROM staged WHERE partition_id IN (SELECT partition_id FROM partitions WHERE topic_id = ?);
 
 -- name: add_aborted
--- Transactions that were aborted.
+-- Adds aborted transactions.
 INSERT INTO aborted (partition_id, marker_offset, first_offset, producer_id, last_stable_offset)
 SELECT * FROM (VALUES (?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
 
 -- name: aborted_between
 -- Aborted transactions whose marker is at or after one offset and that began before another, as one JSON array. The
--- first marker behind which everything before that other offset was stable is the last that can matter.
+-- last relevant marker is the first one with a last stable offset at or after that other offset.
 SELECT json_group_array(json_array(producer_id, first_offset))
 FROM (
     SELECT producer_id, first_offset FROM aborted
@@ -244,37 +245,37 @@ FROM (
 );
 
 -- name: add_to_chunks
--- Counts bytes that rows now point at.
+-- Adds the bytes that rows now reference.
 INSERT INTO chunks (chunk_id, live_bytes, end_position) VALUES (?, ?, ?)
 ON CONFLICT (chunk_id) DO UPDATE SET
     live_bytes = live_bytes + excluded.live_bytes, end_position = max(end_position, excluded.end_position);
 
 -- name: checkpoint_chunks
--- Everything that rows point at is on the disk.
+-- Records that all referenced bytes are flushed.
 UPDATE chunks SET checkpointed_end = end_position WHERE checkpointed_end < end_position;
 
 -- name: known_chunks
--- The chunks that rows point at, and how far each is on the disk.
+-- The referenced chunks, and up to where each is flushed.
 SELECT chunk_id, checkpointed_end FROM chunks;
 
 -- name: known_chunks_before_4
--- The same in a ledger of an older version, which does not know how far.
+-- The same in a ledger of an older version, which does not record how far chunks are flushed.
 SELECT chunk_id, 0 FROM chunks;
 
 -- name: forget_chunk
--- A chunk whose file is not there or not this store's. What rows point at in it cannot be read any more.
+-- Forgets a chunk whose file is missing or not this store's. Its batches are unreadable.
 DELETE FROM chunks WHERE chunk_id = ?;
 
 -- name: forget_end
--- Nothing is known any more of how far a chunk is on the disk.
+-- Forgets up to where a chunk is flushed.
 UPDATE chunks SET checkpointed_end = 0, end_position = 0 WHERE chunk_id = ?;
 
 -- name: write_anew
--- Writes the whole database anew, as a transaction of its own.
+-- Rewrites the whole database, in a transaction of its own.
 VACUUM;
 
 -- name: check_pages
--- Reads every page and says what is wrong with the tables; ok if nothing is.
+-- Reads every page and reports what is wrong with the tables; ok if nothing is.
 PRAGMA integrity_check(100);
 
 -- name: page_of_counters
@@ -282,7 +283,7 @@ PRAGMA integrity_check(100);
 SELECT rootpage FROM sqlite_schema WHERE name = 'cluster';
 
 -- name: batches_at_rest
--- All batches that can still be read, also staged ones, in the order in which they lie in the chunks.
+-- All batches that can still be read, including staged ones, in the order of their locations.
 SELECT topics.name, partitions.partition_index, batches.base_offset, batches.last_offset,
     batches.chunk_id, batches.position, batches.length
 FROM batches
@@ -297,20 +298,20 @@ JOIN topics ON topics.topic_id = partitions.topic_id
 ORDER BY 5, 6;
 
 -- name: take_from_chunk
--- Counts bytes that no row points at any more.
+-- Subtracts bytes that are no longer referenced.
 UPDATE chunks SET live_bytes = live_bytes - ? WHERE chunk_id = ?;
 
 -- name: drop_empty_chunk
--- A chunk that no row points at is an orphan.
+-- Removes a chunk that is no longer referenced, which makes it an orphan.
 DELETE FROM chunks WHERE chunk_id = ? AND live_bytes = 0;
 
 -- name: chunk_references
--- How many bytes of each chunk are pointed at.
+-- How many bytes of each chunk are referenced.
 SELECT chunk_id, live_bytes FROM chunks;
 
 -- name: batches_from
--- A page of batches as one JSON array (one row is one hop between threads, many rows are many): from the one
--- that holds an offset, or the next, up to an offset that the page does not reach.
+-- A page of batches as one JSON array (each row would release the GIL): from the one that holds an offset, or the
+-- next, up to an offset (exclusive).
 SELECT json_group_array(json_array(base_offset, last_offset, max_timestamp, chunk_id, position, length))
 FROM (
     SELECT * FROM batches
@@ -334,7 +335,7 @@ SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length FROM 
 WHERE partition_id = ? AND base_offset >= ? AND max_timestamp >= ? ORDER BY base_offset LIMIT 1;
 
 -- name: offset_past_bytes
--- Where a partition begins when at least so many bytes are taken from its beginning.
+-- Where a partition begins after at least so many bytes are removed from its beginning.
 SELECT last_offset + 1 FROM (
     SELECT last_offset,
         sum(length) OVER (ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS taken
@@ -342,12 +343,12 @@ SELECT last_offset + 1 FROM (
 ) WHERE taken >= :excess LIMIT 1;
 
 -- name: size_between
--- How many bytes lie in the batches that begin at or after one offset and end before another.
+-- The size of the batches that begin at or after one offset and end before another.
 SELECT coalesce(sum(length), 0) FROM batches
 WHERE partition_id = :partition_id AND base_offset < :before AND last_offset < :before AND base_offset >= :first;
 
 -- name: put_producers
--- Producers as partitions now remember them.
+-- Writes the new producer states.
 INSERT INTO producers (
     partition_id, producer_id, epoch, recent_batches,
     last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset, staged
@@ -360,7 +361,7 @@ ON CONFLICT (partition_id, producer_id) DO UPDATE SET
     transaction_first_offset = excluded.transaction_first_offset, staged = excluded.staged;
 
 -- name: delete_producers
--- Producers that partitions have forgotten.
+-- Deletes producer states.
 DELETE FROM producers WHERE (partition_id, producer_id) IN (VALUES (?, ?));
 
 -- name: producer_row
@@ -372,7 +373,7 @@ WHERE producer_id = :producer_id AND partition_id = (
 );
 
 -- name: producers_of
--- Everything that a partition remembers of producers.
+-- All producer states of a partition.
 SELECT
     producer_id, epoch, recent_batches, last_timestamp, seen_ms,
     coordinator_epoch, transaction_first_offset, staged
@@ -381,8 +382,8 @@ WHERE partition_id = (SELECT partition_id FROM partitions WHERE topic_id = ? AND
 ORDER BY producer_id;
 
 -- name: producers_after
--- A page of all producers in the order of their keys, as one JSON array. Pages, because there is no index by
--- time: it would have to be written with every batch, and is wanted every ten minutes.
+-- A page of all producers, ordered by key, as one JSON array. There is no index by time, because it would be written
+-- with every batch and used every ten minutes.
 SELECT json_group_array(json_array(partition_id, producer_id, seen_ms, is_open))
 FROM (
     SELECT
@@ -393,11 +394,11 @@ FROM (
 );
 
 -- name: partition_key
--- Which partition a partition_id stands for.
+-- The topic and index of a partition_id.
 SELECT topic_id, partition_index FROM partitions WHERE partition_id = ?;
 
 -- name: put_offsets
--- What groups have committed.
+-- Writes committed offsets.
 INSERT INTO offsets (
     group_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
 )
@@ -407,19 +408,19 @@ ON CONFLICT (group_id, topic, partition_index) DO UPDATE SET
     metadata = excluded.metadata, committed_ms = excluded.committed_ms;
 
 -- name: delete_offsets
--- Positions that groups have given up.
+-- Deletes committed offsets.
 DELETE FROM offsets WHERE (group_id, topic, partition_index) IN (VALUES (?, ?, ?));
 
 -- name: delete_offsets_of_topic
--- A topic is gone, and every group's position in it.
+-- Deletes every group's offsets of a topic.
 DELETE FROM offsets WHERE topic = ?;
 
 -- name: delete_offsets_of_group
--- A group is gone, and every position it had.
+-- Deletes all offsets of a group.
 DELETE FROM offsets WHERE group_id = ?;
 
 -- name: offset_row
--- A group's position in one partition.
+-- A group's committed offset in one partition.
 SELECT committed_offset, leader_epoch, metadata, committed_ms
 FROM offsets WHERE group_id = ? AND topic = ? AND partition_index = ?;
 
@@ -429,7 +430,7 @@ SELECT topic, partition_index, committed_offset, leader_epoch, metadata, committ
 FROM offsets WHERE group_id = ? ORDER BY topic, partition_index;
 
 -- name: put_pending
--- Offsets that groups' open transactions hold.
+-- Writes the pending offsets of groups.
 INSERT INTO pending_offsets (
     group_id, position, producer_id, topic, partition_index,
     committed_offset, leader_epoch, metadata, committed_ms, is_superseded
@@ -437,21 +438,21 @@ INSERT INTO pending_offsets (
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL;
 
 -- name: delete_pending
--- Nothing is pending in these groups.
+-- Deletes the pending offsets of groups.
 DELETE FROM pending_offsets WHERE group_id IN (VALUES (?));
 
 -- name: delete_pending_of_topic
--- A topic is gone, and what was pending on it.
+-- Deletes the pending offsets of a topic.
 DELETE FROM pending_offsets WHERE topic = ?;
 
 -- name: pending_of_group
--- Everything that is pending in a group.
+-- All pending offsets of a group.
 SELECT
     producer_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms, is_superseded
 FROM pending_offsets WHERE group_id = ? ORDER BY position;
 
 -- name: put_transactions
--- Transactional ids as they have become.
+-- Writes the new values of transactional ids.
 INSERT INTO transactions (
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
     deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
@@ -466,7 +467,7 @@ ON CONFLICT (transactional_id) DO UPDATE SET
     prepared_epoch = excluded.prepared_epoch;
 
 -- name: delete_transactions
--- Transactional ids that are unknown from now on.
+-- Deletes transactional ids.
 DELETE FROM transactions WHERE transactional_id IN (VALUES (?));
 
 -- name: transaction_row
@@ -477,7 +478,7 @@ SELECT
 FROM transactions WHERE transactional_id = ?;
 
 -- name: transactions_after
--- Transactional ids in their order, all or those in one state.
+-- Transactional ids in order, all or those in one state.
 SELECT
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
     deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
@@ -486,7 +487,7 @@ WHERE transactional_id > :after AND (:state = '' OR state = :state)
 ORDER BY transactional_id LIMIT :transactions_max;
 
 -- name: ongoing_after
--- Transactional ids with an open transaction, in their order. They have an index of their own.
+-- Transactional ids with an open transaction, in order. They have an index of their own.
 SELECT
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
     deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
@@ -494,8 +495,8 @@ FROM transactions INDEXED BY ongoing_transactions
 WHERE transactional_id > ? AND state = 'Ongoing' ORDER BY transactional_id LIMIT ?;
 
 -- name: transaction_times_after
--- A page of all transactional ids in their order, as one JSON array. Pages, because there is no index by time: it
--- would have to be written with every transaction, and is wanted every hour.
+-- A page of all transactional ids, in order, as one JSON array. There is no index by time, because it would be
+-- written with every transaction and used every hour.
 SELECT json_group_array(json_array(transactional_id, state, updated_ms))
 FROM (
     SELECT transactional_id, state, updated_ms FROM transactions
@@ -503,7 +504,7 @@ FROM (
 );
 
 -- name: put_groups
--- Groups as they have become.
+-- Writes the new values of groups.
 INSERT INTO groups (group_id, kind, protocol_type, state, member_count, body)
 SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
 ON CONFLICT (group_id) DO UPDATE SET
@@ -524,8 +525,8 @@ SELECT
     (SELECT count(*) FROM partitions), (SELECT count(*) FROM groups), (SELECT count(*) FROM transactions);
 
 -- name: groups_after
--- Groups in the order of their ids, also those that only have offsets. The ids in offsets are found by leaping
--- from one to the next, not by reading every offset.
+-- Groups ordered by id, including those that only have offsets. The ids in offsets are found by skipping from one to
+-- the next, without reading every offset.
 WITH RECURSIVE committed (group_id) AS (
     SELECT min(group_id) FROM offsets WHERE group_id > :after
     UNION ALL
@@ -542,11 +543,11 @@ SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(s
 FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT :groups_max;
 
 -- name: next_leftover
--- Something to sweep.
+-- The next leftover to sweep.
 SELECT partition_id, below_offset FROM leftovers LIMIT 1;
 
 -- name: leftovers
--- What there is to sweep, in the order in which it is swept.
+-- All leftovers, in the order of sweeping.
 SELECT partition_id, below_offset FROM leftovers LIMIT ?;
 
 -- name: leftover_batches
@@ -559,7 +560,7 @@ FROM (
 );
 
 -- name: sweep_batches
--- Deletes batches up to one of them.
+-- Deletes batches up to a given one.
 DELETE FROM batches WHERE partition_id = ? AND base_offset <= ?;
 
 -- name: dropped_batches
@@ -568,21 +569,21 @@ SELECT json_group_array(json_array(chunk_id, position, length))
 FROM (SELECT chunk_id, position, length FROM dropped ORDER BY chunk_id, position LIMIT ?);
 
 -- name: sweep_dropped
--- Deletes dropped batches up to one of them.
+-- Deletes dropped batches up to a given one.
 DELETE FROM dropped WHERE (chunk_id, position) <= (?, ?);
 
 -- name: has_dropped
--- Whether dropped batches are to be swept.
+-- Whether there are dropped batches to sweep.
 SELECT EXISTS (SELECT * FROM dropped);
 
 -- name: sweep_aborted
--- Deletes what is known of transactions that were aborted below an offset.
+-- Deletes aborted transactions below an offset.
 DELETE FROM aborted WHERE partition_id = ? AND marker_offset < ?;
 
 -- name: sweep_producers
--- Deletes what a partition that is gone remembered.
+-- Deletes the producer states of a deleted partition.
 DELETE FROM producers WHERE partition_id = ?;
 
 -- name: forget_leftover
--- There is nothing left to sweep here.
+-- Removes a leftover that is completely swept.
 DELETE FROM leftovers WHERE partition_id = ?;

@@ -1,16 +1,16 @@
-"""What a start takes over from the WAL: everything that was committed and that the ledger may not have.
+"""Recovery: apply all commits of the WAL that the ledger may lack.
 
-After the end of a process the operating system still has all that was written, so ledger and chunks are
-behind the WAL and nothing else. After the end of the operating system each of the three has what it
-flushed, and perhaps more, so the WAL is the one to go by:
+After a crash of the process the operating system still has every write, so ledger and chunks are merely
+behind the WAL. After a crash of the operating system each of the three has what it flushed, and perhaps more,
+so the WAL is authoritative:
 
-- batches that it holds are written to their places again, since the chunks may have lost them though the
-  ledger knows them;
-- the ledger's own log is written once more before it is read (``write_log_again``): if its last flush failed,
-  it can be read from memory though the disk does not have it, and says of commits that they are on the disk;
-- commits that the ledger does not have are committed, in their order, up to the first whose large batches
-  are not in their chunk. That one was never answered, unless the WAL says that it was flushed: then they
-  are damaged. No number that the WAL holds is given again.
+- Batches in the WAL are written to their locations again, because the chunks may have lost them even if the
+  ledger knows them.
+- SQLite's log is written once more before it is read (``write_log_again``). If its last flush failed, it may
+  be readable from memory without being on disk, and it claims that commits are flushed.
+- Commits that the ledger lacks are applied in order, up to the first whose large batches are not in their
+  chunk. That commit was never answered, unless the WAL says that it was flushed: then its batches are
+  damaged. No number in the WAL is used again.
 """
 
 import errno
@@ -33,7 +33,7 @@ PIECE_BYTES: Final = 1024 * 1024
 
 
 def write_log_again(path: Path, files: Files) -> None:
-    """Put a write-ahead log on the disk as it is read, before anybody relies on it. OSError.
+    """Write SQLite's log to disk again as it reads now, before it is used. OSError.
 
     After a clean stop there is none.
     """
@@ -49,7 +49,7 @@ def write_log_again(path: Path, files: Files) -> None:
         if end:
             files.flush(descriptor)
     except OSError as error:
-        # A file system may need room even for this. Then the log stays as it is.
+        # Some file systems need room even for this. Without it the log stays as it is.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
     finally:
@@ -57,7 +57,7 @@ def write_log_again(path: Path, files: Files) -> None:
 
 
 def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> None:
-    """Bring ledger and chunks up to the WAL, durably. On the writer's thread. StoreDamaged."""
+    """Apply the WAL to ledger and chunks, durably. Runs on the writer's thread. StoreDamaged."""
     if ledger.identity.stopped_cleanly and examined.last_seen <= ledger.commit_number:
         return
     for frame in examined.frames:
@@ -72,9 +72,9 @@ def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> No
         if frame.number > ledger.commit_number:
             facts += frame.facts
             locations += frame.locations
-    # Whatever else the WAL holds is history from now on: nothing gets one of its numbers again.
+    # The rest of the WAL is history from now on: none of its numbers is used again.
     number = max(examined.last_seen, ledger.commit_number)
-    # Of the later number only the ledger may know, before the chunks do.
+    # The chunks must not know the later number before the ledger does.
     chunks.flush_now(examined.known)
     if number > ledger.commit_number:
         ledger.commit_now(facts, locations, number)
@@ -90,7 +90,7 @@ def _lost_batches(frame: Frame) -> str:
 
 
 def _write_again(chunks: LocalChunks, frame: Frame) -> None:
-    """Put the batches where they belong. A chunk that is gone held nothing that anybody wants."""
+    """Write the batches to their locations. If a chunk is missing, nothing in it is needed."""
     if frame.batches is None:
         return
     kept: list[tuple[BatchLocation, Buffer]] = [
@@ -102,7 +102,7 @@ def _write_again(chunks: LocalChunks, frame: Frame) -> None:
 
 
 def _write_large_again(chunks: LocalChunks, locations: Sequence[BatchLocation]) -> bool:
-    """Whether these are in their chunk, whole. If a flush failed, perhaps in memory alone: so once more."""
+    """Whether these are intact in their chunk. They are written again, in case an earlier flush failed."""
     try:
         batches = chunks.read_now(locations)
     except (LookupError, OSError):

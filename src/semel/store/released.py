@@ -1,12 +1,11 @@
-"""What was released of a chunk, put together until it is whole blocks.
+"""Collect released ranges of a chunk until they cover whole blocks.
 
-A file system gives space back in blocks, and batches do not end where blocks do. Two neighbours that are
-released one after the other would leave the block they share, and small batches that are released one by one
-would leave everything. So what was released is remembered, and a block goes when the last byte in it does.
+A file system releases space in blocks, and batches do not end at block boundaries. Two adjacent batches that
+are released one after the other would leave the block they share, and small batches that are released one by
+one would leave everything. So released ranges are remembered, and a block is released with its last byte.
 
-It is a memory of this process: after a restart, blocks that were partly released stay until their chunk goes.
-It is bounded: beyond ``RANGES_MAX`` ranges the chunk that was released from longest ago is forgotten, with
-the same effect.
+The ranges are only in memory: after a restart, partly released blocks stay until their chunk is deleted.
+Beyond ``RANGES_MAX`` ranges the chunk least recently released from is forgotten, with the same effect.
 """
 
 import threading
@@ -18,7 +17,7 @@ RANGES_MAX: Final = 100_000
 
 
 class Released:
-    """Ranges that are released, by chunk: in order, apart from each other."""
+    """Released ranges by chunk, sorted and disjoint."""
 
     def __init__(self, ranges_max: int = RANGES_MAX) -> None:
         self._ranges_max = ranges_max
@@ -30,7 +29,7 @@ class Released:
         return self._count
 
     def add(self, chunk_id: int, start: int, end: int, block: int) -> tuple[int, int]:
-        """Remember a range; from where to where blocks are free now that were not before. Maybe none."""
+        """Add a range. Return the range of blocks that became free, possibly empty."""
         with self._lock:
             whole_start, whole_end = self._unite(chunk_id, start, end)
             self._shrink()
@@ -39,13 +38,13 @@ class Released:
         return free_from, max(free_from, free_to)
 
     def forget(self, chunk_id: int) -> None:
-        """The chunk is gone."""
+        """Forget a deleted chunk."""
         with self._lock:
             self._drop(chunk_id)
 
     def _unite(self, chunk_id: int, start: int, end: int) -> tuple[int, int]:
         starts, ends = self._chunks.pop(chunk_id, ([], []))
-        # Those that touch the new one, and become one with it.
+        # The ranges that touch the new one are merged with it.
         first, last = bisect_left(ends, start), bisect_right(starts, end)
         whole_start = min(start, starts[first]) if first < last else start
         whole_end = max(end, ends[last - 1]) if first < last else end

@@ -1,13 +1,13 @@
-"""Repair: what an operator may decide about a data directory that the broker refuses.
+"""Repair: the options of an operator for a data directory that the broker refuses.
 
-``plan`` looks and changes nothing. ``carry_out`` goes on with what there is, and says what is given up:
+``plan`` changes nothing. ``carry_out`` continues with what there is, and reports what is given up:
 
-- with a damaged or missing wal: from the last good commit. What came behind it is lost;
-- with an older ledger: from its last commit. Chunks that it does not know are kept, and never deleted;
-- without a chunk, or with an older copy of one: the batches in it are errors for whoever reads them.
+- with a damaged or missing WAL: continue from the last good commit. Later commits are lost;
+- with an older ledger: continue from its last commit. Chunks that it does not know are kept, never deleted;
+- without a chunk, or with an older copy of one: reading its missing batches is an error.
 
-Without a ledger, or with one that cannot be read, only ``salvage`` is left. A repair that was interrupted
-while it replaced files is finished before anything else (``swap``).
+Without a readable ledger, only ``salvage`` is left. A repair that was interrupted while it replaced files is
+finished before anything else (``swap``).
 """
 
 from pathlib import Path
@@ -26,18 +26,18 @@ from semel.store.salvage import TOPIC, finish_interrupted, outlook, remove_lefto
 
 
 class Plan(NamedTuple):
-    """What is wrong with a directory, and what would be done about it."""
+    """What is wrong with a directory, and what a repair would do."""
 
     problems: list[str]
     actions: list[str]
     needs_salvage: bool
-    """Whether there is no ledger to go on with."""
+    """Whether there is no usable ledger."""
     leftovers: list[str]
-    """Files that an interrupted repair made and never used."""
+    """Unused files of an interrupted repair."""
 
 
 def plan(directory: Path) -> Plan:
-    """Look, and change nothing. StoreLocked, StoreBroken."""
+    """Plan a repair. Changes nothing. StoreLocked, StoreBroken."""
     lock = DirectoryLock(directory, only_looks=True)
     try:
         with naming(directory):
@@ -47,7 +47,7 @@ def plan(directory: Path) -> Plan:
 
 
 async def carry_out(directory: Path) -> Plan:
-    """Go on with what there is. The plan that was followed. StoreLocked, StoreBroken."""
+    """Continue with what there is. Return the plan that was followed. StoreLocked, StoreBroken."""
     if finish_interrupted(directory):
         return plan(directory)
     lock = DirectoryLock(directory)
@@ -65,7 +65,7 @@ async def carry_out(directory: Path) -> Plan:
     if not planned.actions or planned.needs_salvage:
         return planned
     assert examined.ledger is not None
-    # What the WAL would have written to the chunks may be missing from any of them.
+    # Any chunk may lack batches that the WAL would have written to it.
     gone, unsure = set[int](), set(examined.ledger.chunks)
     paths = {chunk.chunk_id: chunk.path for chunk in examined.chunks}
     for problem in examined.problems:
@@ -101,7 +101,7 @@ def _plan(directory: Path, examined: Examined, witness: Witness | None) -> Plan:
 
 
 def _renew(directory: Path) -> None:
-    """Put a ledger with the right page checksums in the place of one that another program wrote."""
+    """Replace a ledger that another program wrote with a copy that has correct page checksums."""
     ledger = directory / LEDGER
     write_renewed(ledger, swap.staged(ledger), Files())
     aside = [ledger, log_of(ledger), ledger.with_name(f"{LEDGER}-shm")]

@@ -1,6 +1,6 @@
-"""Values as rows, and rows as values: what the ledger packs into columns, in both directions.
+"""Convert values to rows and back, including the columns that the ledger packs.
 
-Numbers inside blobs are big-endian and have fixed widths, so that a blob's length says how many there are.
+Numbers in blobs are big-endian with fixed widths, so the length of a blob tells how many there are.
 """
 
 import json
@@ -30,58 +30,58 @@ _SENT: Final = struct.Struct(">iqiq")
 _OPEN: Final = struct.Struct(">qq")
 _STAGED: Final = struct.Struct(">qqqq")
 _STATES: Final = {state.label: state for state in TransactionState}
-# One format for each number of batches that may be remembered: packing is on the path of every append.
+# One format per number of remembered batches: packing is on the path of every append.
 _SENT_MANY: Final = tuple(struct.Struct(">" + "iqiq" * count) for count in range(6))
 
 
 def pack_sent_batches(batches: tuple[SentBatch, ...]) -> bytes:
-    """What a partition remembers of a producer's last batches."""
+    """Pack the last batches that a partition remembers of a producer."""
     return _SENT_MANY[len(batches)].pack(*[number for batch in batches for number in astuple(batch)])
 
 
 def unpack_sent_batches(blob: bytes) -> tuple[SentBatch, ...]:
-    """The batches in the blob."""
+    """Unpack the batches of a producer."""
     return tuple(SentBatch(*each) for each in _SENT.iter_unpack(blob))
 
 
 def with_open_transaction(blob: bytes, first_offset: int, producer_id: int) -> bytes:
-    """The open transactions of a partition, empty for almost all, and one more."""
+    """Add a transaction to the open ones of a partition, which are almost always empty."""
     return blob + _OPEN.pack(first_offset, producer_id)
 
 
 def without_open_transaction(blob: bytes, producer_id: int) -> bytes:
-    """The same without that of a producer. Most often it is the only one."""
+    """Remove the transaction of a producer. It is usually the only one."""
     return b"".join(_OPEN.pack(*each) for each in _OPEN.iter_unpack(blob) if each[1] != producer_id)
 
 
 def unpack_open_transactions(blob: bytes) -> tuple[OpenTransaction, ...]:
-    """The transactions in the blob."""
+    """Unpack open transactions."""
     return tuple(OpenTransaction(*each) for each in _OPEN.iter_unpack(blob))
 
 
 def pack_staged(staged: Staged | None) -> bytes:
-    """What a producer's open transaction holds back; empty if it holds nothing back."""
+    """Pack what a producer's open transaction has staged; empty if nothing."""
     return b"" if staged is None else _STAGED.pack(*astuple(staged))
 
 
 def unpack_staged(blob: bytes) -> Staged | None:
-    """What is in the blob."""
+    """Unpack what a transaction has staged."""
     return Staged(*_STAGED.unpack(blob)) if blob else None
 
 
 def pack_configs(configs: Mapping[str, str]) -> str:
-    """A topic's configs as JSON, so that plain SQL can look into them."""
+    """Encode a topic's configs as JSON, so that plain SQL can query them."""
     return json.dumps(dict(configs), separators=(",", ":"))
 
 
 def topic_of(row: Sequence[Any]) -> Topic:
-    """A row of topics."""
+    """Convert a row of topics."""
     name, topic_id, partitions, configs = row
     return Topic(name, topic_id, partitions, json.loads(configs))
 
 
 def partition_of(row: Sequence[Any]) -> Partition:
-    """A row of partitions, from log_start_offset on."""
+    """Convert a row of partitions, from log_start_offset on."""
     log_start_offset, high_watermark, peak_timestamp, size_bytes, transactions, *rest = row
     return Partition(
         log_start_offset,
@@ -94,7 +94,7 @@ def partition_of(row: Sequence[Any]) -> Partition:
 
 
 def producer_of(row: Sequence[Any]) -> ProducerState:
-    """A row of producers, from epoch on."""
+    """Convert a row of producers, from epoch on."""
     epoch, batches, last_timestamp, seen_ms, coordinator_epoch, transaction_first_offset, staged = row
     return ProducerState(
         epoch,
@@ -108,12 +108,12 @@ def producer_of(row: Sequence[Any]) -> ProducerState:
 
 
 def offset_of(row: Sequence[Any]) -> CommittedOffset:
-    """A row of offsets, from committed_offset on."""
+    """Convert a row of offsets, from committed_offset on."""
     return CommittedOffset(*row)
 
 
 def pending_of(group_id: str, row: Sequence[Any]) -> PendingOffset:
-    """A row of pending_offsets, from producer_id on."""
+    """Convert a row of pending_offsets, from producer_id on."""
     producer_id, topic, index, *value, is_superseded = row
     return PendingOffset(
         producer_id, OffsetKey(group_id, topic, index), CommittedOffset(*value), bool(is_superseded)
@@ -121,7 +121,7 @@ def pending_of(group_id: str, row: Sequence[Any]) -> PendingOffset:
 
 
 def row_of_transaction(transaction: Transaction) -> tuple[Any, ...]:
-    """A row of transactions."""
+    """Convert a transaction to a row of transactions."""
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = astuple(transaction)
     return (
         transactional_id,
@@ -136,7 +136,7 @@ def row_of_transaction(transaction: Transaction) -> tuple[Any, ...]:
 
 
 def transaction_of(row: Sequence[Any]) -> Transaction:
-    """The same from a row."""
+    """Convert a row of transactions."""
     transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, *rest = row
     *numbers, is_two_phase, prepared_epoch = rest
     keys = tuple(PartitionKey(bytes.fromhex(topic_id), index) for topic_id, index in json.loads(partitions))
@@ -146,6 +146,6 @@ def transaction_of(row: Sequence[Any]) -> Transaction:
 
 
 def batch_of(row: Sequence[Any]) -> StoredBatch:
-    """A row of batches: offsets, timestamp, place."""
+    """Convert a row of batches: offsets, timestamp, location."""
     base_offset, last_offset, max_timestamp, chunk_id, position, length = row
     return StoredBatch(base_offset, last_offset, max_timestamp, BatchLocation(chunk_id, position, length))

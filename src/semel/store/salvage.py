@@ -1,13 +1,13 @@
-"""Salvage: a new ledger over the chunks, where the old one is lost.
+"""Salvage: build a new ledger from the chunks when the old one is lost.
 
-Nothing but the ledger knows which topic a batch belongs to, or its offset: neither is in its bytes. What can
-be recovered is records. The new ledger has one topic, ``salvaged``, with a partition for each chunk, which
-holds its batches in the order in which they lie there. Batches that only the WAL has, because the chunks had
-not followed it yet, are written to one more chunk. Names of topics, offsets, groups, transactions and configs
-are lost, and records of aborted transactions are among the rest.
+Only the ledger knows the topic and offset of a batch: neither is in its bytes. So only records can be
+recovered. The new ledger has one topic, ``salvaged``, with a partition per chunk, which holds the batches in
+the order of their positions. Batches that are only in the WAL, because they were not applied yet, are written
+to one more chunk. Names of topics, offsets, groups, transactions and configs are lost, and records of aborted
+transactions are included.
 
-Ledger and chunk are made complete under other names and then replace the old files in one step (``swap``).
-An interrupted salvage leaves the directory as it was, or one that only ``swap.finish`` may touch.
+Ledger and chunk are completed under other names and then replace the old files in one step (``swap``). An
+interrupted salvage leaves the directory as it was, or in a state that only ``swap.finish`` may change.
 """
 
 import os
@@ -49,15 +49,15 @@ class Outlook(NamedTuple):
     foreign: list[ChunkOnDisk]
     """Chunks of another store."""
     only_in_wal: list[Buffer]
-    """Batches that no chunk has."""
+    """Batches that are in no chunk."""
     lost: list[str]
     """Acknowledged commits that cannot be recovered, for people."""
     last_number: int
-    """The largest commit number that is found anywhere."""
+    """The largest commit number found anywhere."""
 
 
 class Salvaged(NamedTuple):
-    """What became of the chunks."""
+    """The result of a salvage."""
 
     chunks: int
     batches: int
@@ -65,7 +65,7 @@ class Salvaged(NamedTuple):
 
 
 def outlook(directory: Path, examined: Examined, witness: Witness | None) -> Outlook:
-    """Look at what is there, and change nothing. OSError."""
+    """Inspect a directory without changing it. OSError."""
     chunks = examined.chunks
     owners = Counter(chunk.header.store_id for chunk in chunks if chunk.header is not None)
     numbers = [chunk.header.number for chunk in chunks if chunk.header is not None]
@@ -92,9 +92,9 @@ def outlook(directory: Path, examined: Examined, witness: Witness | None) -> Out
 
 
 def salvage(directory: Path, files: Files | None = None) -> Salvaged:
-    """Make a new ledger over the chunks, and put the old one and the WAL aside. Or finish what was begun.
+    """Build a new ledger from the chunks and set the old one and the WAL aside, or finish doing so.
 
-    StoreLocked, StoreFull, StoreBroken, OSError: then nothing has changed, or the next call finishes it.
+    StoreLocked, StoreFull, StoreBroken, OSError: nothing has changed, or the next call finishes it.
     """
     files = files or Files()
     lock = DirectoryLock(directory)
@@ -115,7 +115,7 @@ def salvage(directory: Path, files: Files | None = None) -> Salvaged:
 
 
 def finish_interrupted(directory: Path) -> bool:
-    """Finish a repair that was interrupted while it replaced files; whether there was one. StoreLocked."""
+    """Finish a repair that was interrupted while replacing files. Return if there was one. StoreLocked."""
     if not swap.is_pending(directory):
         return False
     lock = DirectoryLock(directory)
@@ -127,7 +127,7 @@ def finish_interrupted(directory: Path) -> bool:
 
 
 def remove_leftovers(directory: Path, files: Files) -> None:
-    """Remove what an interrupted repair made and never used."""
+    """Remove unused files of an interrupted repair."""
     for path in swap.leftovers(directory):
         files.remove(path)
 
@@ -135,17 +135,17 @@ def remove_leftovers(directory: Path, files: Files) -> None:
 def _finish(directory: Path, lock: DirectoryLock, files: Files) -> Salvaged:
     salvaged = swap.notes(directory).get(_NOTE)
     if salvaged is not None:
-        # The ledger is another one from now on.
+        # The witness is of the old ledger.
         lock.forget()
     swap.finish(directory, files)
     return Salvaged(*(salvaged or (0, 0, 0)))
 
 
-# -- what the WAL alone has ---------------------------------------------------------------------------------
+# -- what only the WAL has ----------------------------------------------------------------------------------
 
 
 def _frames(directory: Path, owner: bytes, synced: int) -> tuple[list[Frame], list[str]]:
-    """The good frames of the WAL, and what is lost because others are not good."""
+    """Return the good frames of the WAL, and what is lost because others are bad."""
     frames: dict[int, Frame] = {}
     seen: set[int] = set()
     lost: list[str] = []
@@ -166,9 +166,9 @@ def _frames(directory: Path, owner: bytes, synced: int) -> tuple[list[Frame], li
 
 
 def _missing(frame: Frame, chunks: dict[int, ChunkOnDisk], synced: int) -> tuple[list[Buffer], int]:
-    """The batches of a frame that its chunk does not have; and how many are nowhere.
+    """Return the batches of a frame that its chunk lacks, and how many are nowhere.
 
-    What was flushed to its chunk and is not there was deleted since.
+    A batch that was flushed to its chunk and is not there was deleted since.
     """
     missing: list[Buffer] = []
     gone = 0
@@ -195,7 +195,7 @@ def _read(path: Path, location: BatchLocation) -> bytes:
 
 
 def _prepare(directory: Path, found: Outlook, files: Files) -> None:
-    """Make the new files under other names, and decide that they replace the old ones."""
+    """Create the new files under other names, and commit to replacing the old ones."""
     kept, new = list(found.kept), [directory / LEDGER]
     if found.only_in_wal:
         chunk_id = max((chunk.chunk_id for chunk in (*found.kept, *found.foreign)), default=0) + 1
@@ -211,7 +211,7 @@ def _prepare(directory: Path, found: Outlook, files: Files) -> None:
 
 
 def _write_chunk(path: Path, chunk_id: int, found: Outlook, files: Files) -> ChunkOnDisk:
-    """A chunk with what only the WAL has."""
+    """Write a chunk with the batches that only the WAL has."""
     end = HEADER_BYTES + sum(map(len, found.only_in_wal))
     header = pack_slot(ChunkHeader(found.store_id, chunk_id, found.last_number, end))
     descriptor = files.create(swap.staged(path))
@@ -229,7 +229,7 @@ def _write_chunk(path: Path, chunk_id: int, found: Outlook, files: Files) -> Chu
 def _write_ledger(
     path: Path, store_id: bytes, chunks: list[ChunkOnDisk], last_number: int, files: Files
 ) -> Salvaged:
-    """A complete ledger in one file, on the disk. StoreFull, StoreBroken."""
+    """Write a complete ledger to one file, and flush it. StoreFull, StoreBroken."""
     try:
         writer = LedgerWriter(path)
         try:
@@ -279,13 +279,13 @@ def _fill(writer: LedgerWriter, store_id: bytes, chunks: list[ChunkOnDisk], last
         if not locations:
             without.append(chunk.chunk_id)
     writer.forget_chunks((), [chunk.chunk_id for chunk in chunks])
-    # A chunk in which no batch is whole stays: it may hold damaged ones.
+    # A chunk without an intact batch is kept, because it may hold damaged ones.
     writer.note({"store_id": store_id.hex(), UNPROVEN: str(without)})
     return Salvaged(len(chunks), batches, records)
 
 
 def batches_in(chunk: ChunkOnDisk) -> Iterator[tuple[BatchLocation, BatchHeader]]:
-    """The whole batches of data in a chunk, wherever they lie; markers are left out."""
+    """Yield the intact data batches of a chunk, at any position. Markers are skipped."""
     data = memoryview(chunk.path.read_bytes())
     at = HEADER_BYTES if chunk.header is not None else 0
     while at + _HEADER_BYTES <= len(data):
@@ -308,6 +308,6 @@ def _batch_at(data: memoryview, at: int) -> BatchHeader | None:
 
 
 def _next_candidate(data: memoryview, at: int) -> int:
-    """Where a batch may begin: what was given back is zeros, and a batch has a byte that is not."""
+    """Return where the next batch may begin. Released space is zeros, and no batch is all zeros."""
     found = _MAGIC_BYTE.search(data, at + _MAGIC_AT)
     return len(data) if found is None else found.start() - _MAGIC_AT

@@ -1,21 +1,21 @@
--- The tables of the embedded ledger. Every table is STRICT and its rows are checked for what the core promises;
--- what a client may choose freely (timestamps, offsets it commits) is not checked beyond its type.
+-- The tables of the embedded ledger. Every table is STRICT, and its rows are checked against what the core promises.
+-- Values that a client may choose freely (timestamps, offsets it commits) are only checked for their type.
 --
--- A ledger of an older version first gets the columns that it lacks (``from_1.sql`` and on), and then what is
--- missing of everything here. That is why columns which came later have a default.
+-- A ledger of an older version first gets the columns that it lacks (``from_1.sql`` and on), and then everything else
+-- from here. That is why columns that were added later have a default.
 
--- What this ledger is: schema_version, cluster_id, the id of the store that WAL and chunks carry too (store_id),
--- what is needed to tell after a start whether writes that were not flushed may be lost (boot_id, clean_stop, term), up
--- to which commit ledger and chunks are on the disk (checkpointed), the size of the WAL's files once they are there
--- (wal_bytes), below which number chunks are of versions that wrote no headers (chunks_without_header_below), and
--- the chunks that nobody can prove to be this store's (unproven_chunks, a JSON array).
+-- What the ledger records of itself: schema_version, cluster_id, the id of the store that WAL and chunks carry too
+-- (store_id), whether unflushed writes may be lost after a start (boot_id, clean_stop, term), the commit up to which
+-- ledger and chunks are flushed (checkpointed), the size of the WAL's files once they exist (wal_bytes), the number
+-- below which chunks have no headers because of their version (chunks_without_header_below), and the chunks that
+-- cannot be proven to be this store's (unproven_chunks, a JSON array).
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row: the counters of the whole cluster, and its one feature. commit_number grows by one with every commit.
--- sqlite_checkpoints counts how often SQLite's log was moved into the database; it is odd while that is under way.
+-- One row: the counters of the whole cluster, and its only feature. commit_number grows by one with every commit.
+-- sqlite_checkpoints counts how often SQLite's log was moved into the database; it is odd during such a move.
 CREATE TABLE IF NOT EXISTS cluster (
     only_one            INTEGER NOT NULL PRIMARY KEY CHECK (only_one = 1),
     commit_number       INTEGER NOT NULL CHECK (commit_number >= 0),
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS cluster (
     sqlite_checkpoints  INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
--- Topics that exist. configs is a JSON object of what was set, never of defaults.
+-- Topics that exist. configs is a JSON object of the values that were set, without defaults.
 CREATE TABLE IF NOT EXISTS topics (
     name       TEXT NOT NULL PRIMARY KEY,
     topic_id   BLOB NOT NULL UNIQUE CHECK (length(topic_id) = 16),
@@ -34,10 +34,10 @@ CREATE TABLE IF NOT EXISTS topics (
     configs    TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Partitions that exist, as they are now. partition_id is short for (topic_id, partition_index) in the tables
--- below and is never given twice, so that rows which outlive their partition belong to nobody. open_transactions
--- is packed: pairs of first offset and producer, in the order of the offsets. Below cleaned_offset compaction has seen
--- every record; compactions counts how often it replaced batches.
+-- Partitions that exist. partition_id stands for (topic_id, partition_index) in the tables below and is never reused,
+-- so rows that outlive their partition cannot be taken for another's. open_transactions is packed: pairs of first
+-- offset and producer, ordered by offset. Below cleaned_offset compaction has seen every record; compactions counts
+-- how often it replaced batches.
 CREATE TABLE IF NOT EXISTS partitions (
     partition_id        INTEGER NOT NULL PRIMARY KEY CHECK (partition_id >= 1),
     topic_id            BLOB NOT NULL,
@@ -53,9 +53,9 @@ CREATE TABLE IF NOT EXISTS partitions (
     UNIQUE (topic_id, partition_index)
 ) STRICT;
 
--- Batches in the order of their offsets, and where their bytes lie. peak_timestamp is the largest max_timestamp
--- up to and including this batch, so it never falls and a search by time can halve its way. Where compaction took
--- everything there is no row: offsets may have gaps.
+-- Batches ordered by offset, and their locations. peak_timestamp is the largest max_timestamp up to and including
+-- this batch, so it never falls and allows a binary search by time. A batch that compaction emptied has no row, so
+-- offsets may have gaps.
 CREATE TABLE IF NOT EXISTS batches (
     partition_id   INTEGER NOT NULL,
     base_offset    INTEGER NOT NULL CHECK (base_offset >= 0),
@@ -68,8 +68,8 @@ CREATE TABLE IF NOT EXISTS batches (
     PRIMARY KEY (partition_id, base_offset)
 ) STRICT, WITHOUT ROWID;
 
--- Batches of open transactions in partitions with journal visibility, in the order of staging. They have no
--- offsets; a commit gives them some and moves the rows to batches, an abort moves them to dropped. No byte moves.
+-- Batches of open transactions in partitions with journal visibility, in the order of staging. They have no offsets.
+-- A commit assigns offsets and moves the rows to batches, an abort moves them to dropped. The bytes stay in place.
 CREATE TABLE IF NOT EXISTS staged (
     stage_number  INTEGER NOT NULL PRIMARY KEY,
     partition_id  INTEGER NOT NULL,
@@ -92,8 +92,8 @@ CREATE TABLE IF NOT EXISTS dropped (
     PRIMARY KEY (chunk_id, position)
 ) STRICT, WITHOUT ROWID;
 
--- Aborted transactions of partitions with marker visibility, for readers that must leave them out.
--- last_stable_offset is that of the partition after the abort: it never falls from one marker to the next.
+-- Aborted transactions of partitions with marker visibility, for readers that must skip them. last_stable_offset is
+-- that of the partition after the abort: it never falls from one marker to the next.
 CREATE TABLE IF NOT EXISTS aborted (
     partition_id       INTEGER NOT NULL,
     marker_offset      INTEGER NOT NULL CHECK (marker_offset >= 0),
@@ -103,8 +103,8 @@ CREATE TABLE IF NOT EXISTS aborted (
     PRIMARY KEY (partition_id, marker_offset)
 ) STRICT, WITHOUT ROWID;
 
--- How many bytes of a chunk rows of batches, staged and dropped point at. A chunk that is not in here is an orphan.
--- end_position is the end of the last of them, checkpointed_end the part of that which is on the disk for certain.
+-- How many bytes of a chunk are referenced by batches, staged and dropped. A chunk without a row is an orphan.
+-- end_position is the end of the last referenced range, checkpointed_end the part of it that is certainly flushed.
 CREATE TABLE IF NOT EXISTS chunks (
     chunk_id         INTEGER NOT NULL PRIMARY KEY CHECK (chunk_id >= 1),
     live_bytes       INTEGER NOT NULL CHECK (live_bytes >= 0),
@@ -112,8 +112,8 @@ CREATE TABLE IF NOT EXISTS chunks (
     checkpointed_end INTEGER NOT NULL DEFAULT 0 CHECK (checkpointed_end >= 0)
 ) STRICT;
 
--- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: what
--- the open transaction holds back in total; empty if it holds nothing back.
+-- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: the total
+-- that the open transaction has staged; empty if nothing.
 CREATE TABLE IF NOT EXISTS producers (
     partition_id             INTEGER NOT NULL,
     producer_id              INTEGER NOT NULL CHECK (producer_id >= 0),
@@ -127,7 +127,7 @@ CREATE TABLE IF NOT EXISTS producers (
     PRIMARY KEY (partition_id, producer_id)
 ) STRICT, WITHOUT ROWID;
 
--- What groups have committed, by topic name as on the wire.
+-- Committed offsets of groups, by topic name as in the protocol.
 CREATE TABLE IF NOT EXISTS offsets (
     group_id         TEXT NOT NULL,
     topic            TEXT NOT NULL,
@@ -139,11 +139,11 @@ CREATE TABLE IF NOT EXISTS offsets (
     PRIMARY KEY (group_id, topic, partition_index)
 ) STRICT, WITHOUT ROWID;
 
--- For the deletion of a topic, which takes every group's offsets on it along.
+-- For deleting a topic with every group's offsets on it.
 CREATE INDEX IF NOT EXISTS offsets_by_topic ON offsets (topic);
 
--- Offsets that become positions when a transaction commits. position is their order within the group; it may have
--- gaps. is_superseded: somebody committed this partition later.
+-- Offsets that become the group's position when a transaction commits. position is their order within the group; it
+-- may have gaps. is_superseded: a later commit has overtaken this partition.
 CREATE TABLE IF NOT EXISTS pending_offsets (
     group_id         TEXT NOT NULL,
     position         INTEGER NOT NULL CHECK (position >= 0),
@@ -158,11 +158,11 @@ CREATE TABLE IF NOT EXISTS pending_offsets (
     PRIMARY KEY (group_id, position)
 ) STRICT, WITHOUT ROWID;
 
--- For the deletion of a topic, which takes what is pending along.
+-- For deleting a topic with its pending offsets.
 CREATE INDEX IF NOT EXISTS pending_offsets_by_topic ON pending_offsets (topic);
 
--- Transactional ids. partitions is a JSON array of pairs of topic id (in hexadecimal digits) and index, groups one
--- of group ids: what is in the open transaction. Moments are milliseconds, -1 is none.
+-- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids:
+-- the contents of the open transaction. Times are in milliseconds, -1 is none.
 CREATE TABLE IF NOT EXISTS transactions (
     transactional_id     TEXT NOT NULL PRIMARY KEY,
     producer_id          INTEGER NOT NULL CHECK (producer_id >= 0),
@@ -182,11 +182,11 @@ CREATE TABLE IF NOT EXISTS transactions (
     prepared_epoch       INTEGER NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767)
 ) STRICT, WITHOUT ROWID;
 
--- For a start, which asks what is open. Only those rows are in it, so a transaction that begins and ends within
--- one commit does not touch it.
+-- For a start, which asks for open transactions. Only those rows are in it, so a transaction that begins and ends
+-- within one commit does not touch it.
 CREATE INDEX IF NOT EXISTS ongoing_transactions ON transactions (transactional_id) WHERE state = 'Ongoing';
 
--- Groups. body is the whole group, packed by the core; the columns beside it are for listing.
+-- Groups. body is the whole group, packed by the core; the other columns are for listing.
 CREATE TABLE IF NOT EXISTS groups (
     group_id      TEXT NOT NULL PRIMARY KEY,
     kind          TEXT NOT NULL,
@@ -196,21 +196,19 @@ CREATE TABLE IF NOT EXISTS groups (
     body          BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Work for the sweep: batches of this partition that lie wholly below this offset are to be deleted, and what is
--- known of transactions that were aborted there. The largest offset there is means that the partition is gone, with
--- all its batches and producers.
+-- Work for the sweep: batches of this partition that end below this offset, and the transactions that were aborted
+-- there. The largest possible offset means that the partition was deleted, with all its batches and producers.
 CREATE TABLE IF NOT EXISTS leftovers (
     partition_id INTEGER NOT NULL PRIMARY KEY,
     below_offset INTEGER NOT NULL CHECK (below_offset >= 0)
 ) STRICT;
 
--- Views for people and their tools: they may be read while a broker runs, and nothing in Semel needs them. What was
--- acknowledged early is in them as soon as it is in the ledger, which takes a moment. Times are milliseconds of the
--- broker's clock.
+-- Views for people and their tools. They may be read while a broker runs, and Semel itself does not use them. Unsynced
+-- work appears as soon as it is in the ledger, which takes a moment. Times are milliseconds of the broker's clock.
 
--- Who has a transaction open, since when, until when, and where: one row for each partition that is in it, or one
--- row without a partition. first_offset is where it began to write; none if it did not write there, or if what it
--- wrote is staged, as in partitions with journal visibility.
+-- Open transactions with their start and timeout: one row for each partition, or one row without a partition.
+-- first_offset is where the transaction began to write; none if it did not write there, or if its batches are staged,
+-- as in partitions with journal visibility.
 CREATE VIEW IF NOT EXISTS open_transactions AS
 SELECT
     transactions.transactional_id, transactions.producer_id, transactions.epoch, transactions.state,
@@ -228,9 +226,9 @@ LEFT JOIN producers
     AND producers.producer_id = transactions.producer_id
 WHERE transactions.state = 'Ongoing';
 
--- Why a consumer that reads only what is committed does not get on: the partitions in which a transaction is open,
--- and the one that holds readers back. transactional_id and started_ms are none if no transactional id has that
--- producer: its transaction hangs.
+-- Why a read_committed consumer makes no progress: the partitions with an open transaction, and the transaction that
+-- holds back readers. transactional_id and started_ms are none if no transactional id has that producer: its
+-- transaction hangs.
 CREATE VIEW IF NOT EXISTS blocked_partitions AS
 SELECT
     topics.name AS topic, partitions.partition_index,
@@ -244,8 +242,8 @@ LEFT JOIN transactions ON transactions.state = 'Ongoing' AND transactions.produc
 WHERE length(partitions.open_transactions) > 0
 GROUP BY partitions.partition_id;
 
--- How far groups have come, and how far behind the end of the log that is. The end is none if the topic does not
--- have the partition.
+-- Committed offsets of groups, and their lag behind the end of the log. The end is none if the topic does not have the
+-- partition.
 CREATE VIEW IF NOT EXISTS committed_offsets AS
 SELECT
     offsets.group_id, offsets.topic, offsets.partition_index, offsets.committed_offset, offsets.metadata,
@@ -256,8 +254,8 @@ LEFT JOIN topics ON topics.name = offsets.topic
 LEFT JOIN partitions
     ON partitions.topic_id = topics.topic_id AND partitions.partition_index = offsets.partition_index;
 
--- Offsets that wait for the end of a transaction, and for whose. While a partition is in here, a consumer that
--- requires stable offsets waits. is_superseded: another commit came later, so this one will not count.
+-- Offsets that wait for the end of a transaction, and that transaction. While a partition is listed, a consumer that
+-- requires stable offsets waits. is_superseded: a later commit has overtaken this one, which will not count.
 CREATE VIEW IF NOT EXISTS pending AS
 SELECT
     pending_offsets.group_id, pending_offsets.topic, pending_offsets.partition_index,

@@ -1,8 +1,8 @@
-"""The embedded ledger: SQLite in one file, or in memory, behind the contract of ``interface.Ledger``.
+"""The embedded ledger: SQLite in one file, or in memory. Implements ``interface.Ledger``.
 
-One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own; a
-database in memory has one connection, so there the writing thread does the reading too. Here is only what
-goes where.
+One thread writes (``ledger_writer``), two read (``ledger_reader``), each with a connection of its own. A
+database in memory has a single connection, so its writing thread also reads. This module only dispatches
+calls to the threads.
 
 A ledger that failed while writing is broken: every later call raises ``StoreBroken``.
 """
@@ -52,13 +52,13 @@ CatchUp = Callable[[], Awaitable[None]]
 
 READERS: Final = 2
 AGAIN_SECONDS: Final = 60.0
-"""How long nothing more is logged of damaged pages."""
+"""The least time between two log messages about damaged pages."""
 PRODUCERS_PAGE: Final = 4_096
 TRANSACTIONS_PAGE: Final = 4_096
 
 
 class SqliteLedger:
-    """Made by ``SqliteLedger.open``."""
+    """Created by ``SqliteLedger.open``."""
 
     def __init__(
         self, path: Path | None, writer: LedgerWriter, worker: Worker, health: StoreHealth, vfs: str
@@ -70,7 +70,7 @@ class SqliteLedger:
         self._health = health
         self._closed = False
         self.catch_up: CatchUp | None = None
-        """Waits until the ledger has what was committed, if it follows a WAL. Asked before every read."""
+        """Called before every read: waits until the WAL applier has applied everything committed."""
         self._local = threading.local()
         self._opened: list[LedgerReader] = []
         self._told_at = -AGAIN_SECONDS
@@ -89,9 +89,9 @@ class SqliteLedger:
         unflushed_is_lost: bool = False,
         vfs: str = "",
     ) -> "SqliteLedger":
-        """Open the ledger in a file, or a new one in memory. ``vfs`` is a way to the disk, for tests.
+        """Open the ledger in a file, or a new one in memory. ``vfs`` is SQLite's VFS, for tests.
 
-        ``unflushed_is_lost`` says that a stop which was not clean ended the term, whatever the boot id says.
+        ``unflushed_is_lost``: a stop that was not clean ended the term, whatever the boot id says.
         """
         worker = worker or Worker("ledger-writer")
         health = health or StoreHealth()
@@ -117,7 +117,7 @@ class SqliteLedger:
 
     @property
     def identity(self) -> Identity:
-        """What the ledger says of itself."""
+        """What the ledger records of itself."""
         return self._writer.identity
 
     @property
@@ -127,101 +127,101 @@ class SqliteLedger:
 
     @property
     def is_tight(self) -> bool:
-        """Whether it may soon be full."""
+        """Whether the ledger may soon be full."""
         return self._writer.is_tight
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
-        """The entities with these keys, None for those that do not exist, in the same order."""
+        """Return the entities with these keys in the same order, None for those that do not exist."""
         return await self._read(LedgerReader.load, keys)
 
     async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
-        """Write the facts together and durably; the i-th batch in them lies at places[i]. Its number."""
+        """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
         return await self._worker.run(lambda: self._health.guard(self._writer.commit, facts, locations))
 
     def apply_now(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], number: int) -> None:
-        """Take over commits up to this one, which the WAL has, on the calling thread: the writer's."""
+        """Apply commits of the WAL up to this one. Runs on the writer's thread."""
         self._writer.commit(facts, locations, number=number, is_flushed=False)
 
     def commit_now(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], number: int) -> None:
-        """The same durably, without the WAL. The chunks must be flushed."""
+        """Write a commit durably, without the WAL. The chunks must be flushed."""
         self._writer.commit(facts, locations, number=number, is_checkpoint=True)
 
     def checkpoint_now(self) -> None:
-        """Everything that was committed is on the disk when this returns."""
+        """Flush everything committed."""
         self._writer.checkpoint()
 
     def note_now(self, notes: Mapping[str, str]) -> None:
-        """Keep what the ledger says of itself, durably."""
+        """Record something about the ledger, durably."""
         self._writer.note(notes)
 
     def move_log_now(self) -> None:
-        """Whatever became of the last flush of the process before, this one's do not depend on it."""
+        """Start a new SQLite log, so that flushes do not depend on the last one of the previous process."""
         self._writer.move_log()
 
     async def find_batches(
         self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
     ) -> list[StoredBatch]:
-        """Batches from the one that holds ``offset`` up to (not including) offset ``before``."""
+        """Return batches from the one that holds ``offset`` up to offset ``before`` (exclusive)."""
         return await self._read(LedgerReader.find_batches, partition, offset, before, bytes_max, batches_max)
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
-        """The first batch whose largest timestamp is at or after this one."""
+        """Return the first batch whose largest timestamp is at or after this one."""
         return await self._read(LedgerReader.first_batch_since, partition, timestamp)
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
-        """The smallest offset from which the rest of the partition is no larger; at a batch edge."""
+        """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
         return await self._read(LedgerReader.offset_at_size, partition, size_bytes)
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
-        """The log start, and the bytes of the batches from there that lie wholly below this offset."""
+        """Return the log start, and the size of the batches from there that end below this offset."""
         return await self._read(LedgerReader.size_below, partition, offset)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic with this id."""
+        """Return the topic with this id."""
         return await self._read(LedgerReader.topic_by_id, topic_id)
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
-        """Topics in the order of their names."""
+        """Return topics, ordered by name."""
         return await self._read(LedgerReader.topics, after, limit)
 
     async def counts(self) -> Counts:
-        """How many there are of what clients can make."""
+        """Return the counts of what clients can create."""
         return await self._read(LedgerReader.counts)
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
-        """Groups in the order of their ids, also those that only have offsets (kind "")."""
+        """Return groups, ordered by id, including those that only have offsets (kind "")."""
         return await self._read(LedgerReader.groups, after, limit)
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """Everything a group has committed."""
+        """Return everything a group has committed."""
         return await self._read(LedgerReader.group_offsets, group_id)
 
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
-        """The producers that a partition remembers."""
+        """Return the producers that a partition remembers."""
         return await self._read(LedgerReader.producers, partition)
 
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
-        """Producers without an open transaction that were last seen before this moment."""
+        """Return producers without an open transaction that were last seen before this time."""
         found: list[Key] = []
         after: tuple[int, int] | None = (0, -1)
         while after is not None and len(found) < limit:
-            # A page at a time, so that other readers get their turn between two.
+            # One page at a time, so that other reads can run in between.
             unseen, after = await self._read(LedgerReader.unseen_producers, after, before_ms, PRODUCERS_PAGE)
             found += unseen
         return found[:limit]
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
-        """Producer and first offset of aborted transactions that touch this range, by first offset."""
+        """Return producer and first offset of aborted transactions in this range, by first offset."""
         return await self._read(LedgerReader.aborted, partition, first, before)
 
     async def transactions(
         self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
     ) -> list[Transaction]:
-        """Transactional ids in their order, all or those in one state."""
+        """Return transactional ids in order, all or those in one state."""
         return await self._read(LedgerReader.transactions, after, limit, state)
 
     async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
-        """Transactional ids without an open transaction that nobody used after this moment."""
+        """Return transactional ids without an open transaction that were not used after this time."""
         found: list[str] = []
         after: str | None = ""
         while after is not None and len(found) < limit:
@@ -232,12 +232,12 @@ class SqliteLedger:
         return found[:limit]
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
-        """Places of up to ``limit`` rows that the next sweep deletes. Nobody can reach them any more."""
+        """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""
         await self._caught_up()
         return await self._worker.run(lambda: self._health.guard(self._looked, self._writer.leftovers, limit))
 
     async def sweep(self, *, limit: int) -> list[BatchLocation]:
-        """Delete up to ``limit`` rows that nobody can reach any more; places they freed."""
+        """Delete up to ``limit`` unreachable rows. Return the locations that they freed."""
         await self._caught_up()
         while True:
             locations: list[BatchLocation]
@@ -248,16 +248,16 @@ class SqliteLedger:
                 return locations
 
     async def chunk_references(self) -> dict[int, int]:
-        """How many bytes of each chunk rows point at; chunks that are not in here are orphans."""
+        """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
         await self._caught_up()
         return await self._worker.run(lambda: self._health.guard(self._looked, self._writer.chunk_references))
 
     async def forget_chunks(self, gone: Sequence[int], unsure: Sequence[int]) -> None:
-        """Expect nothing any more of chunks that are gone, or of how far others are on the disk."""
+        """Expect nothing of missing chunks, nor of how far the unsure ones are flushed."""
         await self._worker.run(lambda: self._health.guard(self._writer.forget_chunks, gone, unsure))
 
     async def close(self) -> None:
-        """Let go of files and threads. A stop, if nothing broke, is marked as clean."""
+        """Release files and threads. Unless something broke, this is marked as a clean stop."""
         if self._closed:
             return
         self._closed = True
@@ -286,13 +286,13 @@ class SqliteLedger:
             return question(self._reader(), *args)
         except apsw.Error as error:
             if is_damage(error):
-                # Other pages can be read: only what needs this one cannot be answered.
+                # Other pages are readable: only queries that need this one fail.
                 raise self._damaged(error) from error
             self._health.fail(f"{self._path} cannot be read: {error}")
             raise StoreBroken(f"{self._path} cannot be read: {error}") from error
 
     def _looked(self, job: Callable[..., T], *args: Any) -> T:
-        """Do what the writing thread may leave undone: a damaged page takes back what it has begun."""
+        """Run a job that the writing thread may abandon: a damaged page rolls it back."""
         try:
             return job(*args)
         except apsw.Error as error:
@@ -302,7 +302,7 @@ class SqliteLedger:
             raise self._damaged(error) from error
 
     def _damaged(self, error: apsw.Error) -> LedgerDamaged:
-        """What is told of a page that is not what was written. The log gets it at a bounded rate."""
+        """Return the error for a damaged page, and log it at a bounded rate."""
         damaged = LedgerDamaged(f"a page of {self._path} is damaged: {error}; see 'semel check-storage'")
         now = time.monotonic()
         if now - self._told_at >= AGAIN_SECONDS:
@@ -311,7 +311,7 @@ class SqliteLedger:
         return damaged
 
     def _reader(self) -> LedgerReader:
-        """The reader of this thread."""
+        """Return the reader of this thread."""
         if self._memory_reader is not None:
             return self._memory_reader
         reader: LedgerReader | None = getattr(self._local, "reader", None)
@@ -322,7 +322,7 @@ class SqliteLedger:
         return reader
 
     def _rest(self, *, quiet: bool) -> None:
-        """Between two jobs of the writing thread. A failure is told to the next who asks."""
+        """Run between two jobs of the writing thread. A failure is raised by the next call."""
         if self._closed or self._health.has_failed:
             return
         try:

@@ -1,9 +1,9 @@
-"""Replacing files of a data directory by others, as one step that may be interrupted.
+"""Replace files of a data directory in one step that may be interrupted.
 
-The new files are complete and flushed under other names before anything is replaced. Then a marker that lists
-all renames is written, flushed and renamed to its name. From that moment on ``finish`` brings the directory
-to the new state, however often it is interrupted; before it, nothing has changed. A start refuses while the
-marker exists.
+The new files are completed and flushed under other names before any file is replaced. Then a marker that
+lists all renames is written, flushed and renamed to its name. From then on ``finish`` brings the directory to
+the new state, no matter how often it is interrupted; before that, nothing has changed. A start refuses while
+the marker exists.
 """
 
 import json
@@ -19,16 +19,16 @@ MARKER: Final = "repair.pending"
 _UNFINISHED: Final = f"{MARKER}.new"
 ASIDE: Final = ".aside"
 STAGED: Final = ".staged"
-"""The end of the name of a file that is not in its place yet."""
+"""Suffix of a file that is not in its place yet."""
 
 
 def is_pending(directory: Path) -> bool:
-    """Whether files are replaced in part."""
+    """Whether a replacement is in progress."""
     return (directory / MARKER).exists()
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """Files that were made for a replacement that never began."""
+    """Return files of a replacement that never began."""
     if is_pending(directory):
         return []
     patterns = (f"*{STAGED}", f"*{STAGED}-wal", f"*{STAGED}-shm", f"chunks/*{STAGED}", _UNFINISHED)
@@ -36,16 +36,16 @@ def leftovers(directory: Path) -> list[Path]:
 
 
 def staged(path: Path) -> Path:
-    """Where a file is made before it is put in its place."""
+    """Return the name under which a file is created before it is put in its place."""
     return path.with_name(f"{path.name}{STAGED}")
 
 
 def begin(
     directory: Path, aside: Sequence[Path], new: Sequence[Path], notes: dict[str, Any], files: Files
 ) -> None:
-    """Decide the replacement: from here on only ``finish`` is left to do. OSError.
+    """Commit to the replacement: from here on only ``finish`` is left to do. OSError.
 
-    ``aside`` are renamed first. ``new`` are places for which a complete file exists under its staged name.
+    ``aside`` are renamed first. For each of ``new`` a complete file exists under its staged name.
     """
     renames = [(path, _unused(path)) for path in aside]
     renames += [(staged(path), path) for path in new]
@@ -65,7 +65,7 @@ def begin(
 
 
 def notes(directory: Path) -> dict[str, Any]:
-    """What was noted with a replacement that was decided. StoreBroken."""
+    """Return the notes of a replacement in progress. StoreBroken."""
     path = directory / MARKER
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
@@ -75,9 +75,9 @@ def notes(directory: Path) -> dict[str, Any]:
 
 
 def finish(directory: Path, files: Files) -> None:
-    """Rename what is not renamed yet, durably. OSError, StoreBroken.
+    """Do the remaining renames, durably. OSError, StoreBroken.
 
-    A target that exists was renamed before: targets are new names, or were put aside earlier in the list.
+    An existing target was renamed before: targets are new names, or were set aside earlier in the list.
     """
     renames = notes(directory)["renames"]
     parents = {directory}
@@ -92,7 +92,7 @@ def finish(directory: Path, files: Files) -> None:
 
 
 def put_aside(path: Path, files: Files) -> None:
-    """Rename a file so that nobody takes it for what it was."""
+    """Rename a file so that it is not used any more."""
     files.rename(path, _unused(path))
 
 

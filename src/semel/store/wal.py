@@ -1,13 +1,13 @@
-"""The WAL: every commit in its order, on disk with one flush, until ledger and chunks have it too.
+"""The WAL: every commit in order, durable after one flush, until it is checkpointed.
 
-A commit is one *frame*: the facts, where their batches lie in the chunks, and the batches themselves if they
-are small. Writing a frame hands it to the operating system, so that it survives the end of the process; a
-flush puts all frames on the disk. The ledger and the chunks follow behind, without a flush of their own.
+A commit is one *frame*: the facts, the locations of their batches, and the batches themselves if they are
+small. A written frame is in the operating system and survives the end of the process; a flush puts all frames
+on disk. The WAL applier writes them to ledger and chunks later, without a flush of its own.
 
-There are two files of a fixed size, which are written in turn and never grow, so that a flush costs no more
-than the bytes and a full disk does not reach them. A file is used again, from its beginning, when the ledger
-and the chunks have everything in it on disk (``EmbeddedStore.checkpoint``). Nothing is cut off or erased:
-what lies around from before has numbers that the ledger is past (``wal_reading``).
+Two files of a fixed size are written alternately. They never grow, so a flush costs no more than the bytes,
+and a full disk does not affect them. A file is reused, from its beginning, when ledger and chunks have
+everything in it on disk (``EmbeddedStore.checkpoint``). Nothing is truncated or erased: old frames have
+numbers that the ledger is past (``wal_reading``).
 """
 
 import os
@@ -23,19 +23,19 @@ from semel.store.interface import BatchLocation
 from semel.store.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame
 
 FILE_BYTES: Final = 16 * 1024 * 1024
-"""Of each file. A commit takes some kilobytes, so that checkpointing is rare; a start reads at most both."""
+"""The size of each file. A commit takes some kilobytes, so checkpoints are rare; a start reads both files."""
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A larger one is refused: the facts of one commit are far smaller."""
+"""Larger frames are refused: the facts of one commit are far smaller."""
 ZEROED_BYTES: Final = 1024 * 1024
-"""How far ahead the file is filled with zeros. Overwriting zeros costs a flush less than new blocks do."""
+"""How far ahead the file is filled with zeros. Flushing overwritten zeros is cheaper than new blocks."""
 QUICK_SECONDS: Final = 0.0005
-"""A flush below this is cheaper than the way to a thread and back."""
+"""A faster flush is cheaper than a round trip to a thread."""
 RECENT: Final = 8
-"""Flushes that say how long the next will take, about: a single slow one is more often a busy processor."""
+"""Flushes used to estimate the next one. A single slow flush is more often due to a busy processor."""
 
 
 class _File:
-    """One of the two."""
+    """One of the two files."""
 
     __slots__ = ("descriptor", "last_number", "path", "position", "zeroed_end")
 
@@ -45,11 +45,11 @@ class _File:
         self.position = 0
         self.zeroed_end = 0
         self.last_number = 0
-        """Of the newest commit in it."""
+        """The newest commit in the file."""
 
 
 class WriteAheadLog:
-    """Two files in a directory. Frames are written by the event loop, flushed by it or by one thread."""
+    """Two files in a directory. The event loop writes frames; it or one thread flushes them."""
 
     def __init__(self, directory: Path, files: Files, store_id: bytes) -> None:
         self._files = files
@@ -59,10 +59,10 @@ class WriteAheadLog:
         self._usual_seconds = 1.0
 
     def start(self) -> None:
-        """Begin anew: everything that was here is in the ledger and the chunks. OSError.
+        """Start a new WAL. Everything in the old one must be in ledger and chunks. OSError.
 
-        When it returns, both files are on the disk at their full size, so that a start after a crash can rely
-        on finding them.
+        When this returns, both files are on disk at their full size, so a start after a crash can rely on
+        finding them.
         """
         for file in self._all:
             file.descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -80,30 +80,30 @@ class WriteAheadLog:
         return FILE_BYTES
 
     def pack(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
-        """What ``append`` wants: packed before, so that its length is known."""
+        """Encode facts for ``append``, in advance, so that their length is known."""
         return pack_facts(facts, locations)
 
     def has_room(self, length: int) -> bool:
-        """Whether a frame with so many bytes of facts and batches fits into the file that is written."""
+        """Whether a frame with this many bytes of facts and batches fits into the current file."""
         return self._writing.position + OVERHEAD + length <= FILE_BYTES
 
     def may_switch(self, synced_number: int) -> bool:
-        """Whether the other file may be used: ledger and chunks have all up to this commit on disk."""
+        """Whether the other file may be reused: ledger and chunks are flushed up to this commit."""
         return self._other.last_number <= synced_number
 
     def switch(self) -> None:
-        """Go on in the other file. What is in this one must be flushed."""
+        """Continue in the other file. The current one must be flushed."""
         self._use(self._other)
 
     def append(
         self, number: int, packed: bytes, batches: Sequence[Buffer], *, has_batches: bool, flushed: int = 0
     ) -> None:
-        """Write a frame. There must be room. Commits up to ``flushed`` are on the disk. OSError."""
+        """Write a frame. There must be room. Commits up to ``flushed`` are on disk. OSError."""
         kind = WITH_BATCHES if has_batches else WITHOUT_BATCHES
         self._append(number, pack_frame(self._store_id, number, flushed, kind, packed, batches))
 
     def note_flushed(self, number: int) -> None:
-        """Write that everything up to this commit is on the disk, if there is room for that. OSError."""
+        """Note that everything up to this commit is on disk, if there is room for the note. OSError."""
         if self.has_room(0):
             self._append(number, pack_frame(self._store_id, number, number, NOTE, b"", ()))
 
@@ -117,11 +117,11 @@ class WriteAheadLog:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a flush is short enough to be waited for where it is asked for."""
+        """Whether a flush is short enough to run on the event loop."""
         return self._usual_seconds < QUICK_SECONDS
 
     def flush(self) -> None:
-        """Every frame that was written is on the disk when this returns. OSError."""
+        """Flush every frame that was written. OSError."""
         started = time.perf_counter()
         self._files.flush(self._writing.descriptor)
         self._usual_seconds += (time.perf_counter() - started - self._usual_seconds) / RECENT
@@ -150,5 +150,5 @@ class WriteAheadLog:
 
 
 def paths_in(directory: Path) -> list[Path]:
-    """The files of the WAL in a data directory."""
+    """Return the WAL files of a data directory."""
     return [directory / f"wal-{number}" for number in range(2)]

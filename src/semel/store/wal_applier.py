@@ -25,13 +25,13 @@ from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.worker import StoreHealth, Worker
 
 DELAY_SECONDS: Final = 0.1
-"""How long commits may gather for one SQL transaction when nobody waits for the ledger: what changes often is
-then written once for many of them."""
+"""How long commits may gather for one SQL transaction while no caller waits for the ledger. Rows that change
+often are then written once for many commits."""
 COMMITS_MAX: Final = 1_024
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Beyond these, commits wait for the ledger."""
 AGAIN_SECONDS: Final = 0.5
-"""How long a ledger without room is left alone when nobody asks for it."""
+"""How long to wait before retrying a full ledger if no caller needs it."""
 
 
 class Commit(NamedTuple):
@@ -46,15 +46,15 @@ class Commit(NamedTuple):
 
 
 class WalApplier:
-    """What the ledger does not have yet. Lives on the event loop; its jobs run on the writer's thread."""
+    """Holds commits that the ledger lacks. Lives on the event loop; its jobs run on the writer's thread."""
 
     def __init__(
         self, ledger: SqliteLedger, chunks: LocalChunks | MemoryChunks, worker: Worker, health: StoreHealth
     ) -> None:
         self.checkpointed = ledger.commit_number
-        """Up to this commit ledger and chunks are on the disk."""
+        """Ledger and chunks are flushed up to this commit."""
         self.witness: Callable[[int], None] = lambda number: None
-        """Told up to which commit ledger and chunks are on the disk, on the writer's thread."""
+        """Called on the writer's thread with the commit up to which ledger and chunks are flushed."""
         self._ledger = ledger
         self._chunks = chunks
         self._worker = worker
@@ -67,46 +67,46 @@ class WalApplier:
         self._durable = self._applied = ledger.commit_number
         self._timer: asyncio.TimerHandle | None = None
         self._job: asyncio.Future[None] | None = None
-        """Done when what it came to is known here, and then it is None again."""
+        """Done when its result has been processed here; then this is None again."""
         self._checkpointing: asyncio.Task[None] | None = None
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether so much has gathered that commits should wait, or what has finds no room."""
+        """Whether commits should wait, because too many have gathered or the ledger is full."""
         return len(self._commits) > COMMITS_MAX or self._bytes > BYTES_MAX or self._is_full
 
     @property
     def is_full(self) -> bool:
-        """Whether the ledger had no room for what is durable."""
+        """Whether the ledger had no room for durable commits."""
         return self._is_full
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether there are batches that are neither in the WAL nor in their chunk."""
+        """Whether some batches are neither in the WAL nor in their chunk."""
         return bool(self._large)
 
     def chunk_ids(self) -> set[int]:
-        """The chunks in which places are reserved that the ledger does not know yet."""
+        """The chunks with reserved locations that the ledger does not know yet."""
         return {location.chunk_id for commit in self._commits for location in commit.locations}
 
     def add(self, commit: Commit) -> None:
-        """A commit was written."""
+        """Add a commit that was written."""
         self._commits.append(commit)
         self._bytes += sum(location.length for location in commit.locations)
         if not commit.has_batches:
             self._large.append(commit)
 
     def begin_to_write_large(self) -> "asyncio.Task[None]":
-        """Write and flush what is not in the WAL. Whoever begins this waits for it."""
+        """Write and flush batches that are not in the WAL. The caller must await the task."""
         return asyncio.get_running_loop().create_task(self._write_large(list(self._large)))
 
     async def _write_large(self, large: list[Commit]) -> None:
         await self._worker.run(lambda: self._health.guard(self._write_now, large))
-        # Not before: whoever flushes at the same time must not take it for written.
+        # Not before: a concurrent sync must not take them for written.
         self._large = [commit for commit in self._large if commit.number > large[-1].number]
 
     def follow(self, number: int) -> None:
-        """Everything up to this commit is durable."""
+        """Apply everything up to this commit, which is durable."""
         self._durable = number
         if self._is_stopped:
             return
@@ -123,7 +123,7 @@ class WalApplier:
             await asyncio.shield(self._job)
 
     async def checkpoint(self) -> None:
-        """Wait until ledger and chunks have everything that is durable now on the disk. The same errors."""
+        """Flush everything that is durable now in ledger and chunks. StoreFull, StoreBroken."""
         await self.catch_up()
         number = self._applied
         if self.checkpointed < number:
@@ -131,7 +131,7 @@ class WalApplier:
             self.checkpointed = max(self.checkpointed, number)
 
     def begin_checkpoint(self) -> None:
-        """The same for whoever does not wait. A failure is told to the next who asks the store."""
+        """Start a checkpoint in the background. If it fails, the next call of the store raises the error."""
         if self._checkpointing is None or self._checkpointing.done():
             self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint_alone())
 
@@ -141,7 +141,7 @@ class WalApplier:
         self._durable = self._applied = self.checkpointed = commit.number
 
     async def stop(self) -> None:
-        """Begin nothing more, and wait for what was begun."""
+        """Start no more jobs, and wait for those in progress."""
         self._is_stopped = True
         self._stop_timer()
         begun = [each for each in (self._job, self._checkpointing) if each is not None]
@@ -157,13 +157,13 @@ class WalApplier:
         try:
             await self.checkpoint()
         except StoreFull:
-            # Whoever needs the other file asks again, and is told.
+            # The switch to the other file tries again, and raises the error.
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store cannot go on
+        except Exception as error:  # noqa: BLE001 - after any error the store cannot continue
             self._health.fail(f"the ledger cannot be checkpointed: {error}")
 
     def _begin(self) -> None:
-        """Let the ledger have what is durable."""
+        """Start a job that applies the durable commits."""
         self._stop_timer()
         commits = [commit for commit in self._commits if commit.number <= self._durable]
         work = self._worker.begin(self._health.guard, self._apply_now, commits)
@@ -177,15 +177,15 @@ class WalApplier:
             self._forget(commits)
             job.set_result(None)
             return
-        # If it is not for want of room, the fuse is blown. Whoever waits is told, and whoever asks next.
+        # Unless the ledger is full, the store has failed. All waiting and later callers get the error.
         if self._is_full and not self._is_stopped:
             self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._begin)
         job.set_exception(error)
-        # Perhaps nobody waits.
+        # Mark the exception as retrieved, in case no caller waits.
         job.exception()
 
     def _forget(self, commits: list[Commit]) -> None:
-        """The ledger has these."""
+        """Drop commits that the ledger has."""
         for commit in commits:
             assert self._commits[0] is commit
             self._commits.popleft()
@@ -212,7 +212,7 @@ class WalApplier:
             if commit.has_batches:
                 written += commit.locations
                 batches += commit.batches
-        # They are neighbours in the chunk, so it is one call for many commits.
+        # They are adjacent in the chunk, so one call writes many commits.
         self._chunks.write_now(written, batches)
         self._ledger.apply_now(facts, locations, commits[-1].number)
 

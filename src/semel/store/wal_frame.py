@@ -1,9 +1,9 @@
 """The layout of a frame of the WAL.
 
-A header, a checksum over all but itself and the mark, the facts, the batches, and a mark. The header begins
-with four bytes that say what it is, names the format of the facts and the store, and gives the number of the
-commit, the number up to which all was flushed when the frame was written, and the lengths. The mark repeats
-store and number: it is written last, so it tells that a frame was once whole.
+A header, a checksum of everything but itself and the mark, the facts, the batches, and a mark. The header
+begins with four magic bytes, names the format of the facts and the store, and gives the commit number, the
+number up to which everything was flushed when the frame was written, and the lengths. The mark repeats store
+and number. It is written last, so it proves that the frame was once complete.
 """
 
 import struct
@@ -18,30 +18,30 @@ from semel.store.fact_codec import FORMAT
 MAGIC: Final = b"SMLF"
 END_MAGIC: Final = b"SMLE"
 HEADER: Final = struct.Struct(">4sI8sqqIIB")
-"""What it is, format, store, number, flushed, length of the facts, length of the batches, kind."""
+"""Magic bytes, format, store, number, flushed, length of the facts, length of the batches, kind."""
 CHECKSUM: Final = struct.Struct(">I")
 _END: Final = struct.Struct(">4s8sq")
 END_BYTES: Final = _END.size + CHECKSUM.size
-"""What it is, store, number, and a checksum of these."""
+"""Magic bytes, store, number, and a checksum of these."""
 BODY_AT: Final = HEADER.size + CHECKSUM.size
 OVERHEAD: Final = BODY_AT + END_BYTES
 
 WITHOUT_BATCHES: Final = 0
-"""The batches are too large for the WAL, and in their chunk alone."""
+"""The batches are too large for the WAL, and only in their chunk."""
 WITH_BATCHES: Final = 1
 NOTE: Final = 2
-"""No commit: it only says how far all is flushed. Its number is that of the last commit."""
+"""Not a commit: only notes how far everything is flushed. Its number is that of the last commit."""
 
 
 def short_id(store_id: bytes) -> bytes:
-    """The part of a store's id that frames carry."""
+    """Return the part of a store's id that frames carry."""
     return store_id[:8]
 
 
 def pack_frame(
     store_id: bytes, number: int, flushed: int, kind: int, packed: bytes, batches: Sequence[Buffer]
 ) -> list[Buffer]:
-    """A frame, in parts to be written one behind another."""
+    """Encode a frame, as parts to be written one after another."""
     owner = short_id(store_id)
     header = HEADER.pack(MAGIC, FORMAT, owner, number, flushed, len(packed), sum(map(len, batches)), kind)
     checksum = crc32c(packed, crc32c(header))
@@ -56,7 +56,7 @@ def _pack_mark(owner: bytes, number: int) -> bytes:
 
 
 def read_mark(data: bytes, position: int) -> int | None:
-    """The number in the mark at a position; None if it is not whole."""
+    """Return the number in the mark at a position; None if the mark is not intact."""
     packed = data[position : position + _END.size]
     if data[position + _END.size : position + END_BYTES] != CHECKSUM.pack(crc32c(packed)):
         return None

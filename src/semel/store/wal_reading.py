@@ -1,16 +1,16 @@
-"""What can be read of a WAL, and what its condition says.
+"""Read a WAL, and tell a torn end from damage.
 
-A frame counts if it carries the store's id and the right checksum and is newer than what the ledger and the
-chunks have on the disk. Everything older is history that lies around: files are used again from their
-beginning, and nothing is erased. Numbers are never given twice (``recovery``), so history is never newer.
+A frame counts if it carries the store's id and a correct checksum and is newer than what ledger and chunks
+have on disk. Older frames are history: files are reused from their beginning, and nothing is erased. Numbers
+are never reused (``recovery``), so history is never newer.
 
-The frames that count must follow one another without a gap. The end of a WAL may be torn: what was
-written and not flushed when the power went is there in part or not at all. Whatever else is missing is
-*damage*. To tell one from the other,
+The frames that count must be consecutive. The end of a WAL may be torn: after a power failure, frames that
+were written but not flushed exist in part or not at all. Anything else that is missing is *damage*. To tell
+one from the other,
 
-- every frame says up to which commit all was flushed when it was written: a gap below that is damage;
-- every frame ends with a mark. If the operating system lived on, it has all that was written, in order: then
-  a frame, or the mark of one, behind a gap is damage, and so is a mark without its frame.
+- every frame records up to which commit everything was flushed when it was written: a gap below is damage;
+- every frame ends with a mark. If the operating system has not crashed, it has everything that was written,
+  in order: then a frame, or the mark of one, after a gap is damage, and so is a mark without its frame.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,30 +37,30 @@ from semel.store.wal_frame import (
 
 
 class Frame(NamedTuple):
-    """One commit as it was read back."""
+    """One commit, read from the WAL."""
 
     number: int
     facts: list[Fact]
     locations: list[BatchLocation]
     batches: list[Buffer] | None
-    """None if they were too large for the WAL, and are in the chunks alone."""
+    """None if they were too large for the WAL, and are only in the chunks."""
 
 
 class Readout(NamedTuple):
-    """What was found in a WAL."""
+    """The contents of a WAL."""
 
     frames: list[Frame]
-    """The commits behind the one that was asked for, oldest first, without a gap."""
+    """The commits after the requested one, oldest first, without a gap."""
     flushed: int
-    """The WAL says itself that everything up to this commit was flushed."""
+    """According to the WAL, everything up to this commit was flushed."""
     last_seen: int
-    """The largest number that anything in it carries."""
+    """The largest number found anywhere in it."""
     problems: list[str]
     """Signs of damage, for people."""
 
 
 class _Found(NamedTuple):
-    """A frame that is whole."""
+    """An intact frame."""
 
     path: Path
     position: int
@@ -73,10 +73,10 @@ class _Found(NamedTuple):
 
 
 def read_wal(paths: Sequence[Path], store_id: bytes, after: int, *, has_survived: bool = False) -> Readout:
-    """Read what both files have behind a commit. StoreBroken if it is of another version of Semel.
+    """Read the commits after ``after`` from both files. StoreBroken if another version of Semel wrote them.
 
-    ``has_survived``: the operating system lives since the WAL was written, so nothing that was written
-    may be missing.
+    ``has_survived``: the operating system has been running since the WAL was written, so no write may be
+    missing.
     """
     found: dict[int, _Found] = {}
     flushed = last_seen = after
@@ -108,10 +108,10 @@ def read_wal(paths: Sequence[Path], store_id: bytes, after: int, *, has_survived
 
 
 def whole_frames(paths: Sequence[Path], owner: bytes) -> Iterator[tuple[int, Frame | StoreBroken | None]]:
-    """Every commit that left a trace: its number, and its frame; None if only its mark is whole.
+    """Yield every commit that left a trace: its number, and its frame; None if only its mark is intact.
 
-    For whoever has no ledger to say where history ends. StoreBroken in place of a frame that this version
-    cannot read. Marks of frames that are whole come too, before them.
+    For use without a ledger, which would tell where history ends. StoreBroken in place of a frame that this
+    version cannot read. The mark of an intact frame is yielded too, before the frame.
     """
     for path in paths:
         data = _read(path)
@@ -126,7 +126,7 @@ def whole_frames(paths: Sequence[Path], owner: bytes) -> Iterator[tuple[int, Fra
 
 
 class FirstFrame(NamedTuple):
-    """What a file of a WAL begins with."""
+    """The beginning of a WAL file."""
 
     owner: bytes
     """``short_id`` of the store that wrote it."""
@@ -134,7 +134,7 @@ class FirstFrame(NamedTuple):
 
 
 def first_frame(path: Path) -> FirstFrame | None:
-    """The frame at the beginning of a file, without reading more of it; None if there is none."""
+    """Return the frame at the beginning of a file, without reading more; None if there is none."""
     try:
         with path.open("rb") as file:
             data = file.read(HEADER.size)
@@ -156,7 +156,7 @@ def _read(path: Path) -> bytes:
 
 
 def _is_whole(data: memoryview, position: int, end: int) -> bool:
-    """Whether the frame that begins here, and whose body ends there, has the right checksum."""
+    """Whether the frame at this position, with a body up to ``end``, has a correct checksum."""
     body = position + BODY_AT
     if end > len(data):
         return False
@@ -165,7 +165,7 @@ def _is_whole(data: memoryview, position: int, end: int) -> bool:
 
 
 def _frames(path: Path, data: bytes, store_id: bytes, after: int) -> Iterator[_Found]:
-    """All whole frames in a file that are newer, wherever they lie: also those behind damaged ones."""
+    """Yield all newer intact frames of a file, at any position, including those after damaged ones."""
     view = memoryview(data)
     owner = short_id(store_id)
     position = data.find(MAGIC)
@@ -177,7 +177,7 @@ def _frames(path: Path, data: bytes, store_id: bytes, after: int) -> Iterator[_F
         step = position + len(MAGIC)
         if its_owner == owner and end <= len(data):
             if number <= after:
-                # History. Whether it is whole does not matter.
+                # History. It need not be intact.
                 step = end
             elif _is_whole(view, position, end):
                 begin = position + BODY_AT
@@ -189,7 +189,7 @@ def _frames(path: Path, data: bytes, store_id: bytes, after: int) -> Iterator[_F
 
 
 def _marks(data: bytes, store_id: bytes, after: int) -> Iterator[tuple[int, int]]:
-    """Number and position of the marks of newer frames."""
+    """Yield number and position of the marks of newer frames."""
     wanted = END_MAGIC + short_id(store_id)
     position = data.find(wanted)
     while position >= 0:
@@ -223,7 +223,7 @@ def _cut(data: memoryview, locations: Sequence[BatchLocation]) -> list[Buffer]:
 
 
 def _gap(end: int, behind: Sequence[int], flushed: int, found: dict[int, _Found]) -> str:
-    """What is said of commits that are missing though later ones, or their flush, are known."""
+    """Describe commits that are missing although later ones, or their flush, are known."""
     until = behind[0] - 1 if behind else flushed
     missing = f"commit {end + 1}" if until <= end + 1 else f"commits {end + 1} to {until}"
     text = f"the WAL lacks {missing}"

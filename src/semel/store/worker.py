@@ -1,15 +1,15 @@
 """Threads of the store, and its health.
 
-A ``Worker`` runs jobs one after another (or a few at a time) away from the event loop. It is smaller and
-faster than an executor because the hop to the disk and back is on the path of every request: one queue, one
-future, one wake-up of the loop.
+A ``Worker`` runs jobs one after another (or a few at a time) outside the event loop. It is smaller and faster
+than an executor, because the round trip to the disk is on the path of every request: one queue, one future,
+one wake-up of the loop.
 
-- A job that was given is run, also when whoever waits for it is cancelled: a commit cannot be taken back, so
-  a client that goes away only loses its answer.
-- The queue needs no limit of its own: everyone who puts a job waits for it, or puts no other before it is
-  done, so it is never longer than the number of waiting tasks, which the server bounds.
-- ``rest`` is called on the thread after every job, when its answer is on its way, and once more (``quiet``)
-  when nothing has come for a moment. The ledger moves its write-ahead log then, when nobody waits.
+- A submitted job runs even if the waiting task is cancelled. A commit cannot be undone, so a client that
+  disconnects only loses its answer.
+- The queue needs no limit of its own: every caller waits for its job, or submits no other before it is done.
+  So the queue is never longer than the number of waiting tasks, which the server bounds.
+- ``rest`` is called on the thread after every job, once its answer is on its way, and again (``quiet``) when
+  no job has arrived for a moment. The ledger moves SQLite's log then, because no task is waiting.
 
 The parts of a store share one ``StoreHealth``. After a failure with an unknown outcome it refuses every later
 call, because a later success must not hide the failure before it.
@@ -26,32 +26,32 @@ from semel.store.interface import StoreBroken, StoreRefused
 T = TypeVar("T")
 
 QUIET_AFTER_SECONDS: Final = 0.02
-"""Longer than the pause between two ticks of a busy broker, shorter than a person notices."""
+"""Longer than the pause between two ticks of a busy broker, too short for a person to notice."""
 
 
 class StoreHealth:
-    """Says whether the store may still be used. Blown once, blown for good."""
+    """Whether the store may still be used. A failure is permanent."""
 
     def __init__(self) -> None:
         self._reason: str | None = None
 
     @property
     def has_failed(self) -> bool:
-        """Whether the store is broken."""
+        """Whether the store has failed."""
         return self._reason is not None
 
     def fail(self, reason: str) -> None:
-        """Refuse everything from now on. The first reason is the one that is told."""
+        """Refuse everything from now on. The first reason is reported."""
         if self._reason is None:
             self._reason = reason
 
     def check(self) -> None:
-        """Raise StoreBroken if the fuse is blown."""
+        """Raise StoreBroken if the store has failed."""
         if self._reason is not None:
             raise StoreBroken(self._reason)
 
     def guard(self, job: Callable[..., T], *args: Any) -> T:
-        """Do the job; whatever goes wrong in it, other than what is refused, is fatal."""
+        """Run the job. Any error other than a refusal is fatal."""
         self.check()
         try:
             return job(*args)
@@ -61,17 +61,17 @@ class StoreHealth:
             self.fail(str(error))
             raise
         except Exception as error:
-            # Whatever it was, it came in the middle of a write: what reached the disk is not known.
+            # The error came in the middle of a write, so it is unknown what reached the disk.
             reason = f"{type(error).__name__}: {error}"
             self.fail(reason)
             raise StoreBroken(reason) from error
 
 
 class Rest(Protocol):
-    """What a thread does between two jobs. It must not raise."""
+    """Called on a thread between two jobs. It must not raise."""
 
     def __call__(self, *, quiet: bool) -> None:
-        """``quiet`` says that nobody is waiting."""
+        """``quiet`` means that no task is waiting."""
 
 
 _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
@@ -92,11 +92,11 @@ class Worker:
             thread.start()
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
-        """Do the job on a thread and give what it returns or raises."""
+        """Run the job on a thread. Return or raise its result."""
         return await self.begin(job, *args)
 
     def begin(self, job: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
-        """The same for whoever has something else to do meanwhile."""
+        """Submit the job without waiting for it."""
         if self._stopped:
             raise StoreBroken("the store is closed")
         loop = asyncio.get_running_loop()
@@ -105,7 +105,7 @@ class Worker:
         return future
 
     def stop(self) -> None:
-        """Finish what was given, then end the threads. Waits for them."""
+        """Finish the submitted jobs, then end the threads and wait for them."""
         if not self._stopped:
             self._stopped = True
             for _ in self._threads:
@@ -128,7 +128,7 @@ class Worker:
                 return
             was_busy = True
             self._do(*job)
-            # Nothing of the job may stay alive while the thread waits for the next: it may hold big buffers.
+            # The waiting thread must not keep the job alive: it may hold large buffers.
             del job
             if rest is not None:
                 rest(quiet=False)
@@ -144,12 +144,12 @@ class Worker:
         failure: BaseException | None = None
         try:
             result = job(*args)
-        except BaseException as error:  # noqa: BLE001 - handed to the one who waits, whatever it is
+        except BaseException as error:  # noqa: BLE001 - passed on to the waiting task
             failure = error
         try:
             loop.call_soon_threadsafe(_settle, future, result, failure)
         except RuntimeError:
-            # The loop is closed: nobody waits any more. The job is done all the same.
+            # The loop is closed, so no task waits any more. The job is done all the same.
             return
 
 

@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
-        """Charge the decoded message instead of the frame, which is only needed while it has records."""
+        """Charge the decoded message instead of the frame. Produce keeps its frame, which has the records."""
         if in_flight.api_key == PRODUCE:
             return
         size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)

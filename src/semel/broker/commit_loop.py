@@ -302,7 +302,7 @@ class CommitLoop:
             self._flush_timer = loop.call_later(FLUSH_AFTER_SECONDS, self._flush_if_due)
 
     def _flush_if_due(self) -> None:
-        """Flush work that is unsynced for too long. One timer serves many transactions: most end before it."""
+        """Flush work that is unsynced for too long. One timer serves many transactions: most end earlier."""
         self._flush_timer = None
         if not self.unsynced:
             return

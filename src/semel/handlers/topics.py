@@ -63,7 +63,7 @@ async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicA
 
 
 def _partitions(broker: Broker, command: Command) -> int:
-    """How many partitions a command creates or deletes, as far as memory tells."""
+    """How many partitions a command creates or deletes; 0 if a topic to delete is not in memory."""
     if isinstance(command, CreateTopic | AddPartitions):
         return command.partitions
     topic = broker.catalog.cached(command.name) if isinstance(command, DeleteTopic) else None

@@ -12,7 +12,7 @@ Limits. No request starts for a client that does not read its responses (`pause_
 waiting requests is not read from. Budgets are in `budget` and `response_budget`, timeouts in `check`. After
 bytes that are not the protocol, earlier requests are answered and the connection is closed (`_doom`).
 
-Submitted requests of a client that is gone are decided all the same; only their responses are dropped.
+Submitted requests of a client that disconnects are decided all the same; only their responses are dropped.
 """
 
 import asyncio

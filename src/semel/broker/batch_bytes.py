@@ -1,13 +1,12 @@
-"""From rows to bytes: reading batches with few calls, and stamping them.
+"""Reads the bytes of batches from chunks, with few calls, and stamps them.
 
-Batches of one partition lie one behind another when it is written alone, and far apart between those of
-others when it is not. So places are taken together twice: neighbours of one partition as a *run*, and the
-runs of a whole fetch, where only a small gap is between them, as one read. Reading a gap costs less than
-another call, and a reader of many partitions wants what lies in it anyway.
+Batches of one partition are adjacent in a chunk if it is written alone, and scattered among other partitions'
+batches if it is not. So locations are merged twice: adjacent batches of one partition into a *run*, and runs
+of a whole fetch with only small gaps between them into one read. Reading a gap costs less than another call,
+and a reader of many partitions usually wants the batches in it anyway.
 
-The bytes in a chunk are as the producer sent them. Base offset and leader epoch stand outside of the
-checksum and are written into the reader's own buffer, so a chunk is never changed and its bytes may be
-served to anyone.
+The bytes in a chunk are as the producer sent them. Base offset and leader epoch are not covered by the
+checksum and are written into the reader's own buffer. So a chunk never changes, and all readers can share it.
 """
 
 import struct
@@ -21,23 +20,23 @@ from semel.store.interface import BatchLocation, ChunkStore, StoredBatch
 from semel.wire.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, stamp
 
 Piece: TypeAlias = bytearray | memoryview
-"""Bytes of one or more batches: a buffer of their own, or a part of one that others share."""
+"""Bytes of one or more batches: a separate buffer, or a view of a shared one."""
 
 GAP_BYTES_MAX: Final = 32 * 1024
-"""Copying this much from the page cache takes about as long as a call of its own."""
+"""Copying this much from the page cache takes about as long as another call."""
 SPAN_BYTES_MAX: Final = 1024 * 1024
 """Larger reads gain nothing: their buffers are fresh memory each time, which costs more than the calls."""
 WASTE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What one fetch may read in gaps; it is let go when the runs are copied out."""
+"""Bytes of gaps that one fetch may read; they are freed when the runs are copied out."""
 
 _CHECKED: Final = struct.Struct(">i4xbI")
-"""Length, leader epoch, magic and checksum of a batch, which lie behind its base offset."""
+"""Length, leader epoch, magic and checksum of a batch, which follow its base offset."""
 _CHECKED_AT: Final = 8
 _COVERED_AT: Final = 21
 
 
 def runs_of(batches: Sequence[StoredBatch]) -> list[BatchLocation]:
-    """Where batches lie, with those that lie one behind another taken together."""
+    """The locations of batches, with adjacent ones merged."""
     runs: list[BatchLocation] = []
     chunk_id = position = -1
     length = 0
@@ -55,7 +54,7 @@ def runs_of(batches: Sequence[StoredBatch]) -> list[BatchLocation]:
 
 
 def spans_of(runs: Iterable[BatchLocation]) -> tuple[list[BatchLocation], dict[BatchLocation, int]]:
-    """What to read for these runs, and in which of the reads each of them lies."""
+    """The reads that cover these runs, and for each run the index of its read."""
     spans: list[BatchLocation] = []
     lies_in: dict[BatchLocation, int] = {}
     chunk_id = start = end = -1
@@ -78,18 +77,18 @@ def spans_of(runs: Iterable[BatchLocation]) -> tuple[list[BatchLocation], dict[B
 
 
 async def read_batches(chunks: ChunkStore, wanted: Sequence[Sequence[StoredBatch]]) -> list[list[Piece]]:
-    """The bytes of the batches of several partitions. LookupError or OSError if some cannot be had."""
+    """The bytes of the batches of several partitions. LookupError or OSError if some cannot be read."""
     if not any(wanted):
         return [[] for _ in wanted]
     runs = [runs_of(batches) for batches in wanted]
     spans, lies_in = spans_of(run for each in runs for run in each)
     try:
         if len(wanted) == 1 and len(spans) == len(runs[0]) > 1:
-            # One partition whose runs are far apart: whoever reads a long way wants each of them.
+            # One partition whose runs are far apart: read them into one buffer.
             return [[await chunks.read_together(runs[0])]]
         buffers = await chunks.read(spans)
     except LookupError:
-        # What lies in a gap may be gone, and a store may know only the places that it gave out itself.
+        # A gap may have been released, and a store may accept only the exact locations of batches.
         exact = iter(await chunks.read([batch.location for batches in wanted for batch in batches]))
         return [[next(exact) for _ in batches] for batches in wanted]
     return [[_piece(run, spans[lies_in[run]], buffers[lies_in[run]]) for run in each] for each in runs]
@@ -103,10 +102,10 @@ def _piece(run: BatchLocation, span: BatchLocation, buffer: bytearray) -> Piece:
 
 
 def count_whole(batches: Sequence[StoredBatch], pieces: Sequence[Piece], *, checks_crc: bool = True) -> int:
-    """How many batches, from the first on, are in their pieces as they were produced.
+    """How many batches, from the first on, are intact.
 
-    Checksums are compared, unless told otherwise: bytes may have changed on the disk, and not every client
-    looks. Otherwise only that these are batches, and of the right length.
+    ``checks_crc`` compares checksums: bytes may have changed on disk, and not every client checks. Without
+    it, only magic and length are checked.
     """
     index, at = 0, 0
     for count, batch in enumerate(batches):
@@ -126,7 +125,7 @@ def count_whole(batches: Sequence[StoredBatch], pieces: Sequence[Piece], *, chec
 
 
 def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> None:
-    """Stamp batches in their pieces. All of them must be there."""
+    """Stamp batches in their pieces. All of them must be present."""
     index, at = 0, 0
     for batch in batches:
         if at == len(pieces[index]):
@@ -136,7 +135,7 @@ def stamp_all(batches: Sequence[StoredBatch], pieces: Sequence[Piece]) -> None:
 
 
 def together(pieces: Sequence[Piece]) -> bytes | bytearray:
-    """One buffer that holds these and pins nothing else; a buffer of its own is passed on as it is."""
+    """One buffer with all pieces that pins no other memory. A single separate buffer is not copied."""
     if len(pieces) == 1 and isinstance(pieces[0], bytearray):
         return pieces[0]
     return b"".join(pieces)

@@ -1,17 +1,17 @@
 """The broker: builds and owns the parts.
 
-``Broker.open`` opens the store, which recovers by itself, and starts the commit loop and the housekeeping.
-The parts and who owns what:
+``Broker.open`` opens the store, which runs recovery, and starts the commit loop and the housekeeping. The
+parts and what they own:
 
-- the commit loop owns the state and is the only one that writes;
-- ``reads``, ``catalog`` and ``cluster`` hold what was published after commits, for everyone who reads;
-- housekeeping asks for what time brings about: expired sessions, overdue transactions, old records.
+- the commit loop owns the state and is the only writer;
+- ``reads``, ``catalog`` and ``cluster`` hold what was published after commits, for all readers;
+- housekeeping submits the commands that are due by time: expired sessions, overdue transactions, old records.
 
-Before anyone is served, the transactions that were open are loaded. Those of an older term may have lost
-work that was answered before it was flushed; they are aborted (ADR 16).
+Before clients are served, open transactions are loaded. Those of an older term may have lost unsynced work;
+they are aborted (ADR 16).
 
-If one of the tasks dies, ``fatal`` is called: a broker that cannot go on must not pretend to. The server
-ends the process, an embedded broker is stopped and says why.
+If one of the tasks fails, ``fatal`` is called, because a broker without one of its tasks must not serve. The
+server ends the process; an embedded broker stops and reports the error.
 """
 
 import asyncio
@@ -59,11 +59,11 @@ log = logging.getLogger("semel.broker")
 T = TypeVar("T")
 
 VALIDATION_THREADS: Final = min(4, os.cpu_count() or 1)
-"""Each of them may hold one batch that is unpacked (semel.batch.content.max.bytes)."""
+"""Each of them may hold one decompressed batch (semel.batch.content.max.bytes)."""
 
 
 class Endpoint(NamedTuple):
-    """Where clients of a listener are told to go."""
+    """The address that clients of a listener get."""
 
     host: str
     port: int
@@ -122,7 +122,7 @@ class Broker:
         return broker
 
     async def begin(self) -> None:
-        """Put in order what the last life left, then start to work."""
+        """Clean up after the previous run, then start the tasks."""
         await self.store.sweep_orphans()
         await self._begin()
         self._start("commit loop", self._loop.run())
@@ -148,7 +148,7 @@ class Broker:
             self.fatal(error)
 
     async def close(self) -> None:
-        """Finish what was submitted and let go of the store. Equal in outcome to being killed."""
+        """Finish submitted commands and close the store. A kill leaves the same data."""
         commit_loop, *others = self._tasks
         for task in others:
             task.cancel()
@@ -159,58 +159,58 @@ class Broker:
         await self.store.close()
 
     def end_waits(self) -> None:
-        """Answer those who wait for something to happen: it will happen elsewhere, or after a restart."""
+        """Answer waiting fetches and parked requests now, because the broker stops. Clients retry."""
         self.reads.end_waits()
         self._loop.end_waits()
 
     async def count(self) -> None:
-        """Count what clients have made."""
+        """Update ``counts`` from the ledger."""
         self._publisher.counts = await self.store.ledger.counts()
 
     async def has_room_for_group(self, group_id: str) -> bool:
-        """Whether there may be such a group: there is, or there are not too many."""
+        """Whether the group exists, or may be created within ``semel.groups.max``."""
         if self.counts.groups < self.settings.semel_groups_max:
             return True
         return await self.ask(DescribeGroup(group_id)) is not None
 
     @property
     def cluster(self) -> Cluster:
-        """The features in force."""
+        """The cluster, of which only the features are kept up to date."""
         return self._publisher.cluster
 
     @property
     def counts(self) -> Counts:
-        """What clients have created."""
+        """The numbers of entities that clients have created."""
         return self._publisher.counts
 
     def now(self) -> int:
-        """Milliseconds, steady: for timeouts."""
+        """Milliseconds of the monotonic clock: for timeouts."""
         return self.clock.now()
 
     def time_of_day(self) -> int:
-        """Milliseconds as the machine calls them: for timestamps, and for whatever is kept for days."""
+        """Milliseconds of the system clock: for timestamps, and for retention over days."""
         return self.clock.time_of_day()
 
     def new_ticket(self) -> int:
-        """A number for a request that may have to wait."""
+        """A ticket for a command that may be parked."""
         return next(self._tickets)
 
     def submit(
         self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
     ) -> Promise[list[Any]]:
-        """Have commands decided in one tick, in this order; one answer for each when they are durable.
+        """Have commands decided in one tick, in this order; returns an answer for each when all are durable.
 
-        ``StoreRefused`` if there is no room. A cancelled wait takes nothing back. ``when_parked`` is called
-        if an answer has to wait for other clients.
+        ``StoreRefused`` if there is no room. Cancelling the wait does not cancel the commands.
+        ``when_parked`` is called if an answer has to wait for other clients.
         """
         return self._loop.submit(commands, when_parked)
 
     async def beside(self, work: Callable[[], T]) -> T:
-        """Run work that takes long, and that touches nothing of the broker, on one of a few threads."""
+        """Run long work on a validation thread. It must not touch the broker's state."""
         return await asyncio.get_running_loop().run_in_executor(self._validators, work)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do this when everyone whom the present tick answers was told, or as soon as possible."""
+        """Call ``work`` after the answers of the current tick; outside of a tick, as soon as possible."""
         self._loop.soon(work)
 
     async def ask(self, command: Command) -> Any:
@@ -225,23 +225,23 @@ class Broker:
         return answers
 
     async def flush(self) -> bool:
-        """Make durable, and show to readers, all that was answered so far. False if there is no room.
+        """Make all answered work durable and visible to readers. False if there is no room.
 
-        For whoever reads from the ledger what a client may have been told already.
+        Call it before reading from the ledger what may already have been acknowledged to a client.
         """
         return await self._loop.flush()
 
     def connection_gone(self, connection_id: int) -> None:
-        """A client left. If the settings say so, the transactions that it spoke for are aborted."""
+        """Abort the transactions of a closed connection, if transaction.abort.on.disconnect is set."""
         ids = self._loop.latest_connections.gone(connection_id)
         if ids:
-            # Behind what the client asked before it left.
+            # Queued after the client's own requests.
             ASKER.set(connection_id)
-            # What finds no room is aborted by its timeout.
+            # If there is no room, the timeout aborts them later.
             self._loop.submit([AbortOpen(each, connection=connection_id) for each in ids])
 
     def overdue_transactions(self) -> list[str]:
-        """The open transactions whose time is over."""
+        """The open transactions whose deadline has passed."""
         now = self.now()
         return [each for each, deadline in self._loop.state.ongoing.items() if 0 <= deadline < now]
 
@@ -250,21 +250,21 @@ class Broker:
         return 0.0 if started is None else (self.now() - started) / 1000
 
     def _started_ms(self) -> list[int]:
-        """When the open transactions began, by the steady clock."""
+        """When the open transactions began, by the monotonic clock."""
         state = self._loop.state
         known = (state.transactions.get(TransactionKey(each)) for each in state.ongoing)
         return [each.started_ms for each in known if each is not None]
 
     async def delete_records(self, partition: PartitionKey, offset: int) -> RecordsDeleted:
-        """Move the start of a log. Retries if the log start moved meanwhile."""
+        """Advance the log start offset. Retries if it moved meanwhile."""
         if partition in self._loop.unsynced.partitions:
             await self._loop.flush()
         newest = await self.reads.partition(partition)
         if newest is not None and offset > newest.high_watermark:
-            # What is written from now on may reach the offset, and was not meant.
+            # Refused here, because later appends may reach the offset before the command is decided.
             return RecordsDeleted(ErrorCode.OFFSET_OUT_OF_RANGE)
         while True:
-            # Before the look: if batches are replaced after this, the size that is found may be another.
+            # Read before the size: the size is wrong if batches are replaced after this.
             newest = await self.reads.partition(partition)
             compactions = 0 if newest is None else newest.compactions
             log_start, size_below = await self.store.ledger.size_below(partition, offset)

@@ -1,9 +1,8 @@
-"""The topics that readers know: a bounded memory of what the ledger says.
+"""The catalog: a bounded cache of topics.
 
-Handlers look topics up by name or by id. The hot path asks ``cached``, which never waits; the others load
-what is not known. A commit that changes a topic publishes it here before anyone is answered, so that a
-client that was told its topic exists finds it. While a load is under way a publication wins over what the
-load brings.
+Handlers look topics up by name or by id. The hot path uses ``cached``, which never waits; the other methods
+load missing topics from the ledger. A commit that changes a topic is published here before it is answered, so
+a client that was told of its new topic finds it. A publication during a load wins over the loaded value.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,11 +15,11 @@ from semel.core.types import Fact, Topic, TopicKey
 from semel.store.interface import Ledger
 
 ASKED_AT_ONCE: Final = 1_000
-"""A question holds one of the ledger's readers; other readers should get their turn."""
+"""A query occupies one of the ledger's readers; other queries should get their turn."""
 
 
 class Catalog:
-    """Topic name and id to topic."""
+    """Maps names and ids to topics."""
 
     def __init__(
         self,
@@ -41,15 +40,15 @@ class Catalog:
 
     @property
     def changes(self) -> int:
-        """How often a topic was made, changed or deleted."""
+        """How often a topic was created, changed or deleted."""
         return self._published
 
     def cached(self, name: str) -> Topic | None:
-        """The topic, if it is known without asking."""
+        """The topic, if it is in memory."""
         return self._by_name.get(name)
 
     def cached_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic, if it is known without asking."""
+        """The topic, if it is in memory."""
         return self._by_id.get(topic_id)
 
     async def topic(self, name: str) -> Topic | None:
@@ -58,13 +57,13 @@ class Catalog:
         return self._by_name.get(name) or (await self.topics((name,)))[name]
 
     async def _let_others_work(self) -> None:
-        """A request may name thousands of topics that are all in memory, and look them up one by one."""
+        """Take a turn now and then: a request may look up thousands of cached topics one by one."""
         self._found += 1
         if self._found % SLICE_ITEMS == 0:
             await self._slices.turn()
 
     async def topics(self, names: Collection[str]) -> dict[str, Topic | None]:
-        """The topics with these names; all that are not known are asked for together."""
+        """The topics with these names; those that are not in memory are loaded together."""
         found = {name: self._by_name.get(name) for name in names}
         unknown = [name for name, topic in found.items() if topic is None]
         for start in range(0, len(unknown), ASKED_AT_ONCE):
@@ -90,7 +89,7 @@ class Catalog:
         return self._keep(found)
 
     def limits(self, topic: Topic) -> TopicLimits:
-        """What the topic's configs mean in numbers."""
+        """The topic's configs as numbers."""
         known = self._limits.get(topic.topic_id)
         if known is None or known[0] is not topic:
             if len(self._limits) >= self._topics_max:
@@ -106,7 +105,7 @@ class Catalog:
         return topics
 
     def publish(self, facts: Sequence[Fact]) -> None:
-        """Take over what a commit made true."""
+        """Apply the facts of a commit."""
         for fact in facts:
             match fact:
                 case TopicCreated(topic) | TopicChanged(topic):

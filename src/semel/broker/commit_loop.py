@@ -56,11 +56,11 @@ from semel.store.interface import LedgerDamaged, Store, StoreFull, StoreRefused
 
 _DURABLE = frozenset(DURABLE)
 _PAGE = 1_000
-"""Open transactions that are loaded, or aborted, at once."""
+"""Open transactions that are loaded or aborted at once."""
 
 
 class CommitLoop:
-    """Owns the state. Everyone else sends commands."""
+    """Owns the state. All other components submit commands."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class CommitLoop:
         self._stopping = self._must_recall = False
 
     async def load_open_transactions(self) -> None:
-        """Put every open transaction into the state: their deadlines are looked at in memory."""
+        """Load every open transaction into the state, where their deadlines are checked."""
         after = ""
         ledger, ongoing = self._store.ledger, TransactionState.ONGOING
         while page := await ledger.transactions(after=after, limit=_PAGE, state=ongoing):
@@ -96,9 +96,9 @@ class CommitLoop:
             after = page[-1].transactional_id
 
     async def abort_older_terms(self) -> None:
-        """Abort what was open when unflushed work may have been lost. Before ``run``, so before all others.
+        """Abort transactions of older terms, whose unsynced work may be lost. Called before ``run``.
 
-        If there is no room for it, it is aborted when its time is over; nobody can add to it or commit it.
+        If there is no room, their timeouts abort them later; until then they can neither grow nor commit.
         """
         term = self._store.term
         known = (self.state.transactions.get(TransactionKey(each)) for each in self.state.ongoing)
@@ -110,7 +110,7 @@ class CommitLoop:
     def submit(
         self, commands: Sequence[Command], when_parked: Callable[[], None] | None = None
     ) -> Promise[list[Any]]:
-        """Have commands decided in one tick; one answer for each when all are durable. StoreRefused.
+        """Have commands decided in one tick; returns an answer for each when all are durable. StoreRefused.
 
         ``when_parked`` is called if a command is decided and its answer has to wait for other clients.
         """
@@ -122,11 +122,11 @@ class CommitLoop:
         return pending
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do this behind the answers of the tick that answers now; if none does, as soon as possible."""
+        """Call ``work`` after the answers of the current tick; outside of a tick, as soon as possible."""
         self._replies.soon(work)
 
     async def flush(self) -> bool:
-        """Make durable, and show to readers, all that was answered so far. False if there is no room."""
+        """Make all answered work durable and visible to readers. False if there is no room."""
         try:
             if self.unsynced:
                 await self._submit_flush()
@@ -135,20 +135,20 @@ class CommitLoop:
         return True
 
     async def turn(self) -> None:
-        """Wait until all that is durable now is published."""
+        """Wait until everything that is durable now is published."""
         await self.submit(())
 
     def stop(self) -> None:
-        """Finish what was submitted, then return from ``run``."""
+        """Finish the submitted commands, then return from ``run``."""
         self._stopping = True
         self._wake()
 
     def end_waits(self) -> None:
-        """Tell those who wait for others, as joins do, to come back later. What was decided stays decided."""
+        """Answer parked requests, such as joins, with a retriable error. Their decisions stay in force."""
         self._replies.refuse((), StoreFull("the broker stops"))
 
     async def run(self) -> None:
-        """Turn until stopped. Any exception is fatal to the process: see the module's rules."""
+        """Run ticks until stopped. Any exception is fatal to the process: see the module's invariants."""
         try:
             while True:
                 if not self._queue and not self._stopping:
@@ -187,11 +187,11 @@ class CommitLoop:
             await self._load(pending)
         except StoreRefused as full:
             if isinstance(full, LedgerDamaged) and len(pending) > 1:
-                # Only those who need the damaged page are refused.
+                # Refuse only the commands that need the damaged page.
                 for each in pending:
                     await self._tick([each])
                 return
-            # The ledger has no room for what was committed, so it cannot say what is true.
+            # The ledger has no room for the latest commits, so entities cannot be loaded from it.
             for each in pending:
                 each.resolve(full)
             return
@@ -207,12 +207,12 @@ class CommitLoop:
             self._publish_all(tick)
         self._replies.tell(pending, tick.replies)
         if not self.unsynced.facts:
-            # Unsynced work is not in the ledger, and must not be loaded from there.
+            # Unsynced work is not in the ledger, so entities that it changed must stay in memory.
             self.state.evict(self._settings.semel_entities_max)
         self._metrics.observe_tick(tick, self._store.flush_seconds)
 
     async def _commit(self, tick: Tick) -> None:
-        """Write what was decided. StoreRefused."""
+        """Write the decisions to the store. StoreRefused."""
         if tick.may_defer_sync and self._may_stay_unsynced(tick):
             await self._store.commit(tick.durable, tick.batches, defers_sync=True)
             # The store may have flushed all the same.
@@ -284,25 +284,25 @@ class CommitLoop:
             return False
         if self._is_awaited_now(tick.durable):
             return False
-        # Nothing is evicted while something is unflushed.
+        # Nothing is evicted while there is unsynced work.
         entities_max = self._settings.semel_entities_max * 5 // 4
         return max(map(len, self.state.tables.values())) <= entities_max
 
     def _is_awaited_now(self, facts: Iterable[Fact]) -> bool:
-        """Whether a reader that looks past open transactions waits for one of these."""
+        """Whether a READ_UNCOMMITTED reader waits for one of these batches."""
         return self._publisher.is_awaited(fact.partition for fact in facts if type(fact) is BatchAppended)
 
     def _keep_unsynced(self, tick: Tick) -> None:
         loop = asyncio.get_running_loop()
         self.unsynced.add(tick.durable, tick.batches, loop.time())
         if self._is_awaited_now(tick.durable):
-            # Somebody began to wait while this was written.
+            # A reader began to wait during the write.
             self._submit_flush()
         elif self._flush_timer is None:
             self._flush_timer = loop.call_later(FLUSH_AFTER_SECONDS, self._flush_if_due)
 
     def _flush_if_due(self) -> None:
-        """One timer looks after many transactions: most are over long before it rings."""
+        """Flush work that is unsynced for too long. One timer serves many transactions: most end earlier."""
         self._flush_timer = None
         if not self.unsynced:
             return
@@ -310,7 +310,7 @@ class CommitLoop:
         left = self.unsynced.since + FLUSH_AFTER_SECONDS - loop.time()
         if left <= 0:
             self._submit_flush()
-            # Again if there was no room.
+            # Try again later if there is no room.
             left = FLUSH_AFTER_SECONDS
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
@@ -325,7 +325,7 @@ class CommitLoop:
     # -- after the commit ------------------------------------------------------------------------------------
 
     def _publish_all(self, tick: Tick) -> None:
-        """Show readers what this commit made durable, the early work before it first."""
+        """Publish what this commit made durable: earlier unsynced work first."""
         if self.unsynced.facts:
             facts, batches = self.unsynced.take()
             self._publisher.publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
@@ -333,16 +333,16 @@ class CommitLoop:
             self._publisher.publish(self.state, tick.durable, tick.batches)
 
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
-        """Nothing of this tick happened: drop the state that says otherwise, tell all who asked or wait."""
+        """Undo a tick that was not written: drop all state, refuse its commands and all parked ones."""
         if not tick.durable:
-            # A flush found no room. No state is wrong, and the early work is still there.
+            # A flush found no room. The state is valid, and the unsynced work is still there.
             self._replies.tell([each for each in tick.pending if not each.is_flush], tick.replies)
             for each in tick.pending:
                 if each.is_flush:
                     each.resolve(full)
             return
         before, self.state = self.state, BrokerState(term=self._store.term)
-        # Who spoke last is true whatever became of it.
+        # The latest connections are valid whatever the outcome.
         self.state.latest_connections.update(before.latest_connections)
         self.state.latest_offset_connections.update(before.latest_offset_connections)
         self._replies.refuse(tick.pending, full)
@@ -351,7 +351,7 @@ class CommitLoop:
             await self._recall()
 
     async def _recall(self) -> None:
-        """Put into a new state what the ledger does not say when it is asked for something else."""
+        """Load into a new state what is not loaded on demand: open transactions and unsynced work."""
         await self.load_open_transactions()
         await self._load_all(list(self.unsynced.partitions))
         for fact in self.unsynced.facts:

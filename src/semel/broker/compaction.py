@@ -1,19 +1,18 @@
-"""Compaction: when a partition is worth it, and passes over it. What stays says ``core.compaction``.
+"""Compaction: decides when a partition is due, and runs passes over it.
 
-A partition is compacted up to its last stable offset, less what is younger than ``min.compaction.lag.ms``.
-It is worth it when the part that no pass has seen (*dirty*, in bytes) is more than
-``min.cleanable.dirty.ratio`` of that, or when the oldest of it is older than ``max.compaction.lag.ms``.
+``core.compaction`` decides which records stay. A partition is compacted up to its last stable offset, without
+batches younger than ``min.compaction.lag.ms``. It is due when the bytes that no pass has seen (*dirty*) are
+more than ``min.cleanable.dirty.ratio`` of that, or when the oldest of them exceeds ``max.compaction.lag.ms``.
 
 A pass first notes the keys of the dirty part, then goes through the log from its start. Both are done in
-steps: a step reads a bounded number of bytes and opens them on a thread, one batch at a time. What it comes
-to is one command, so one commit: old batches are swapped for new ones together, or not at all. Where a pass
-has come to its end, the partition remembers it (``cleaned_offset``); where it is broken off by a crash, the
-next one begins again. A step that was overtaken, because the start of the log moved, is done once more.
+steps: a step reads a bounded number of bytes and decodes them on a thread, one batch at a time. Its result is
+one command, so one commit: old batches are swapped for new ones together, or not at all. A complete pass is
+recorded in the partition (``cleaned_offset``); a pass that a crash interrupts starts again. A step that was
+overtaken, because the log start moved, is repeated.
 
 Readers may hold a partition (``compaction_holds``). A pass over it does not begin, or ends at its next swap.
 
-Memory: a pass that has noted ``semel.compaction.keys.max`` keys ends where it is, and another one follows
-for the rest.
+Memory: a pass that has noted ``semel.compaction.keys.max`` keys ends there, and another pass does the rest.
 """
 
 import asyncio
@@ -32,32 +31,32 @@ if TYPE_CHECKING:
 log = logging.getLogger("semel.housekeeping")
 
 STEP_BYTES: Final = 4 * 1024 * 1024
-"""Read by one step, and written at most by one commit: others wait for it."""
+"""Bytes that one step reads, and the most that its commit writes: other commands wait for it."""
 STEP_BATCHES: Final = 1_000
 _NEVER: Final = 2**63 - 1
 
 
 class Compaction:
-    """The round that compacts what is worth it."""
+    """The housekeeping round that compacts partitions that are due."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
     async def compact(self) -> None:
-        """Check every partition of every compacted topic. StoreRefused if one found no room."""
+        """Compact every partition that is due. StoreRefused if there was no room for one of them."""
         full: StoreRefused | None = None
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
                 try:
                     await self._compact_if_due(key)
                 except StoreRefused as error:
-                    # Others may need less, and what they give back may be what is missing here.
+                    # Other partitions may need less room, and may free what is missing here.
                     full = error
         if full is not None:
             raise full
 
     async def _topic(self, key: PartitionKey) -> Topic | None:
-        """The topic as it is now, if it is compacted. A round takes long, and policies change meanwhile."""
+        """The current value of the topic, if it is compacted. Its policy may change during a long round."""
         topic = await self._broker.catalog.topic_by_id(key.topic_id)
         return topic if topic is not None and self._broker.catalog.limits(topic).compacts else None
 
@@ -103,7 +102,7 @@ class Compaction:
         return bool(oldest) and oldest[0].max_timestamp < latest_due
 
     async def _pass(self, limits: TopicLimits, key: PartitionKey, end: int) -> int | None:
-        """Compact up to an offset, or as far as the keys fit; how far. None if it was overtaken."""
+        """Compact up to an offset, or as far as the keys fit; returns how far. None if it was overtaken."""
         broker = self._broker
         partition = await broker.reads.partition(key)
         if partition is None:
@@ -129,9 +128,9 @@ class Compaction:
         return end_offset
 
     async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
-        """Compact the next batches; how far. None if it ends here.
+        """Compact the next batches; returns how far. None if the pass must end.
 
-        The partition is gone or unreadable, it is not compacted any more, or a reader holds it.
+        It must if the partition is deleted or unreadable, is no longer compacted, or a reader holds it.
         """
         broker = self._broker
         topic = await self._topic(key)
@@ -150,8 +149,8 @@ class Compaction:
             log.warning("compaction leaves damaged batches of %s: %s", key, replaced.unreadable)
         if not replaced.rewritten and not replaced.removed and reached < end_offset:
             return reached
-        # From here to the submission nothing is awaited, so a hold is either seen here, or taken after the
-        # submission. Then its reader learns the number of swaps with this one.
+        # Nothing is awaited between this check and the submission. So a hold is either seen here, or taken
+        # after the submission; then the number of swaps that its reader gets includes this one.
         if broker.holds.must_wait(key, broker.now()):
             return None
         is_done = await broker.ask(
@@ -165,7 +164,7 @@ class Compaction:
             )
         )
         if not is_done:
-            # The start of the log has moved: the same again with what is left, if it is still compacted.
+            # The log start has moved: repeat the step with what is left.
             going.undo()
             return offset
         broker.metrics.compactions += 1
@@ -173,7 +172,7 @@ class Compaction:
         return reached
 
     async def _note(self, key: PartitionKey, newest: Newest, first: int, end: int) -> int:
-        """Note the keys between two offsets, as long as they fit; how far that is."""
+        """Note the keys between two offsets, as long as they fit; returns how far."""
         while first < end and not newest.is_full:
             step = await self._read(key, first, end)
             if not step:
@@ -184,7 +183,7 @@ class Compaction:
         return first
 
     async def _read(self, key: PartitionKey, offset: int, end: int) -> list[Batch]:
-        """The next batches below an offset. Empty if there are none, or if they cannot be had."""
+        """The next batches below an offset. Empty if there are none, or if they cannot be read."""
         store = self._broker.store
         rows = await store.ledger.find_batches(
             key, offset, before=end, bytes_max=STEP_BYTES, batches_max=STEP_BATCHES

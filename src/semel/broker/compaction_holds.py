@@ -60,7 +60,7 @@ class Holds:
         return max(0, min(self._hold_ms, self._left_ms(held, now)))
 
     def must_wait(self, key: PartitionKey, now: int) -> bool:
-        """Whether compaction, which is due, has to leave the partition as it is."""
+        """Whether a pass that is due has to wait."""
         held = self._held.get(key)
         if held is None or held.until <= now:
             return False
@@ -70,7 +70,7 @@ class Holds:
         return self._left_ms(held, now) > 0
 
     def passed(self, key: PartitionKey, now: int) -> None:
-        """A pass over the partition is complete: readers may let the next one wait as long again."""
+        """Note that a pass is complete: readers may make the next one wait for the full time again."""
         held = self._held.get(key)
         if held is not None:
             held.waiting_since = None
@@ -82,6 +82,6 @@ class Holds:
         return self._wait_max_ms - (0 if held.waiting_since is None else now - held.waiting_since)
 
     def _forget_ended(self, now: int) -> None:
-        # A pass that waited keeps its claim until nobody has held the partition for as long as it may wait.
+        # An ended hold is kept for the longest wait of a pass, so that a lapse does not restart that wait.
         for key in [key for key, held in self._held.items() if held.until + self._wait_max_ms <= now]:
             del self._held[key]

@@ -1,9 +1,9 @@
-"""Batches that are in the log and cannot be served: which part can be, and who is told.
+"""Damaged batches: finds the readable batches before them, counts and logs them.
 
-A batch whose checksum is wrong, whose bytes are gone, or that the disk cannot read must not hide the good
-ones before it. ``readable`` finds how many of a look's batches can be had from its beginning. What is damaged
-is counted each time it is met, and logged by topic, partition and offset, at a bounded rate: clients ask for
-the same batch again and again.
+A batch with a wrong checksum, with missing bytes, or that the disk cannot read must not hide the intact
+batches before it. ``readable`` returns the batches of a fetch plan that precede the first damaged one. Damage
+is counted each time it is found, and logged by topic, partition and offset, at a bounded rate: clients fetch
+the same batch repeatedly.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ from semel.store.interface import Store, StoredBatch
 log = logging.getLogger("semel.damage")
 
 AGAIN_SECONDS: Final = 60.0
-"""How long nothing more is logged of a batch."""
+"""A batch is logged once within this time."""
 LOGGED_MAX: Final = 100
-"""Batches of which something is logged within that time."""
+"""Batches that are logged within that time."""
 
 
 class Readable(NamedTuple):
-    """The good beginning of some batches."""
+    """The leading intact batches of a list."""
 
     batches: Sequence[StoredBatch]
     pieces: Sequence[Piece]
     error: ErrorCode
-    """Why there is not more of it."""
+    """The error of the first batch that is not intact."""
     reason: str
 
 
 class Damage:
-    """What is damaged, of one broker."""
+    """Finds and reports the damaged batches of one broker."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
@@ -43,13 +43,13 @@ class Damage:
         self._logged: dict[tuple[PartitionKey, int], float] = {}
 
     async def readable(self, batches: Sequence[StoredBatch]) -> Readable:
-        """Read as many as can be had, from the first on."""
+        """Read batches up to the first damaged one."""
         try:
             (pieces,) = await read_batches(self._store.chunks, [batches])
         except (LookupError, OSError) as error:
             if len(batches) <= 1:
                 return Readable((), (), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-            # One of them it is: halving finds it in few reads.
+            # Bisection finds the damaged one with few reads.
             half = len(batches) // 2
             first = await self.readable(batches[:half])
             if len(first.batches) < half:
@@ -64,7 +64,7 @@ class Damage:
         return Readable(batches[:whole], pieces, ErrorCode.CORRUPT_MESSAGE, "its checksum is wrong")
 
     async def found(self, key: PartitionKey, batch: StoredBatch, reason: str) -> None:
-        """A batch cannot be served, or should not be."""
+        """Count and log a damaged batch."""
         self._metrics.damaged_batches += 1
         now = asyncio.get_running_loop().time()
         logged = self._logged

@@ -1,11 +1,11 @@
-"""The queue of the commit loop: what each client asks for is decided in order, and clients take turns.
+"""The queue of the commit loop: keeps the order of each client's requests, and takes clients in turn.
 
-A tick takes one request of each client after another, and then the next of each, until it has enough bytes or
-commands. So a client with hundreds of requests under way is in every tick, and so is one with a single
-request: a flood makes ticks full, it makes nobody wait for more than one of them.
+A tick takes one request of each client in turn, then the next of each, until it has enough bytes or commands.
+So every tick serves a client with hundreds of requests in flight, and also one with a single request: a flood
+fills ticks, but delays no other client by more than one of them.
 
-Whose request it is, is known from ``ASKER``: the connection sets it before it begins a request, and a task
-that is started for the request inherits it. What the broker asks by itself has number 0.
+``ASKER`` identifies the client: the connection sets it before it starts a request, and a task that is created
+for the request inherits it. Commands of the broker itself have number 0.
 """
 
 from collections import deque
@@ -15,15 +15,15 @@ from typing import Final
 from semel.broker.pending_commands import PendingCommands
 
 ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
-"""The number of the connection whose request is being worked on."""
+"""The id of the connection whose request is being handled."""
 
 COMMANDS_MAX: Final = 100
-"""Commands in one tick, some milliseconds of the event loop's time: everyone waits for the tick under way.
-One flush for so many costs next to nothing for each. A command with many partitions counts as many."""
+"""Commands in one tick, some milliseconds of the event loop's time, because all clients wait for a tick.
+Shared by so many, a flush costs each next to nothing. A command with many partitions counts as several."""
 
 
 class FairQueue:
-    """Requests by the client that asked."""
+    """Pending commands by client."""
 
     __slots__ = ("_askers", "_bytes_max", "_waiting")
 
@@ -31,13 +31,13 @@ class FairQueue:
         self._bytes_max = bytes_max
         self._waiting: dict[int, deque[PendingCommands]] = {}
         self._askers: deque[int] = deque()
-        """Those who have something in the queue, in the order in which they are served."""
+        """Clients with pending commands, in the order of their turns."""
 
     def __bool__(self) -> bool:
         return bool(self._askers)
 
     def put(self, pending: PendingCommands) -> None:
-        """Add a request to those of its client."""
+        """Append commands to those of their client."""
         asker = ASKER.get()
         waiting = self._waiting.get(asker)
         if waiting is None:
@@ -47,7 +47,7 @@ class FairQueue:
             waiting.append(pending)
 
     def take(self) -> tuple[list[PendingCommands], int]:
-        """Requests for one tick (one at least) and the bytes that they need room for."""
+        """Commands for one tick (at least one submission) and the bytes that they need room for."""
         taken: list[PendingCommands] = []
         bytes_taken = commands = 0
         askers = self._askers

@@ -23,13 +23,13 @@ from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
 from semel.store.interface import Ledger, LedgerDamaged, StoredBatch
 
 BATCHES_MAX: Final = 4_096
-"""Batches of one partition in an answer: small ones cost more than their bytes."""
+"""Batches of one partition in a response: small ones cost more than their bytes."""
 BATCHES_OF_ALL_MAX: Final = 8_192
-"""Batches of one answer. More would hold up the event loop for everyone."""
+"""Batches of one response. More would block the event loop for too long."""
 
 
 class FetchRange(NamedTuple):
-    """What a reader wants of one partition."""
+    """The part of one partition that a reader requests."""
 
     partition: PartitionKey
     offset: int
@@ -38,7 +38,7 @@ class FetchRange(NamedTuple):
 
 
 class FetchPlan:
-    """What was found of one range."""
+    """The batches found for one range."""
 
     __slots__ = (
         "batches",
@@ -63,15 +63,15 @@ class FetchPlan:
         self.batches: Sequence[StoredBatch] = ()
         self.size_bytes = 0
         self.end_offset = wanted.offset
-        """One past the last offset that was found."""
+        """One past the last offset of the plan."""
         self.is_full = False
         """There is more below the bound than fits: waiting gains nothing."""
         self.is_gone = False
-        """There should be batches, and there are no rows."""
+        """There should be batches, but the ledger has no rows."""
 
     @property
     def must_answer(self) -> bool:
-        """Whether the fetch must not wait any longer, however little there is."""
+        """Whether the fetch must be answered now, however few bytes it has."""
         return self.is_full or self.is_gone or self.error is not ErrorCode.NONE
 
 
@@ -115,7 +115,7 @@ class FetchPlanner:
     def _in_memory(
         self, wanted: FetchRange, partition: Partition | None, limit: int, at_least_one: bool
     ) -> FetchPlan | None:
-        """What can be said without waiting; None if the ledger must be asked."""
+        """A plan from memory; None if the ledger must be queried."""
         plan = FetchPlan(wanted, partition, limit)
         if partition is None:
             plan.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -142,7 +142,7 @@ class FetchPlanner:
     async def in_ledger(
         self, wanted: FetchRange, partition: Partition, limit: int, *, at_least_one: bool
     ) -> FetchPlan:
-        """What the ledger has of a range that begins below the bound."""
+        """A plan from the ledger, for a range that begins below the bound."""
         plan = FetchPlan(wanted, partition, limit)
         bound = last_fetchable_offset(partition, wanted.isolation)
         rows: Sequence[StoredBatch]
@@ -184,7 +184,7 @@ class FetchPlanner:
         return plan
 
     async def _explain_gap(self, plan: FetchPlan, *, is_empty: bool) -> None:
-        """Ask why the rows do not begin at the offset: it may be deleted in a commit not yet published."""
+        """Find out why no row starts at the offset: a commit not yet published may have deleted it."""
         wanted = plan.wanted
         (newest,) = await self._ledger.load([wanted.partition])
         if newest is None:

@@ -1,4 +1,4 @@
-"""A histogram as a list of integers: counting costs next to nothing, and needs no lock on one thread."""
+"""A histogram as a list of integers: counting is cheap, and needs no lock on a single thread."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SECONDS: Final = (
 
 
 class Histogram:
-    """How often a value fell between two bounds."""
+    """Counts values by the bounds between which they fall."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -40,7 +40,7 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus' form: for each bound, how many were at most that."""
+        """Prometheus' form: for each bound, the number of values up to it."""
         buckets: list[tuple[str, float]] = []
         below = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):

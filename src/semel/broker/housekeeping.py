@@ -1,13 +1,13 @@
-"""Housekeeping: what time brings about.
+"""Housekeeping: the periodic work of the broker.
 
-Rounds, each at its own pace: group deadlines (sessions, rebalances), transactions that are open for too
-long, retention (old records, the rows and bytes they leave behind), compaction (``compaction``), and expiry
-(producers, offsets and transactional ids nobody uses). A round only *asks*: it sends commands to the commit
-loop, which decides again with what is true by then. So a round that works from an old look at the ledger
-can be late, but never wrong.
+It runs in rounds, each with its own interval: group deadlines (sessions, rebalances), overdue transactions,
+retention (old records, and the rows and bytes they leave behind), compaction (``compaction``), and expiry
+(unused producers, offsets and transactional ids). A round only submits commands to the commit loop, which
+checks their conditions again. So a round that works from an old read of the ledger can be late, but not
+wrong.
 
-A full store is no reason to stop: what frees space goes on, and the round comes again. Anything else that
-goes wrong here ends the process, as any task of the broker does.
+If the store is full, rounds that free space continue, and the failed round is repeated at its next time. Any
+other error ends the process, as in every task of the broker.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("semel.housekeeping")
 
 SWEEP_ROWS: Final = 5_000
-"""Rows per sweep: a sweep holds the writer, and commits wait for it."""
+"""Rows per sweep: a sweep occupies the ledger's writer, and commits wait for it."""
 COUNT_MS: Final = 5_000
-"""How often it is counted what clients have made."""
+"""How often the entities that clients have created are counted."""
 EXPIRE_AT_ONCE: Final = 500
-"""Commands per tick that expiry may add."""
+"""Commands that expiry adds to one tick."""
 
 
 class Housekeeping:
@@ -43,7 +43,7 @@ class Housekeeping:
         self.compaction = Compaction(broker)
 
     async def run(self) -> None:
-        """All rounds, until cancelled."""
+        """Run all rounds until cancelled."""
         settings = self._broker.settings
         await self._unless_full(self.wake_groups)
         async with asyncio.TaskGroup() as rounds:
@@ -88,7 +88,7 @@ class Housekeeping:
         await self._broker.ask(GroupTick())
 
     async def wake_groups(self) -> None:
-        """Begin the sessions of groups with members: a member that died with the broker is lost in time."""
+        """Start sessions for groups with members, so that members that died with the broker time out."""
         broker = self._broker
         timeout_ms = broker.settings.group_consumer_session_timeout_ms
         after = ""
@@ -99,7 +99,7 @@ class Housekeeping:
                 await broker.ask(GroupTick(with_members, timeout_ms))
 
     async def abort_overdue(self) -> None:
-        """Abort the transactions whose time is over, and fence their producers."""
+        """Abort the transactions whose deadline has passed, and fence their producers."""
         overdue = self._broker.overdue_transactions()
         for start in range(0, len(overdue), EXPIRE_AT_ONCE):
             await self._broker.submit(
@@ -107,7 +107,7 @@ class Housekeeping:
             )
 
     async def forget_transactions(self) -> None:
-        """Forget transactional ids that nobody used for long."""
+        """Forget transactional ids that have expired."""
         broker = self._broker
         before = broker.time_of_day() - broker.settings.transactional_id_expiration_ms
         while ids := await broker.store.ledger.transactions_unused_since(before, limit=EXPIRE_AT_ONCE):
@@ -115,7 +115,7 @@ class Housekeeping:
                 return
 
     async def retain(self) -> None:
-        """Move log starts by age and by size, then give back what is below them."""
+        """Advance log starts by age and by size, then free the space below them."""
         await self._unless_full(self._move_log_starts)
         await self.sweep()
 
@@ -125,7 +125,7 @@ class Housekeeping:
                 await self._retain_partition(key)
 
     async def _retain_partition(self, key: PartitionKey) -> None:
-        # As it is now: a round takes long, and configs change meanwhile.
+        # The current value: configs may change during a long round.
         topic = await self._broker.catalog.topic_by_id(key.topic_id)
         partition = await self._broker.reads.partition(key)
         if topic is None or partition is None:
@@ -141,7 +141,7 @@ class Housekeeping:
                 keep_from = partition.high_watermark
             else:
                 first = await ledger.first_batch_since(key, oldest)
-                # None: the batch with the largest time is gone, and nothing that is left is young enough.
+                # None: the batch with the largest timestamp is deleted, and all that are left are too old.
                 keep_from = max(keep_from, first.base_offset if first else partition.high_watermark)
         if 0 <= limits.retention_bytes < partition.size_bytes:
             keep_from = max(keep_from, await ledger.offset_at_size(key, limits.retention_bytes))
@@ -149,19 +149,19 @@ class Housekeeping:
             await self._broker.delete_records(key, keep_from)
 
     async def sweep(self) -> None:
-        """Give back the bytes of rows that nobody can reach any more, then delete the rows.
+        """Release the bytes of unreachable rows, then delete the rows.
 
-        In this order: a crash in between leaves rows that are swept again. The other way round it would leave
-        bytes of which nobody knows that they are free.
+        In this order, because a crash in between leaves rows that are swept again. The reverse order would
+        leave bytes that are never released.
         """
         store = self._broker.store
         while True:
             released = await store.ledger.leftovers(limit=SWEEP_ROWS)
-            # After the look: what it saw is on the disk, so no start looks for these bytes again.
+            # After reading them: the leftovers are flushed then, so recovery no longer looks for their bytes.
             await store.checkpoint()
             await store.chunks.release(released)
             swept = await store.ledger.sweep(limit=SWEEP_ROWS)
-            # What was left behind since the look may be swept before what was looked at.
+            # The sweep may delete newer rows than those that were read.
             if missed := sorted(set(swept) - set(released)):
                 await store.checkpoint()
                 await store.chunks.release(missed)
@@ -170,7 +170,7 @@ class Housekeeping:
         await store.sweep_orphans()
 
     async def expire(self) -> None:
-        """Forget producers and offsets that nobody used for long; look after groups nobody touches."""
+        """Forget producers and offsets that have expired, and start sessions of idle groups."""
         await self.wake_groups()
         await self._expire_producers()
         await self._expire_offsets()

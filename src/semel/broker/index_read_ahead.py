@@ -20,14 +20,14 @@ from semel.core.types import PartitionKey
 from semel.store.interface import StoredBatch
 
 PIECES: Final = 8
-"""Answers that a reader of a long way gets out of one question to the ledger."""
+"""Fetches of a sequential reader that one query of the index serves."""
 READERS_MAX: Final = 1_024
 ROWS_MAX: Final = 65_536
-"""Of all readers: some 16 MiB. Whoever asked longest ago gives way."""
+"""Of all readers: some 16 MiB. The oldest entries are evicted first."""
 
 
 class Rows(NamedTuple):
-    """What is known for one offset; perhaps only that a reader will go on there."""
+    """The rows from one offset on; none if it is only known that a fetch ended there."""
 
     rows: Sequence[StoredBatch]
     size_bytes: int
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 
 class IndexReadAhead:
-    """Partition and offset to the rows from there."""
+    """Maps a partition and an offset to the rows from there on."""
 
     def __init__(self, readers_max: int = READERS_MAX, rows_max: int = ROWS_MAX) -> None:
         self._readers_max = readers_max
@@ -45,7 +45,7 @@ class IndexReadAhead:
         """Rows that are kept."""
 
     def take(self, partition: PartitionKey, offset: int) -> Rows | None:
-        """What is known from this offset on; None if no answer has ended there."""
+        """The rows from this offset on; None if no fetch has ended there."""
         kept = self._kept.pop((partition, offset), None)
         if kept is not None:
             self.size -= len(kept.rows)
@@ -54,11 +54,11 @@ class IndexReadAhead:
     def keep(
         self, partition: PartitionKey, offset: int, rows: Sequence[StoredBatch], compactions: int
     ) -> None:
-        """An answer ended at this offset, and these rows follow it."""
+        """Note that a fetch ended at this offset, and keep the rows that follow."""
         before = self.take(partition, offset)
         kept = Rows(rows, sum(row.location.length for row in rows), compactions)
         if before is not None and before.compactions == compactions and len(before.rows) > len(rows):
-            # Of another reader, which is as far.
+            # They belong to another reader at the same offset.
             kept = before
         self._kept[partition, offset] = kept
         self.size += len(kept.rows)

@@ -1,8 +1,8 @@
-"""Which transactional ids a connection spoke for, for the moment when it is gone.
+"""The transactional ids that each connection has used, to abort their transactions when it closes.
 
-The core knows the newest connection of each id; this is the other way round. It may say too much, because an
-id stays here when another connection takes it over: the command that aborts looks again. It is bounded, and
-an id that is forgotten here is only aborted later, by its timeout.
+The core maps each id to its latest connection; this is the reverse map. It may list too many ids, because an
+id stays here when another connection takes it over: the command that aborts checks again. It is bounded; the
+transaction of an id that was dropped here is aborted later, by its timeout.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from semel.core.types import Fact
 
 
 class LatestConnections:
-    """Connection to the ids it spoke for."""
+    """Maps a connection to the ids that it used."""
 
     def __init__(self, ids_max: int) -> None:
         self._ids_max = ids_max
@@ -23,7 +23,7 @@ class LatestConnections:
         return self._count
 
     def learn(self, facts: Iterable[Fact]) -> None:
-        """See who speaks now."""
+        """Note the new latest connections among the facts."""
         for fact in facts:
             if type(fact) is LatestConnectionChanged and not fact.for_offsets:
                 ids = self._ids.setdefault(fact.connection, {})
@@ -34,7 +34,7 @@ class LatestConnections:
                         self.gone(next(iter(self._ids)))
 
     def gone(self, connection: int) -> list[str]:
-        """The ids of a connection, which is forgotten."""
+        """Remove a connection; returns its ids."""
         ids = self._ids.pop(connection, {})
         self._count -= len(ids)
         return list(ids)

@@ -1,7 +1,7 @@
-"""What the ledger alone can list: transactions, groups and their offsets, producers of a partition.
+"""Lists from the ledger: transactions, groups and their offsets, producers of a partition.
 
-Handlers ask here, not the ledger. Work that was answered and is not flushed is not in the ledger yet; a
-handler whose client may have been told of such work flushes first (``Broker.flush``).
+Handlers use this module instead of the ledger. Unsynced work is not in the ledger yet, so a handler that must
+list acknowledged work flushes first (``Broker.flush``).
 """
 
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from semel.core.types import CommittedOffset, OffsetKey, PartitionKey, ProducerS
 from semel.store.interface import GroupSummary, Ledger
 
 PAGE: Final = 1_000
-"""Rows that are read at once."""
+"""Rows per query."""
 
 
 class Listings:
@@ -21,7 +21,7 @@ class Listings:
         self._ledger = ledger
 
     async def catch_up(self) -> None:
-        """Wait until the ledger has everything that was committed before."""
+        """Wait until the ledger has all earlier commits."""
         await self._ledger.load(())
 
     async def transactions(self) -> AsyncIterator[list[Transaction]]:
@@ -39,7 +39,7 @@ class Listings:
             yield page
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """Everything that a group has committed."""
+        """All committed offsets of a group."""
         return await self._ledger.group_offsets(group_id)
 
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:

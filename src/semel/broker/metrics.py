@@ -1,12 +1,12 @@
-"""Counters: what the broker has done, and how long it took.
+"""The counters, histograms and gauges of the broker.
 
-Counting must cost next to nothing, because some of it happens for every request. So a counter is an
-attribute and a histogram is a list of integers; everything runs on the event loop's one thread and needs
-no lock. `metrics_text` turns the numbers into text when somebody asks.
+Counting must be cheap, because some of it happens for every request. So a counter is an attribute and a
+histogram is a list of integers; all code runs on the event loop's thread and needs no lock. `metrics_text`
+formats them at a scrape.
 
-Who counts: `server/connection.py` requests and bytes, the commit loop its ticks (`observe_tick`),
-`server/watch.py` the lag of the event loop. Owners of something with a size say how to ask for it
-(`gauge`); it is read at the scrape.
+`server/connection.py` counts requests and bytes, the commit loop its ticks (`observe_tick`),
+`server/watch.py` the lag of the event loop. Components register a function for each gauge (`gauge`); it is
+called at the scrape.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ REASONS_MAX: Final = 64
 
 
 class ApiCounters:
-    """What is counted of one API."""
+    """The counters of one API."""
 
     __slots__ = ("errors", "name", "requests", "seconds")
 
@@ -30,7 +30,7 @@ class ApiCounters:
         self.name = name
         self.requests = 0
         self.errors = 0
-        """Requests that could not be answered: malformed, or a mistake of ours. Error codes are answers."""
+        """Requests without an answer, because they are malformed or hit a bug. Error codes are answers."""
         self.seconds = Histogram(SECONDS)
 
 
@@ -44,7 +44,7 @@ class Metrics:
         self.connections = 0
         self.connections_accepted = 0
         self.connections_closed: dict[str, int] = {}
-        """By reason, of those that we closed; clients that went away by themselves are not in here."""
+        """Connections closed by the broker, by reason; those closed by clients are not included."""
 
         self.ticks = 0
         self.commands = 0
@@ -65,7 +65,7 @@ class Metrics:
 
         self.parked_fetches = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        """What is asked for when it is shown: what it says, and how to ask."""
+        """Help text and function of each gauge."""
 
     def observe_tick(self, tick: Tick, flush_seconds: float) -> None:
         """Count a tick that was committed. The flush is the part of the commit that waited for the disk.
@@ -86,13 +86,13 @@ class Metrics:
         self.transactions.observe(tick)
 
     def observe_loop_lag(self, seconds: float) -> None:
-        """How much later than asked for the event loop woke the probe."""
+        """Set how much later than requested the event loop woke the probe."""
         self.loop_lag_seconds = seconds
         if seconds > self.loop_lag_max_seconds:
             self.loop_lag_max_seconds = seconds
 
     def count_closed(self, reason: str) -> None:
-        """We closed a connection. Reasons are words from our code; the bound guards against a slip."""
+        """Count a connection that the broker closed. Reasons are constants; the bound is a safeguard."""
         closed = self.connections_closed
         if reason in closed or len(closed) < REASONS_MAX:
             closed[reason] = closed.get(reason, 0) + 1

@@ -1,7 +1,7 @@
 """The counters in Prometheus' text format.
 
-Kept apart from `metrics`, because a broker that nobody asks need not load `prometheus_client`. The registry
-is made for each page, so that two brokers in one process do not share one.
+Separate from `metrics`, so that a broker that is never scraped does not load `prometheus_client`. Each page
+has its own registry, so that two brokers in one process do not share one.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from semel.broker.transaction_metrics import TransactionMetrics
 
 
 def page(metrics: Metrics) -> bytes:
-    """Everything that was counted."""
+    """All metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Scrape(metrics))
     return generate_latest(registry)
 
 
 class _Scrape:
-    """What `prometheus_client` calls at a scrape."""
+    """The collector that `prometheus_client` calls at a scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -31,7 +31,7 @@ class _Scrape:
 
 
 def _families(metrics: Metrics) -> Iterable[Metric]:
-    """Everything as Prometheus' metric families."""
+    """All metrics as Prometheus' metric families."""
     yield from _api_families(metrics)
     for name, documentation, total in (
         ("semel_received_bytes", "Bytes received from clients.", metrics.bytes_in),
@@ -96,7 +96,7 @@ def _api_families(metrics: Metrics) -> Iterable[Metric]:
 
 
 def _transaction_families(metrics: TransactionMetrics) -> Iterable[Metric]:
-    """Those of transactions."""
+    """The metric families of transactions."""
     ended = CounterMetricFamily(
         "semel_transactions_ended", "Transactions ended.", labels=["outcome", "reason"]
     )

@@ -1,13 +1,12 @@
-"""Which offset belongs to a point in time: ListOffsets.
+"""Finds the offset at a timestamp, for ListOffsets.
 
-Latest, earliest and the ones for tiered storage are answered from the partition's value. A real timestamp,
-and the largest one, need the first batch that reaches it, which the ledger finds by bisection; that one
-batch is opened to find the record. It is the only read that opens batches, so it runs on a thread and
-unpacks a bounded size.
+Latest, earliest and the special values for tiered storage are answered from the partition's value. A real
+timestamp, and the largest one, need the first batch that reaches it. The ledger finds it by bisection, and it
+is decoded to find the record. No other read decodes batches, so this runs on a thread and decompresses a
+bounded size.
 
-The broker did not look inside batches when they were produced. One that is damaged inside, or whose header
-claims a time that no record has, is answered by its first offset: a reader then begins early and misses
-nothing.
+Batches may have been produced without validation. If a batch is damaged inside, or no record has the
+timestamp that its header claims, the answer is its first offset: the reader begins early and misses nothing.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 COMPACTIONS: Final = -1001
-"""Semel's own, far from those that Kafka may add: how often batches of the partition were replaced."""
+"""Semel's own, far from values that Kafka may add: how often batches of the partition were replaced."""
 HOLD_COMPACTION: Final = -1002
-"""The same, and keep compaction away from the partition for a while (``compaction_holds``)."""
+"""The same, and hold the partition (``compaction_holds``)."""
 
 LOOKS_MAX: Final = 3
 
 
 class ListedOffset(NamedTuple):
-    """An offset and its record's timestamp; -1 for what there is not."""
+    """An offset and its record's timestamp; -1 if there is none."""
 
     error: ErrorCode
     timestamp: int = -1
@@ -48,7 +47,7 @@ NOTHING: Final = ListedOffset(ErrorCode.NONE)
 
 
 class OffsetSearch:
-    """Finds offsets in what is committed."""
+    """Finds offsets in published partitions."""
 
     def __init__(self, store: Store, views: PublishedPartitions) -> None:
         self._store = store
@@ -74,7 +73,7 @@ class OffsetSearch:
     async def _find_in(
         self, key: PartitionKey, partition: Partition, timestamp: int, isolation: Isolation
     ) -> ListedOffset | None:
-        """The answer for this value of the partition; None if the bytes were given back meanwhile."""
+        """The answer for this value of the partition; None if the bytes were released meanwhile."""
         bound = last_fetchable_offset(partition, isolation)
         if timestamp == LATEST:
             return ListedOffset(ErrorCode.NONE, -1, bound)
@@ -89,7 +88,7 @@ class OffsetSearch:
             timestamp = batch.max_timestamp if batch is not None else timestamp
         else:
             batch = await self._store.ledger.first_batch_since(key, timestamp)
-        # The lookup does not see transactions: a hit that may not be read yet is no hit.
+        # The lookup ignores transactions, so a match may not be readable yet.
         if batch is None or batch.base_offset >= bound:
             return NOTHING
         listed = await self._open(key, partition, batch, timestamp)
@@ -100,7 +99,7 @@ class OffsetSearch:
     async def _latest_in_time(self, key: PartitionKey, peak_timestamp: int) -> StoredBatch | None:
         """The first batch that has the largest timestamp.
 
-        The peak never falls, so its batch may be deleted; then the largest time that is left is bisected.
+        The peak never falls, so its batch may be deleted; then bisection finds the largest time that is left.
         """
         ledger = self._store.ledger
         latest = await ledger.first_batch_since(key, peak_timestamp)
@@ -125,7 +124,7 @@ class OffsetSearch:
             log.warning("the batch at offset %d of %s cannot be read: %s", batch.base_offset, key, error)
             return None
         newest = self._views.get(key) or partition
-        # A batch that compaction has replaced since will do: who reads from there gets the next there is.
+        # A batch that compaction has replaced is good enough: a fetch there returns the next record.
         if newest.log_start_offset > batch.last_offset or read_header(data).length != batch.location.length:
             return None
         start = newest.log_start_offset

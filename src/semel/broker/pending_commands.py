@@ -1,7 +1,7 @@
-"""Commands that were submitted together, on their way through the commit loop.
+"""Pending commands: submitted together, and not yet answered.
 
-What a tick must know of them is determined once, when they are submitted: how much room they may need,
-whether they name more entities after the first are loaded, and what is measured.
+The properties that a tick needs are determined once, when the commands are submitted: how much room they may
+need, whether they have more keys after the first are loaded, and what is measured.
 """
 
 import time
@@ -21,8 +21,8 @@ Answers = list[Any] | Exception
 """One answer for each command, or ``StoreRefused``."""
 
 ENDING_BYTES: Final = 4_096
-"""Room for the markers that end a transaction, about fifty. On a full disk an end is refused before anything
-is decided, like an append."""
+"""Room for the markers that end a transaction, about fifty. On a full disk an end is refused before it is
+decided, like an append."""
 
 ENTRIES_PER_COMMAND: Final = 10
 """Partitions or offsets of one command that weigh as much as another command."""
@@ -30,7 +30,7 @@ ENTRIES_PER_COMMAND: Final = 10
 ENDING: Final[frozenset[type]] = frozenset(
     {InitProducer, EndTransaction, AbortOpen, WriteMarker, CommitTransactions}
 )
-"""What may end a transaction."""
+"""Commands that may end a transaction."""
 
 
 class PendingCommands(Promise[list[Any]]):
@@ -65,14 +65,14 @@ class PendingCommands(Promise[list[Any]]):
         self.room_bytes = 0
         """Bytes that the chunks should have room for."""
         self.is_flush = is_flush
-        """Whether it only asks for a flush of all earlier work."""
+        """Whether this is only a request to flush all earlier work."""
         self.has_more_keys = False
         self.is_transactional = False
         """Whether it appends batches of a transaction."""
         self.weight = len(commands)
-        """How many ordinary commands take as long to decide."""
+        """The time to decide them, in ordinary commands."""
         self.submitted_at = 0.0
-        """When a producer asked to end a transaction, else 0."""
+        """When a producer's request to end a transaction was submitted, else 0."""
         for command in commands:
             if isinstance(command, Append):
                 self.room_bytes += command.header.length
@@ -106,7 +106,7 @@ def _partitions_of(command: ConsumerHeartbeat) -> int:
 
 
 def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[PendingCommands]:
-    """Refuse those who need room for bytes; the others."""
+    """Refuse commands that need room for bytes; returns the others."""
     rest: list[PendingCommands] = []
     for each in pending:
         if each.room_bytes:

@@ -1,4 +1,4 @@
-"""A result that comes later.
+"""A promise: a result that is available later.
 
 The commit loop resolves promises in the turn in which a commit is durable. A callback runs in that same turn
 and needs no task, which the hot path relies on. A coroutine can await a promise like a future.
@@ -56,7 +56,7 @@ class Promise(Generic[T]):
             yield from self.first.__await__()
         if self._result is _PENDING:
             resolved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # A cancelled wait has a future that is done; the result stays true without it.
+            # If the wait was cancelled, its future is done; the result stays valid without it.
             self.then(lambda result: None if resolved.done() else resolved.set_result(None))
             yield from resolved.__await__()
         if isinstance(self._result, Exception):

@@ -25,10 +25,9 @@ class PublishedLog:
         appended: Iterable[tuple[BatchAppended | StagedCommitted, Buffer | None]],
         compacted: Iterable[PartitionKey] = (),
     ) -> None:
-        """Show what a commit made true: the values of the partitions it touched, and its batches.
+        """Publish a commit: the values of the partitions it touched, and its batches.
 
-        A batch may come without its bytes; then it is read from disk. In the ``compacted`` partitions
-        batches were replaced.
+        A batch without its bytes is read from disk. In the ``compacted`` partitions batches were replaced.
         """
         for fact, buffer in appended:
             if fact.partition in partitions:
@@ -39,17 +38,17 @@ class PublishedLog:
                 self.tail.trim(key, partition.log_start_offset)
             self.waiting.published(key, before, partition)
         for key in compacted:
-            # All replaced batches lie below the last stable offset.
+            # All replaced batches are below the last stable offset.
             if key in partitions:
                 self.tail.trim(key, partitions[key].last_stable_offset)
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
-        """These partitions are deleted."""
+        """Remove deleted partitions."""
         for key in keys:
             self.partitions.forget(key)
             self.tail.forget(key)
             self.waiting.published(key, None, None)
 
     def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
-        """Whether a reader that looks past open transactions waits for one of the partitions."""
+        """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
         return self.waiting.is_awaited(keys, Isolation.READ_UNCOMMITTED)

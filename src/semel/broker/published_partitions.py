@@ -1,4 +1,4 @@
-"""The partitions as readers may know them: committed, published values, and nothing newer.
+"""The partitions as readers see them: committed, published values, and nothing newer.
 
 The commit loop publishes every partition that a commit touched before it replies. Other partitions are loaded
 from the ledger. If a commit overtakes a load, the published value wins, also when it is a deletion, so a
@@ -39,7 +39,7 @@ def last_fetchable_offset(partition: Partition, isolation: Isolation) -> int:
 
 
 class _Load:
-    """A load under way, and what was published for its partitions meanwhile (None: deleted)."""
+    """A load in progress, and the values published for its partitions meanwhile (None: deleted)."""
 
     __slots__ = ("keys", "overtaken")
 
@@ -49,7 +49,7 @@ class _Load:
 
 
 class PublishedPartitions:
-    """Partition key to the newest committed value, of at most ``views_max`` partitions."""
+    """Maps partitions to their newest committed values, for at most ``views_max`` partitions."""
 
     def __init__(self, ledger: Ledger, views_max: int) -> None:
         self._ledger = ledger
@@ -58,17 +58,17 @@ class PublishedPartitions:
         self._loads: list[_Load] = []
         self._loads_ended = 0
         self._unsettled: dict[PartitionKey, int] = {}
-        """Known from a load that may have been ahead of what is published, and the number of that load."""
+        """Partitions from a load that may have been ahead of publications, and the number of that load."""
 
     def __len__(self) -> int:
         return len(self._views)
 
     def get(self, key: PartitionKey) -> Partition | None:
-        """The value, if it is known without asking."""
+        """The value, if it is in memory."""
         return self._views.get(key)
 
     def publish(self, key: PartitionKey, partition: Partition) -> Partition | None:
-        """Take over a committed value; return the one before, if it was known."""
+        """Set a committed value; returns the previous one, if it was in memory."""
         before = self._views.pop(key, None)
         if before is None:
             self._make_room()
@@ -81,7 +81,7 @@ class PublishedPartitions:
         return before
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is deleted. Its topic's id is never given again, so it stays deleted."""
+        """Remove a deleted partition. Topic ids are never reused, so it stays deleted."""
         self._views.pop(key, None)
         self._unsettled.pop(key, None)
         for load in self._loads:
@@ -106,7 +106,7 @@ class PublishedPartitions:
                 found[key] = load.overtaken[key]
                 continue
             found[key] = value
-            # Another load of the same partition may have ended before; what is there is as new.
+            # If another load of the same partition has ended before, its value is as new.
             if value is not None and key not in self._views:
                 self._make_room()
                 self._views[key] = value
@@ -116,15 +116,15 @@ class PublishedPartitions:
     async def together(
         self, keys: Sequence[PartitionKey], turn: Callable[[], Awaitable[None]]
     ) -> dict[PartitionKey, Partition | None]:
-        """The values of all these partitions as they were after one and the same commit.
+        """The values of all these partitions after one and the same commit.
 
-        ``turn`` waits until everything that is durable now is published. More partitions than can be known
-        at once are not answered for one commit, only each for its newest.
+        ``turn`` waits until everything that is durable now is published. If there are more partitions than
+        fit in memory, each value is the newest, but not of the same commit.
         """
         found: dict[PartitionKey, Partition | None] = {}
         gone: set[PartitionKey] = set()
         for _ in range(TRIES_MAX):
-            # From here to the return nothing waits, so nothing is published.
+            # Nothing is awaited from here to the return, so nothing is published.
             found = {key: self._views.get(key) for key in keys}
             missing = [key for key, value in found.items() if value is None and key not in gone]
             if not missing and self._unsettled.keys().isdisjoint(found):

@@ -1,4 +1,4 @@
-"""Shows readers what a commit made true. Called by the commit loop before it answers."""
+"""Publishes commits to readers. The commit loop calls it before it answers."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ _RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChang
 
 
 class Publisher:
-    """Takes facts apart for the published log, the catalog and the cluster's features."""
+    """Distributes facts to the published log, the catalog and the cluster's features."""
 
     def __init__(self, published: PublishedLog, catalog: Catalog) -> None:
         self._published = published
@@ -34,14 +34,14 @@ class Publisher:
         self.cluster = Cluster()
         """Only the features are kept up to date."""
         self.counts = Counts(0, 0, 0)
-        """What clients have created, as counted some seconds ago; partitions as of now."""
+        """What clients have created, as counted some seconds ago; partitions are up to date."""
 
     def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
-        """Whether a reader that looks past open transactions waits for one of the partitions."""
+        """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
         return self._published.is_awaited(keys)
 
     def publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
-        """Show readers the facts of a commit; the i-th batch among them has batches[i]."""
+        """Publish the facts of a commit; the i-th batch among them has the bytes batches[i]."""
         touched: list[PartitionKey] = []
         compacted: list[PartitionKey] = []
         appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []

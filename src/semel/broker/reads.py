@@ -11,8 +11,8 @@ Invariants:
   that replaced them, was published. Both are compared again after a read; an overtaken plan is made again,
   and may then be out of range.
 - Nothing is awaited between a plan and the wait, so no publication is missed.
-- A reader that looks past open transactions sees every batch that a producer was answered for. Unsynced work
-  is not published yet (``unsynced_work``), so such a reader flushes it when it comes to the end.
+- A READ_UNCOMMITTED reader sees every acknowledged batch. Unsynced work is not published yet
+  (``unsynced_work``), so such a reader flushes it when it reaches the end of what is published.
 - A response lists all aborted transactions of its range. They leave the ledger when the log start has passed
   them, or when compaction has removed their records; so both are compared again after the query, too.
 
@@ -44,11 +44,11 @@ log = logging.getLogger("semel.reads")
 __all__ = ["FetchRange", "FetchResult", "Isolation", "ListedOffset", "Reads"]
 
 LOOKS_MAX: Final = 3
-"""How often batches are looked for that were given back under the reader."""
+"""How often a fetch is planned again if its bytes cannot be read."""
 
 
 class FetchResult(NamedTuple):
-    """What a reader gets of one partition: whole batches, to be sent one after another."""
+    """The result for one partition: whole batches, to be sent in order."""
 
     error: ErrorCode
     high_watermark: int = -1
@@ -60,15 +60,15 @@ class FetchResult(NamedTuple):
 
 
 ITEM_BYTES: Final = 8_192
-"""Bytes of records that take as long to check as a partition takes to answer."""
+"""Checking this many bytes of records takes as long as answering for a partition."""
 
 
 async def unlimited(size: int) -> None:
-    """Bytes may be read without waiting."""
+    """The default of ``reserve``: bytes may be read without waiting."""
 
 
 class Reads:
-    """Everything that readers ask for. Lives on the event loop's thread."""
+    """Serves all reads of the log. Runs on the event loop's thread."""
 
     def __init__(
         self,
@@ -96,20 +96,20 @@ class Reads:
 
     @property
     def parked(self) -> int:
-        """How many fetches wait for records."""
+        """The number of fetches that wait for records."""
         return self._waiting.parked
 
     def end_waits(self) -> None:
-        """Answer fetches with what there is, from now on: the broker stops."""
+        """Answer all fetches without waiting from now on, because the broker stops."""
         self._is_ending = True
         self._waiting.wake_all()
 
     def view(self, key: PartitionKey) -> Partition | None:
-        """The partition's newest committed value, if it is known without asking."""
+        """The partition's newest committed value, if it is in memory."""
         return self._views.get(key)
 
     async def partition(self, key: PartitionKey) -> Partition | None:
-        """The partition's newest committed value; None if there is no such partition."""
+        """The partition's newest committed value; None if it does not exist."""
         return self._views.get(key) or (await self._views.load((key,)))[key]
 
     async def list_offsets(
@@ -124,7 +124,7 @@ class Reads:
     async def ends(
         self, keys: Sequence[PartitionKey], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[PartitionKey, int | None]:
-        """Where readers of these partitions have to stop, all after the same commit; None: no partition."""
+        """The end offsets for readers, all after the same commit; None for a missing partition."""
         unsynced = self._loop.unsynced.partitions
         if isolation is Isolation.READ_UNCOMMITTED and not unsynced.isdisjoint(keys):
             await self._loop.flush()
@@ -135,10 +135,10 @@ class Reads:
         }
 
     async def compactions(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int | None]:
-        """How often batches of these partitions were replaced; None: no partition.
+        """How often batches of these partitions were replaced; None for a missing partition.
 
-        The ledger, and so a fetch, may know a commit before it is published. The turn makes the answer count
-        every swap that a fetch may have met before the question, and every swap submitted before it.
+        The ledger, and so a fetch, may see a commit before it is published. Because of the turn, the answer
+        includes every swap that an earlier fetch may have seen, and every swap submitted before this call.
         """
         await self._loop.turn()
         found = await self._views.load(keys)
@@ -152,7 +152,7 @@ class Reads:
         max_wait_ms: int,
         reserve: Callable[[int], Awaitable[None]] = unlimited,
     ) -> list[FetchResult]:
-        """Batches of these ranges, one result for each, in their order.
+        """Batches of these ranges, one result for each, in the same order.
 
         Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report.
         ``reserve`` is awaited with the number of bytes before they are read.
@@ -183,12 +183,12 @@ class Reads:
                 await self._follow(plans)
                 return results
             await self._follow(plans)
-            # What was published since the look is counted here, what is published later wakes.
+            # Publications since the plan are counted here; later ones wake the fetch.
             missing -= self._gained_since(plans)
             may_flush = True
             if missing > 0 and not (has_room and self._is_short(plans)):
                 interests = {plan.wanted.partition: plan.wanted.isolation for plan in plans}
-                # A fetch that waits holds no batches.
+                # A waiting fetch holds no batches.
                 plans = []
                 await self._wait(interests, missing, seconds_left)
 
@@ -201,7 +201,7 @@ class Reads:
         return total
 
     def _is_short(self, plans: Sequence[FetchPlan]) -> bool:
-        """Whether somebody has come to the end of what is published, and there is more."""
+        """Whether a plan has reached the end of what is published, and there is unsynced work after it."""
         for plan in plans if self._loop.unsynced.partitions else ():
             if plan.wanted.partition in self._loop.unsynced.partitions:
                 if plan.error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -220,7 +220,7 @@ class Reads:
             self._metrics.parked_fetches -= 1
 
     async def _follow(self, plans: Sequence[FetchPlan]) -> None:
-        """Have the tail keep what comes next in the partitions that are read to their end."""
+        """Have the tail keep the next batches of the partitions that are read to their end."""
         for at, plan in enumerate(plans, 1):
             if at % SLICE_ITEMS == 0:
                 await self._slices.turn()
@@ -232,12 +232,12 @@ class Reads:
                 self._tail.follow(key, newest.high_watermark)
 
     async def _read(self, plans: Sequence[FetchPlan]) -> list[FetchResult]:
-        """Read what was found, all in one go, and check that it was not given back meanwhile."""
+        """Read the bytes of all plans at once, and check that they were not released meanwhile."""
         pieces: Sequence[Sequence[Piece] | None]
         try:
             pieces = await read_batches(self._store.chunks, [plan.batches for plan in plans])
         except (LookupError, OSError):
-            # Which one is gone or cannot be read is found out partition by partition.
+            # The partitions are then read one by one, to find the batch that is missing or unreadable.
             pieces = [None] * len(plans)
         results: list[FetchResult] = []
         steps = self._slices.steps()
@@ -248,7 +248,7 @@ class Reads:
         return results
 
     async def _settle(self, plan: FetchPlan, pieces: Sequence[Piece] | None) -> FetchResult:
-        """The result of a look that was read, or of another look if this one was overtaken."""
+        """The result of a plan that was read, or of a new plan if this one was overtaken."""
         wanted = plan.wanted
         looks_left = LOOKS_MAX
         while looks_left:
@@ -266,7 +266,7 @@ class Reads:
                 if result is not None:
                     return result
                 is_overtaken = True
-            # Compaction may overtake a reader time and again. That says nothing of the bytes.
+            # Compaction may overtake a reader repeatedly. That is no sign of damaged bytes.
             looks_left -= not is_overtaken
             at_least_one = plan.size_bytes > plan.limit_bytes
             plan = await self._planner.in_ledger(wanted, newest, plan.limit_bytes, at_least_one=at_least_one)
@@ -277,7 +277,7 @@ class Reads:
         return await self._good_part(plan)
 
     async def _good_part(self, plan: FetchPlan) -> FetchResult:
-        """What can be served of a look with a damaged batch: all before it; an error if it is the first."""
+        """The result of a plan with a damaged batch: all batches before it; an error if it is the first."""
         readable = await self._damage.readable(plan.batches)
         wanted = plan.wanted
         if len(readable.batches) < len(plan.batches):
@@ -299,13 +299,13 @@ class Reads:
         return count_whole(batches, pieces, checks_crc=self._settings.semel_fetch_check_crcs) == len(batches)
 
     async def _served(self, plan: FetchPlan, pieces: Sequence[Piece]) -> FetchResult | None:
-        """Batches that are whole, ready to be sent; None if they were overtaken by compaction."""
+        """The result with intact batches, stamped; None if compaction has overtaken the plan."""
         stamp_all(plan.batches, pieces)
         plan.buffers = [together(pieces)]
         return await self._result(plan)
 
     async def _result(self, plan: FetchPlan) -> FetchResult | None:
-        """What is told of a look; None if it was overtaken by compaction."""
+        """The result of a plan; None if compaction has overtaken it."""
         partition = plan.partition
         if plan.error or partition is None:
             return FetchResult(plan.error)
@@ -314,13 +314,13 @@ class Reads:
         if wanted.isolation is Isolation.READ_COMMITTED:
             aborted = ()
             if plan.end_offset > wanted.offset and wanted.offset <= partition.last_aborted_offset:
-                # The ledger may know of more that ended since; those began behind what was found.
+                # The ledger may have transactions that ended since; they began after the planned batches.
                 try:
                     aborted = await self._store.ledger.aborted(
                         wanted.partition, wanted.offset, plan.end_offset
                     )
                 except LedgerDamaged:
-                    # Without them the reader would take aborted records for committed ones.
+                    # Without the list the reader would take aborted records for committed ones.
                     return FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)
                 newest = await self.partition(wanted.partition)
                 if newest is None:
@@ -340,5 +340,5 @@ class Reads:
 
 
 def _is_as_it_was(seen: Partition | None, newest: Partition) -> bool:
-    """Whether no batch was replaced since a look."""
+    """Whether no batch was replaced since a plan was made."""
     return seen is not None and seen.compactions == newest.compactions

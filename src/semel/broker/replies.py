@@ -1,7 +1,7 @@
-"""Replies: who asked gets the answers of a tick, and what waits for that happens right behind it.
+"""Replies: resolves the commands of a tick, then lets connections send their responses.
 
-A connection sends once for all of its requests that a tick answers. So it is called when everyone was told,
-and not in the next turn of the event loop: answers leave before the tick puts its own things in order.
+A connection sends all its responses of a tick with one write. It is called right after the commands are
+resolved, not in the next turn of the event loop: responses are sent before the tick does its own cleanup.
 """
 
 import asyncio
@@ -14,32 +14,32 @@ from semel.core.types import Ticket
 from semel.store.interface import StoreRefused
 
 REPLIES_AT_ONCE: Final = 50
-"""Of those who waited, how many are answered in one turn of the event loop: some milliseconds of work."""
+"""Parked commands that are answered in one turn of the event loop: some milliseconds of work."""
 
 
 class Replies:
-    """The answers of the commit loop, also those that somebody waits for since an earlier tick."""
+    """The answers of the commit loop, also those to commands parked in an earlier tick."""
 
     __slots__ = ("_behind", "_due", "_is_telling", "_parked")
 
     def __init__(self) -> None:
         self._parked: dict[Ticket, tuple[PendingCommands, int]] = {}
         self._due: deque[tuple[PendingCommands, int, Any]] = deque()
-        """Answers for those who waited that have not been given yet."""
+        """Answers to parked commands that have not been sent yet."""
         self._behind: list[Callable[[], None]] = []
         self._is_telling = False
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do this when everyone of this tick was told; outside of a tick, in the event loop's next turn."""
+        """Call ``work`` after the answers of this tick; outside of a tick, in the event loop's next turn."""
         if self._is_telling:
             self._behind.append(work)
         else:
             asyncio.get_running_loop().call_soon(work)
 
     def park(self, ticket: Ticket, pending: PendingCommands) -> None:
-        """The next answer of these commands comes later, as a reply to the ticket.
+        """Note that the next answer of these commands comes later, as a reply to the ticket.
 
-        The commands are decided and are not kept for as long as that takes.
+        The commands are decided, so they are dropped instead of being kept until then.
         """
         self._parked[ticket] = (pending, len(pending.answers))
         pending.parked += 1
@@ -48,7 +48,7 @@ class Replies:
             pending.when_parked()
 
     def tell(self, pending: Iterable[PendingCommands], replies: Iterable[tuple[Ticket, Any]]) -> None:
-        """Everything is decided and kept: say so."""
+        """Answer the commands of a committed tick, and parked commands that it replies to."""
         self._is_telling = True
         try:
             for each in pending:
@@ -68,7 +68,7 @@ class Replies:
             work()
 
     def _reply(self) -> None:
-        """Answer some of those who waited: a generation of a group may have thousands of members."""
+        """Answer some parked commands: a generation of a group may have thousands of members."""
         for _ in range(min(REPLIES_AT_ONCE, len(self._due))):
             pending, index, answer = self._due.popleft()
             pending.answers[index] = answer
@@ -79,7 +79,7 @@ class Replies:
             asyncio.get_running_loop().call_soon(self._reply)
 
     def refuse(self, pending: Iterable[PendingCommands], full: StoreRefused) -> None:
-        """Tell these, and all who wait, that there is no room. Each is told once."""
+        """Refuse these and all parked commands, because there is no room. Each is resolved once."""
         waiting = {id(each): each for each, _ in self._parked.values()}
         self._parked.clear()
         waiting |= {id(each): each for each in pending}

@@ -1,8 +1,8 @@
-"""The scrub: everything at rest is read once in a while, slowly, and its checksums are compared.
+"""The scrub: periodically reads all stored batches and compares their checksums.
 
-Bits rot where nobody reads, and a copy elsewhere helps only as long as it is there. So the scrub goes from
-partition to partition at a bounded rate (``semel.scrub.bytes.per.second``), logs what is damaged, and counts
-it (``damage``). It repairs nothing: there is no second copy here.
+Data that is not read may decay unnoticed, and a copy elsewhere helps only while it exists. So the scrub reads
+partition after partition at a bounded rate (``semel.scrub.bytes.per.second``), and logs and counts damaged
+batches (``damage``). It repairs nothing, because the broker has no second copy.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 STEP_BYTES: Final = 256 * 1024
 STEP_BATCHES: Final = 512
-"""A step holds the event loop for as long as it takes to compare these."""
+"""A step blocks the event loop for as long as it takes to compare these."""
 REST_SECONDS: Final = 60.0
-"""Between two rounds: a small log is not read all the time."""
+"""The pause between two rounds, so that a small log is not read continuously."""
 
 
 class Scrub:
@@ -31,18 +31,18 @@ class Scrub:
         self._rate = broker.settings.semel_scrub_bytes_per_second
 
     async def run(self) -> None:
-        """Round after round, until cancelled."""
+        """Run rounds until cancelled."""
         while True:
             await asyncio.sleep(REST_SECONDS)
-            # A ledger without room answers nobody. The next round finds out whether it has some.
+            # A ledger without room cannot be read. The next round tries again.
             with contextlib.suppress(StoreRefused):
                 await self.round()
 
     async def round(self) -> None:
-        """Every batch of every partition once."""
+        """Check every batch of every partition once."""
         for topic in await self._broker.catalog.all():
             for index in range(topic.partitions):
-                # What the ledger cannot say of one partition hides no other.
+                # Damage in the ledger's rows of one partition must not hide other partitions.
                 with contextlib.suppress(LedgerDamaged):
                     await self._partition(PartitionKey(topic.topic_id, index))
 
@@ -78,7 +78,7 @@ class Scrub:
             batches = batches[len(readable.batches) + 1 :]
             after = await self._broker.reads.partition(key)
             if before is None or after is None or after.compactions != before.compactions:
-                # They were replaced while they were read.
+                # Compaction has replaced them meanwhile.
                 return
             if bad.last_offset >= after.log_start_offset:
                 await self._broker.damage.found(key, bad, readable.reason)

@@ -1,12 +1,11 @@
-"""Long work in slices: one slice per turn of the event loop, whoever it is for.
+"""Slices: divides long work, so that other work runs between two slices.
 
-A request with fifty thousand elements takes a tenth of a second to read, to answer and to write, and nobody
-else is served meanwhile. So work that may be long is cut into slices of about a millisecond, and asks for a
-turn before each. There is one queue for all of them: twenty such requests at once take twenty times as long,
-but between two slices the loop serves everyone else.
+A request with fifty thousand elements takes a tenth of a second to decode, to answer and to encode, during
+which no other request is served. So long work is divided into slices of about a millisecond, and waits for a
+turn before each. All requests share one queue: twenty such requests at once take twenty times as long, but
+between two slices the event loop serves all other clients.
 
-The slices of a request come in order; what may change between two of them is the same that may change
-between two requests.
+The slices of a request run in order. State may change between two slices just as between two requests.
 """
 
 import asyncio
@@ -17,11 +16,11 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 SLICE_ITEMS: Final = 500
-"""Items of a request that a handler works through without a turn."""
+"""Items of a request that a handler processes without a turn."""
 
 
 class Slices:
-    """The queue of those who have more to do."""
+    """The queue of work that waits for its next turn."""
 
     __slots__ = ("_is_due", "_waiting")
 
@@ -30,7 +29,7 @@ class Slices:
         self._is_due = False
 
     async def turn(self) -> None:
-        """Let everyone else work, and come back."""
+        """Wait in the queue, while other work runs."""
         loop = asyncio.get_running_loop()
         mine: asyncio.Future[None] = loop.create_future()
         self._waiting.append(mine)
@@ -40,7 +39,7 @@ class Slices:
         await mine
 
     async def run(self, work: Generator[None, None, T]) -> T:
-        """Run a generator to its end, with a turn at every yield; what it returns."""
+        """Run a generator to its end, with a turn at every yield; returns its result."""
         while True:
             try:
                 next(work)
@@ -50,21 +49,21 @@ class Slices:
             await self.turn()
 
     async def over(self, items: Sequence[T], size: int = SLICE_ITEMS) -> AsyncIterator[Sequence[T]]:
-        """The items in pieces, with a turn between two pieces. Few items are one piece."""
+        """The items in pieces of ``size``, with a turn between two pieces."""
         for start in range(0, len(items), size):
             if start:
                 await self.turn()
             yield items[start : start + size]
 
     def steps(self) -> "Steps":
-        """For work that goes over lists in lists."""
+        """A counter for work on nested lists."""
         return Steps(self)
 
     def _next(self) -> None:
-        """Wake one; the next is woken in the next turn of the event loop."""
+        """Wake one waiter; the next is woken in the next turn of the event loop."""
         while self._waiting:
             first = self._waiting.popleft()
-            # Whoever asked may be cancelled.
+            # A waiter may have been cancelled.
             if not first.done():
                 first.set_result(None)
                 break
@@ -74,7 +73,7 @@ class Slices:
 
 
 def finished(work: Generator[None, None, T]) -> T:
-    """What a generator returns, at once."""
+    """Run a generator to its end without turns; returns its result."""
     while True:
         try:
             next(work)
@@ -84,7 +83,7 @@ def finished(work: Generator[None, None, T]) -> T:
 
 
 class Steps:
-    """Counts what is done, and takes a turn when it is a slice."""
+    """Counts processed items, and takes a turn after each slice."""
 
     __slots__ = ("_done", "_slices")
 
@@ -93,7 +92,7 @@ class Steps:
         self._done = 0
 
     async def step(self, items: int = 1) -> None:
-        """So many items were worked on."""
+        """Count items that were processed."""
         self._done += items
         if self._done >= SLICE_ITEMS:
             self._done = 0

@@ -1,16 +1,15 @@
-"""The newest batches of the partitions that somebody follows, in memory and ready to be sent.
+"""The tail: the newest batches of the partitions that consumers follow, in memory and ready to be sent.
 
-Most consumers read at the end of the log. What they want was in memory a moment ago, so it is kept for
-them, stamped, and neither the ledger nor the disk is asked. A partition is followed from the moment a fetch
-has reached its high watermark; a partition that nobody reads costs nothing.
+Most consumers read at the end of the log. Its batches were in memory a moment ago, so they are kept, stamped,
+and served without the ledger or the disk. A partition is followed once a fetch has reached its high
+watermark; a partition without readers costs nothing.
 
-What must stay true: the batches of a partition are kept without a gap up to its high watermark, and nothing
-below its log start is kept. A batch that does not continue what is here, whose bytes are not in memory (as
-those of staged batches are not, when they are committed), or that is too large to be worth its copy, starts
-the memory of its partition anew behind it.
+Invariant: the kept batches of a partition have no gap up to its high watermark, and none is below its log
+start. The tail of a partition starts anew after a batch that does not follow the last one, whose bytes are
+not in memory (as with staged batches that are committed), or that is too large to be worth a copy.
 
-Batches are copied: what a commit publishes are views of request frames, and a small view would pin a large
-frame. Memory is bounded in bytes. The partition that was followed longest ago gives way first, oldest batch
+Batches are copied, because a commit publishes views of request frames, and a small view would pin a large
+frame. Memory is bounded in bytes. The partition that was followed longest ago is evicted first, oldest batch
 first.
 """
 
@@ -24,16 +23,16 @@ from semel.wire.records import stamp
 
 TAIL_BYTES_MAX: Final = 32 * 1024 * 1024
 BATCH_BYTES_MAX: Final = 256 * 1024
-"""Larger ones are read from disk: their copy would hold up the event loop, and the page cache has them."""
+"""Larger ones are read from disk: copying would block the event loop, and the page cache has them."""
 PARTITIONS_MAX: Final = 10_000
 ENTRY_OVERHEAD_BYTES: Final = 128
-"""What a kept batch costs beside its bytes."""
+"""The overhead of a kept batch."""
 LEADER_EPOCH: Final = 0
-"""The only leader epoch there is: leadership decides nothing here, so it never changes."""
+"""The only leader epoch: there is one node, so leadership never changes."""
 
 
 class Found(NamedTuple):
-    """Batches from memory, one after another, and the offset behind them."""
+    """Consecutive batches from memory, and the offset after them."""
 
     buffers: list[Buffer]
     size_bytes: int
@@ -41,7 +40,7 @@ class Found(NamedTuple):
 
 
 class _Log:
-    """The kept end of one partition. Lists with a moving head, because offsets are found by bisection."""
+    """The tail of one partition. Lists with a moving head, because offsets are found by bisection."""
 
     __slots__ = ("batches", "first_offset", "head", "last_offsets", "next_offset")
 
@@ -57,7 +56,7 @@ class _Log:
         return self.head == len(self.batches)
 
     def drop_oldest(self) -> int:
-        """Let go of one batch; say how many bytes that was."""
+        """Drop one batch; returns the bytes freed."""
         head = self.head
         freed = len(self.batches[head]) + ENTRY_OVERHEAD_BYTES
         self.first_offset = self.last_offsets[head] + 1
@@ -71,7 +70,7 @@ class _Log:
 
 
 class Tail:
-    """Partition to its kept end."""
+    """Maps partitions to their tails."""
 
     def __init__(self, bytes_max: int = TAIL_BYTES_MAX, batch_bytes_max: int = BATCH_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -80,7 +79,7 @@ class Tail:
         self.size_bytes = 0
 
     def follow(self, key: PartitionKey, high_watermark: int) -> None:
-        """Somebody has read up to the high watermark: keep what comes next."""
+        """Keep the next batches, because a fetch has reached the high watermark."""
         if key in self._logs:
             self._logs.move_to_end(key)
             return
@@ -89,7 +88,7 @@ class Tail:
         self._logs[key] = _Log(high_watermark)
 
     def append(self, fact: BatchAppended | StagedCommitted, buffer: Buffer | None) -> None:
-        """A batch was committed, or several without their bytes. Kept if its partition is followed."""
+        """Keep a committed batch if its partition is followed. Several may come without their bytes."""
         log = self._logs.get(fact.partition)
         if log is None:
             return
@@ -109,7 +108,7 @@ class Tail:
     def find(
         self, key: PartitionKey, offset: int, *, before: int, bytes_max: int, at_least_one: bool
     ) -> Found | None:
-        """Batches from the one that holds ``offset`` up to offset ``before``; None if not all are here."""
+        """Batches from the one with ``offset`` up to offset ``before``; None if not all are in memory."""
         log = self._logs.get(key)
         if log is None or offset < log.first_offset or before > log.next_offset:
             return None
@@ -129,7 +128,7 @@ class Tail:
         return Found(buffers, size, next_offset)
 
     def trim(self, key: PartitionKey, log_start_offset: int) -> None:
-        """Everything below this offset is deleted."""
+        """Drop the batches below this offset."""
         log = self._logs.get(key)
         if log is None:
             return
@@ -137,7 +136,7 @@ class Tail:
             self.size_bytes -= log.drop_oldest()
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is deleted, or its place is needed."""
+        """Drop a partition that was deleted, or is evicted."""
         log = self._logs.pop(key, None)
         if log is not None:
             self._empty(log)

@@ -1,4 +1,4 @@
-"""One tick of the commit loop: what was decided, and what became of it."""
+"""One tick of the commit loop: its decisions and their outcome."""
 
 import time
 from collections.abc import Sequence
@@ -30,35 +30,35 @@ class Tick:
     def __init__(self, pending: Sequence[PendingCommands]) -> None:
         self.pending = pending
         self.commands = sum(len(each.commands) for each in pending)
-        """How many there are. Commands that are parked are dropped when they are decided."""
+        """The number of commands, counted before parked ones are dropped."""
         self.facts: list[Fact] = []
         self.durable: list[Fact] = []
-        """The facts that are written."""
+        """The facts that are written to the store."""
         self.batches: list[Buffer] = []
         self.replies: list[tuple[Ticket, Any]] = []
         self.may_defer_sync = False
-        """Whether there are durable facts, and all are of work inside open transactions."""
+        """Whether there are durable facts, and all are work inside open transactions."""
         self.is_synced = False
         """Whether the commit, with all unsynced work before it, was flushed."""
         self.is_unsynced = False
-        """Whether it was written and not flushed."""
+        """Whether the commit was written and not flushed."""
         self.started_at = self.decided_at = self.committed_at = time.perf_counter()
 
     @property
     def must_flush(self) -> bool:
-        """Whether a flush was asked for."""
+        """Whether a flush was requested."""
         return any(each.is_flush for each in self.pending)
 
 
 def newest_only(facts: list[Fact]) -> list[Fact]:
-    """Drop what a later fact of the same tick replaces: transactions and groups are written as a whole.
+    """Drop facts that a later one of the same tick replaces: transactions and groups are written as a whole.
 
     A transaction grows with each partition it writes to, and many members may join a group in one tick.
     """
     kinds = set(map(type, facts))
     whole = {TransactionChanged, GroupChanged} & kinds
     if GroupDeleted in kinds:
-        # What comes before a deletion is not what comes after it.
+        # A fact before a deletion is not replaced by one after it.
         whole.discard(GroupChanged)
     if not whole:
         return facts

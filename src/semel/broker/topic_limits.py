@@ -1,4 +1,4 @@
-"""What the hot path needs of a topic: its configs in numbers, its keys. Read once, used for every batch."""
+"""Topic limits: the parsed configs and the partition keys of a topic, as the hot path needs them."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,13 @@ from semel.core.types import PartitionKey, Topic
 
 
 class TopicLimits(Data):
-    """The configs of a topic that the broker acts on."""
+    """The configs of a topic that the broker uses. Parsed once, used for every batch."""
 
     max_message_bytes: int
     content_max_bytes: int
-    """What a compressed batch may unpack to."""
+    """The largest decompressed size of a batch."""
     validates: bool
-    """Whether batches that are not compressed are opened when they are produced."""
+    """Whether the records of uncompressed batches are validated when they are produced."""
     validates_compressed: bool
     log_append_time: bool
     before_max_ms: int
@@ -22,7 +22,7 @@ class TopicLimits(Data):
     retention_ms: int
     retention_bytes: int
     deletes: bool
-    """Whether old records are deleted at all; a topic that is only compacted keeps them."""
+    """Whether old records are deleted; a topic that is only compacted keeps them."""
     compacts: bool
     """Whether only the newest record of each key is kept; then every record needs a key."""
     delete_retention_ms: int
@@ -34,11 +34,11 @@ class TopicLimits(Data):
     block_max_ms: int
     """How long a transaction that writes here may be open; -1 is no limit."""
     partitions: tuple[PartitionKey, ...]
-    """The keys of its partitions, made once."""
+    """The keys of its partitions."""
 
     @classmethod
     def of(cls, topic: Topic, settings: Mapping[str, object]) -> "TopicLimits":
-        """Read the configs of a topic; ``settings`` are the broker's, by dotted name."""
+        """Parse the configs of a topic; ``settings`` are the broker's, by dotted name."""
 
         def value(name: str) -> str:
             return value_of(name, topic.configs, settings)

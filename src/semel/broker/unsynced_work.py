@@ -1,15 +1,14 @@
-"""Work that was answered before it was flushed.
+"""Unsynced work: answered before it was flushed.
 
-Inside an open transaction nothing counts before the end, and the end flushes. So a tick that holds only such
-work is answered when the operating system has it (*early*), and the next ordinary commit makes it durable.
-Until then it is kept here:
+Work inside an open transaction has no effect before the transaction ends, and the end flushes. So a tick with
+only such work is answered when it is written to the operating system, and the next commit that syncs makes it
+durable. Until then it is kept here:
 
-- its batches and facts, because readers see nothing that is not durable: they are published by the commit
-  that flushes them;
-- its facts also because the ledger does not have them yet. A commit that finds the store full takes back its
-  own tick and nothing that was answered before; so the state is made anew from the ledger and these.
+- its batches and facts, because readers see only durable data: the commit that flushes them publishes them;
+- its facts also because the ledger does not have them yet. A commit that finds the store full undoes its own
+  tick and no answered work, so the state is rebuilt from the ledger and these facts.
 
-It is bounded in facts, bytes and time. What would go beyond is an ordinary tick, which flushes everything.
+It is bounded in facts, bytes and time. A tick that would exceed the bounds flushes everything.
 """
 
 from collections.abc import Sequence
@@ -21,9 +20,9 @@ from semel.core.types import Buffer, Fact, PartitionKey
 
 FACTS_MAX: Final = 4_000
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Also what the end of a transaction has to flush at once, while all others wait for it."""
+"""Also what the end of a transaction has to flush at once, while all other commands wait."""
 FLUSH_AFTER_SECONDS: Final = 0.1
-"""How long early work may stay unflushed. Whoever wants to see it sooner asks for a flush."""
+"""How long work may stay unsynced. Readers that need it sooner request a flush."""
 
 _MAY_STAY_UNSYNCED: Final = frozenset(
     {BatchAppended, BatchStaged, ProducerAdvanced, TransactionChanged, PendingChanged}
@@ -31,16 +30,16 @@ _MAY_STAY_UNSYNCED: Final = frozenset(
 
 
 class UnsyncedWork:
-    """What is unflushed. Owned by the commit loop; others look at ``partitions``."""
+    """The facts and batches that are not flushed. Owned by the commit loop; readers use ``partitions``."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
         self.batches: list[Buffer | None] = []
-        """One for each fact that has bytes; None where readers have no use for them in memory."""
+        """One for each fact that has bytes; None if readers do not need them in memory."""
         self.partitions: set[PartitionKey] = set()
-        """Those whose logs are longer than readers know. The same set for ever: others hold on to it."""
+        """Partitions whose logs are longer than published. Never replaced: others hold a reference."""
         self.since = 0.0
-        """When the oldest of it was written, on the event loop's clock."""
+        """When the oldest work was written, on the event loop's clock."""
         self._size_bytes = 0
 
     def __bool__(self) -> bool:
@@ -53,7 +52,7 @@ class UnsyncedWork:
         return _MAY_STAY_UNSYNCED.issuperset(map(type, facts))
 
     def add(self, facts: Sequence[Fact], batches: Sequence[Buffer], now: float) -> None:
-        """An early tick was written."""
+        """Add a tick that was written and not flushed."""
         if not self.facts:
             self.since = now
         self.facts += facts
@@ -64,7 +63,7 @@ class UnsyncedWork:
                 self.partitions.add(fact.partition)
                 self._keep(next(nth))
             elif kind is BatchStaged:
-                # The partition is as it was.
+                # Staging does not change the partition.
                 self._size_bytes += len(next(nth))
                 self.batches.append(None)
 
@@ -74,7 +73,7 @@ class UnsyncedWork:
         self.batches.append(bytes(batch) if len(batch) <= BATCH_BYTES_MAX else None)
 
     def take(self) -> tuple[list[Fact], list[Buffer | None]]:
-        """Everything is durable: what readers may see now."""
+        """Remove and return everything, because it is durable and may be published."""
         taken = self.facts, self.batches
         self.facts, self.batches = [], []
         self.partitions.clear()

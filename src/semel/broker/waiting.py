@@ -1,12 +1,12 @@
 """Fetches that wait for records.
 
-A fetch that found too little says how many bytes it misses, and sleeps. A publication wakes only those who
-wait for that partition, and only when they may have gained enough: ``gained`` compares the two values of
-the partition, so a fetch that wants a megabyte is not woken by every small batch. When only a look can
-tell, it says ``ENOUGH``.
+A fetch that found too little waits for the bytes that it lacks. A publication wakes only fetches of that
+partition, and only if they may have gained enough: ``gained`` compares the two values of the partition, so a
+fetch that wants a megabyte is not woken by every small batch. If only a new fetch plan can tell, it returns
+``ENOUGH``.
 
-No publication is missed, because between a look and the sleep nothing is awaited except here: whoever waits
-counts what was published since its look and goes to sleep in one step.
+No publication is missed, because nothing is awaited between the plan and the wait: a fetch counts what was
+published since its plan and starts to wait in one step.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ ENOUGH: Final = 1 << 62
 
 
 def gained(before: Partition | None, after: Partition, isolation: Isolation) -> int:
-    """How many bytes more a reader may have now; ``ENOUGH`` if it should look for itself."""
+    """How many more bytes a reader may get now; ``ENOUGH`` if it has to plan again to find out."""
     if before is after:
         return 0
     if before is None or after.log_start_offset != before.log_start_offset:
         return ENOUGH
     if after.compactions != before.compactions:
-        # What came and what went cannot be told from the size any more.
+        # The sizes no longer tell added bytes from removed ones.
         return ENOUGH
     if isolation is Isolation.READ_COMMITTED and (before.open_transactions or after.open_transactions):
-        # Bytes behind an open transaction do not count; when it ends, its size is not known here.
+        # Bytes after an open transaction do not count; the size of one that ended is not known here.
         return 0 if after.last_stable_offset == before.last_stable_offset else ENOUGH
     return after.size_bytes - before.size_bytes
 
@@ -50,27 +50,27 @@ class _Waiter:
 
 
 class Waiting:
-    """Partition to the fetches that wait for it."""
+    """Maps partitions to the fetches that wait for them."""
 
     def __init__(self, interests_max: int) -> None:
         self._interests_max = interests_max
         self._interests = 0
-        # In the order in which they came: who waits longest is woken first, and a history can be repeated.
+        # Ordered by arrival: the longest wait ends first, and a simulated history can be repeated.
         self._by_partition: dict[PartitionKey, dict[_Waiter, None]] = {}
         self.parked = 0
-        """How many fetches wait."""
+        """The number of waiting fetches."""
 
     @property
     def partitions(self) -> int:
-        """How many partitions somebody waits for."""
+        """The number of partitions that fetches wait for."""
         return len(self._by_partition)
 
     def has_room_for(self, interests: int) -> bool:
-        """Whether a fetch of so many partitions may wait. A large one may take an eighth of what is left."""
+        """Whether a fetch of so many partitions may wait. One fetch may take an eighth of what is left."""
         return interests <= max(1, (self._interests_max - self._interests) // 8)
 
     def is_awaited(self, keys: Iterable[PartitionKey], isolation: Isolation) -> bool:
-        """Whether somebody with this isolation waits for one of the partitions."""
+        """Whether a fetch with this isolation waits for one of the partitions."""
         return self.parked > 0 and any(
             waiter.interests[key] is isolation for key in keys for waiter in self._by_partition.get(key, ())
         )
@@ -78,7 +78,7 @@ class Waiting:
     async def wait(
         self, interests: Mapping[PartitionKey, Isolation], missing_bytes: int, timeout_seconds: float
     ) -> None:
-        """Sleep until these partitions may have gained that much together, or until the time is over."""
+        """Wait until these partitions may have gained that much together, or until the timeout."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(interests, missing_bytes, loop.create_future())
         for key in interests:
@@ -89,7 +89,7 @@ class Waiting:
         try:
             await waiter.woken
         finally:
-            # Also when the client left and the task was cancelled.
+            # Also when the client has disconnected and the task is cancelled.
             timer.cancel()
             self.parked -= 1
             self._interests -= len(interests)
@@ -100,13 +100,13 @@ class Waiting:
                     del self._by_partition[key]
 
     def wake_all(self) -> None:
-        """Nothing will come any more."""
+        """Wake all fetches, because the broker stops."""
         for waiters in self._by_partition.values():
             for waiter in waiters:
                 waiter.wake()
 
     def published(self, key: PartitionKey, before: Partition | None, after: Partition | None) -> None:
-        """Tell those who wait for this partition what it became; None if it is deleted."""
+        """Wake the fetches that may have enough after a publication; ``after`` is None for a deletion."""
         for waiter in self._by_partition.get(key, ()):
             if after is None:
                 waiter.wake()

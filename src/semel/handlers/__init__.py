@@ -1,7 +1,7 @@
-"""What is served: `HANDLERS` maps an API key to the function that answers it.
+"""The APIs that the broker serves: `HANDLERS` maps an API key to the function that answers it.
 
-One module per family, with the same name as the messages in `semel.wire.messages`; each has its own
-`HANDLERS`, which are put together here. An API without an entry is neither served nor advertised.
+There is one module per family of APIs, named like its messages in `semel.wire.messages`. Each module has its
+own `HANDLERS`; this one combines them. An API without an entry is neither served nor advertised.
 """
 
 from dataclasses import replace
@@ -43,9 +43,9 @@ HANDLERS: Final[dict[int, Handler]] = {
 
 
 def served(*, two_phase: bool = False, extensions: bool = True) -> list[Api]:
-    """The APIs that this broker serves, in the order of their keys; our own only as extensions.
+    """The APIs that this broker serves, in the order of their keys; Semel's own only with ``extensions``.
 
-    InitProducerId 6 is not stable in Kafka; it is advertised only where it is wanted, for two-phase commit.
+    InitProducerId 6 is not stable in Kafka, so it is advertised only for two-phase commit, which needs it.
     """
     apis = [APIS[key] for key in sorted(HANDLERS) if extensions or key < FIRST_OWN_KEY]
     if not two_phase:

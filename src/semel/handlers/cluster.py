@@ -1,6 +1,6 @@
-"""DescribeCluster, FindCoordinator: which nodes there are, and who coordinates groups and transactions.
+"""DescribeCluster, FindCoordinator: the nodes, and the coordinators of groups and transactions.
 
-There is one node, which does everything. Clients are told the address of the listener they came in by.
+There is one node, which has every role. Clients get the address of the listener that they connected to.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from semel.wire.messages.metadata import (
 )
 
 CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-"""Without access control everyone may do all; one bit per operation, by Kafka's numbers."""
+"""All operations, because there is no access control; one bit per operation, numbered as in Kafka."""
 _ENDPOINT_BROKERS, _ENDPOINT_CONTROLLERS = 1, 2
 _COORDINATOR_KINDS: Final = frozenset({0, 1})
 """Groups and transactional ids. There are no share groups."""
@@ -29,7 +29,7 @@ async def describe_cluster(
 ) -> DescribeClusterResponse:
     """DescribeCluster v0–v2: the cluster's id and its nodes.
 
-    Behaviour: controllers are not endpoints of their own, so asking for them is MISMATCHED_ENDPOINT_TYPE.
+    Behaviour: there are no separate controllers, so a request for them is MISMATCHED_ENDPOINT_TYPE.
     Versions:  v1 endpoint types · v2 fenced brokers (there are none).
     """
     if request.endpoint_type == _ENDPOINT_CONTROLLERS:
@@ -58,11 +58,11 @@ async def describe_cluster(
 async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """FindCoordinator v0–v6: who coordinates a group or a transactional id.
+    """FindCoordinator v0–v6: the coordinator of a group or a transactional id.
 
     Behaviour: always this node. There are no share groups, so their key type is INVALID_REQUEST.
     Versions:  v1 transactional ids · v3 flexible · v4 several keys at once · v6 share groups.
-    Differs:   never COORDINATOR_NOT_AVAILABLE on first use: no internal topic has to be made first.
+    Differs:   never COORDINATOR_NOT_AVAILABLE on first use: no internal topic has to be created first.
     """
     host, port = broker.endpoints[context.listener]
     answer = Coordinator(node_id=broker.node_id, host=host, port=port, error_message=None)

@@ -25,7 +25,7 @@ from semel.wire.messages.semel import (
 )
 
 TRANSACTIONS_MAX: Final = 1_000
-"""In one request. They are decided in one step, while all others wait: a tenth of a second for so many."""
+"""In one request. They are decided in one step while all other commands wait: 0.1 s for this many."""
 
 GENERATIONS: Final = (1, 2)
 
@@ -35,10 +35,10 @@ _REFUSALS: Final = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: _NOT_CURRENT,
     ErrorCode.INVALID_TXN_STATE: "The run has decided, or the transactional id was used before.",
 }
-"""Why an attempt was not begun."""
+"""Error messages of BeginAttempt."""
 
 FULL: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""The answer when the disk is full; clients try again."""
+"""The answer when the disk is full; clients retry it."""
 
 
 async def commit_transactions(
@@ -46,13 +46,13 @@ async def commit_transactions(
 ) -> CommitTransactionsResponse:
     """CommitTransactions v0: commit several transactions and the offsets of a group, all or nothing.
 
-    Behaviour: the driver shows the pair of its own transactional id, and is PRODUCER_FENCED (or
-        INVALID_PRODUCER_ID_MAPPING) if that is not the current one. If one of the transactions cannot be
-        committed it is INVALID_TXN_STATE, and the answer names all that cannot, each with the error that
-        EndTxn would have. An unknown partition is UNKNOWN_TOPIC_OR_PARTITION. Whatever the error, nothing
-        has changed. The same request again is success again. More than 1000 transactions, an id twice or
-        the driver's own are INVALID_REQUEST. A full disk is COORDINATOR_NOT_AVAILABLE.
-    Differs:   Kafka has nothing like it.
+    Behaviour: the driver sends its transactional id with its producer id and epoch. It is PRODUCER_FENCED (or
+        INVALID_PRODUCER_ID_MAPPING) if these are not current. If one of the transactions cannot be committed,
+        the error is INVALID_TXN_STATE, and the response lists each such transaction with the error that
+        EndTxn would return. An unknown partition is UNKNOWN_TOPIC_OR_PARTITION. After any error nothing has
+        changed. Repeating the request succeeds again. More than 1000 transactions, a repeated id or the
+        driver's own are INVALID_REQUEST. A full disk is COORDINATOR_NOT_AVAILABLE.
+    Differs:   Kafka has no such API.
     """
     if problem := _problem(request):
         return CommitTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
@@ -92,7 +92,7 @@ async def commit_transactions(
 
 
 def _problem(request: CommitTransactionsRequest) -> str | None:
-    """What is wrong with the request as such, in words; None if nothing is."""
+    """The error message for an invalid request; None if it is valid."""
     ids = [each.transactional_id for each in request.transactions]
     if not all(map(is_usable, (request.transactional_id, *ids))):
         return f"A transactional id is empty, or longer than {ID_CHARS_MAX} characters."
@@ -110,7 +110,7 @@ def _producer(asked: CommitTransactionsTransaction) -> Producer:
 async def _offsets(
     broker: Broker, request: CommitTransactionsRequest
 ) -> tuple[tuple[tuple[OffsetKey, CommittedOffset], ...], list[str]]:
-    """The offsets as the core knows them, and the partitions that do not exist."""
+    """The offsets as the core's types, and the partitions that do not exist."""
     found: list[tuple[OffsetKey, CommittedOffset]] = []
     unknown: list[str] = []
     topics = await broker.catalog.topics({each.name for each in request.topics})
@@ -132,13 +132,13 @@ async def begin_attempt(
 ) -> BeginAttemptResponse:
     """BeginAttempt v0: a producer id and an epoch for a task attempt of a run.
 
-    Behaviour: what InitProducerId is, for a transactional id that is used in one run and then never again.
-        The run is the pair that a driver has; PRODUCER_FENCED (or INVALID_PRODUCER_ID_MAPPING) if it is not
-        the current one. The transaction is open at once, and stays so until it is ended or
-        semel.attempt.timeout.ms is over. The same request again gets the same pair until something was
-        written; then, for an id that was used before, and when the run has decided, it is INVALID_TXN_STATE.
-        A full disk is COORDINATOR_NOT_AVAILABLE.
-    Differs:   Kafka has nothing like it.
+    Behaviour: like InitProducerId, for a transactional id that is used in one run and never again. The run
+        is the driver's producer id and epoch; PRODUCER_FENCED (or INVALID_PRODUCER_ID_MAPPING) if these are
+        not current. The transaction is open at once, and stays open until it is ended or
+        semel.attempt.timeout.ms has passed. Repeating the request returns the same producer id and epoch
+        until the attempt has written. After that it is INVALID_TXN_STATE, as it is for an id that was used
+        before and for a run that has decided. A full disk is COORDINATOR_NOT_AVAILABLE.
+    Differs:   Kafka has no such API.
     """
     driver = Producer(
         request.driver_transactional_id, request.driver_producer_id, request.driver_producer_epoch

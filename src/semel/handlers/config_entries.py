@@ -1,8 +1,8 @@
-"""Configs as the wire shows them: value, where it comes from, what it would be otherwise.
+"""Configs as they appear in responses: the value, its source and its synonyms.
 
-Used by DescribeConfigs, and by CreateTopics for the configs of the topic it made. A value comes from the
-topic, else from a setting of the broker, else from the default. A setting that is what it would be anyway
-counts as the default, because settings do not remember whether they were written down.
+Used by DescribeConfigs, and by CreateTopics for the configs of the new topic. A value comes from the topic,
+else from a setting of the broker, else from the default. A setting that equals its default counts as the
+default, because settings do not record whether they were set explicitly.
 """
 
 from dataclasses import fields
@@ -22,7 +22,7 @@ _SECRETS: Final = ("password", "secret")
 
 
 class Synonym(NamedTuple):
-    """One of the places a value could come from, nearest first."""
+    """One of the sources of a value, in order of precedence."""
 
     name: str
     value: str | None
@@ -30,7 +30,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One config with all that DescribeConfigs can say of it."""
+    """One config with everything that DescribeConfigs can return for it."""
 
     name: str
     value: str | None
@@ -68,7 +68,7 @@ def _topic_entry(name: str, row: TopicConfig, topic: Topic, settings: Settings) 
 
 
 def broker_entries(settings: Settings) -> list[ConfigEntry]:
-    """Every setting of the broker. All are read-only: they are given at the start."""
+    """Every setting of the broker. All are read-only, because settings are read at startup."""
     entries = []
     for name, (_, default, why) in _settings_table().items():
         is_sensitive = any(word in name for word in _SECRETS)
@@ -93,7 +93,7 @@ def _setting_synonyms(name: str, settings: Settings) -> list[Synonym]:
 
 @cache
 def _settings_table() -> dict[str, tuple[str, object, str]]:
-    """Dotted name to attribute, default and reason, of every setting."""
+    """Maps the dotted name of every setting to its attribute, default and reason."""
     rows = {each.name: (each.default, str(each.metadata.get("why", ""))) for each in fields(Settings)}
     return {dotted: (attribute, *rows[attribute]) for dotted, attribute in Settings.names().items()}
 

@@ -1,9 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
-Topics have configs that can be changed; what is valid is decided in ``semel.core.topics``. The broker's
-settings are shown and read-only: they are given at the start. Other resources of Kafka (loggers, client
-metrics, groups) have no configs here, and asking for them is INVALID_REQUEST. Each resource succeeds or fails
-by itself.
+The configs of topics can be changed; ``semel.core.topics`` validates them. The broker's settings are
+read-only, because they are read at startup. Other resources of Kafka (loggers, client metrics, groups) have
+no configs here: a request for them is INVALID_REQUEST. Each resource succeeds or fails independently.
 """
 
 from collections import Counter
@@ -33,11 +32,11 @@ from semel.wire.messages.configs import (
 TOPIC: Final = 2
 BROKER: Final = 4
 DESCRIBED_AT_ONCE: Final = 2_000
-"""Resources that one request may ask about; each has some forty configs, with their synonyms and texts."""
+"""Resources per request; each has some forty configs, with their synonyms and documentation."""
 
 
 class Resource(NamedTuple):
-    """What has configs: a kind and a name."""
+    """A resource that has configs: its kind and its name."""
 
     kind: int
     name: str
@@ -52,9 +51,9 @@ async def describe_configs(
     """DescribeConfigs v1–v4: the configs of topics and the settings of the broker.
 
     Behaviour: all configs, or those that are named; each with its source, and on request with its synonyms.
-        A resource that is named twice, and those beyond the first 2,000, are INVALID_REQUEST.
+        A repeated resource, and resources beyond the first 2,000, are INVALID_REQUEST.
     Versions:  v1 sources and synonyms · v3 types and documentation · v4 flexible.
-    Differs:   a topic's config has a synonym among the broker's settings only where there is such a setting.
+    Differs:   a topic's config has a broker setting as its synonym only where such a setting exists.
         Loggers, client metrics and groups have no configs: INVALID_REQUEST.
     """
     response = DescribeConfigsResponse()
@@ -74,7 +73,7 @@ async def describe_configs(
 
 
 def _not_described(resource: DescribeConfigsResource, described: set[Resource]) -> TopicAnswer | None:
-    """Why a resource of a request is not described: it was already, or others were. Keeps what was."""
+    """The error if a resource is repeated or there are too many; else adds it to ``described``."""
     asked = Resource(resource.resource_type, resource.resource_name)
     if asked in described:
         return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -88,7 +87,7 @@ async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[Co
     name = resource.resource_name
     if resource.resource_type == BROKER:
         if not name:
-            # The defaults of all brokers that can be changed while they run. There are none.
+            # An empty name asks for the dynamic defaults of all brokers. There are none.
             return []
         if name != str(broker.node_id):
             message = f"Unexpected broker id {name!r}: this is {broker.node_id}, the only one there is."
@@ -124,9 +123,9 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
 async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """AlterConfigs v0–v2: set a topic's configs to exactly these; what is not given goes back to its default.
+    """AlterConfigs v0–v2: set a topic's configs to exactly these; all others return to their defaults.
 
-    Behaviour: deprecated in Kafka for IncrementalAlterConfigs, and served because clients still send it.
+    Behaviour: deprecated in Kafka in favour of IncrementalAlterConfigs; served because clients still send it.
     Versions:  v2 flexible.
     """
     wanted: Operations = {}
@@ -154,10 +153,10 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     """IncrementalAlterConfigs v0–v1: set, delete, append to or subtract from a topic's configs.
 
-    Behaviour: the operations on one topic happen together or not at all. A config that does not exist is
-        refused by name, with the nearest one that does.
+    Behaviour: the operations on one topic are applied together or not at all. The error for an unknown config
+        contains its name and the most similar name that exists.
     Versions:  v1 flexible.
-    Differs:   deleting a config that does not exist is refused too; the broker's settings are read-only.
+    Differs:   deleting an unknown config is also an error; the broker's settings are read-only.
     """
     wanted: Operations = {}
     times: Counter[Resource] = Counter()
@@ -182,7 +181,7 @@ async def incremental_alter_configs(
 async def _alter(
     broker: Broker, wanted: Operations, times: Counter[Resource], *, replace: bool, validate_only: bool
 ) -> dict[Resource, TopicAnswer]:
-    """Have each resource altered or refused; the answers in the order of the request."""
+    """Alter or refuse each resource; returns the answers in the order of the request."""
     refused: dict[Resource, TopicAnswer] = {}
     commands: dict[Resource, AlterTopic] = {}
     for resource, operations in wanted.items():
@@ -199,7 +198,7 @@ async def _alter(
 def _refused(
     resource: Resource, operations: tuple[ConfigOperation, ...], *, twice: bool
 ) -> TopicAnswer | None:
-    """What is wrong with an alteration whatever the topic is."""
+    """The error of an alteration that is invalid for any topic."""
     if twice:
         return TopicAnswer(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if resource.kind == BROKER:

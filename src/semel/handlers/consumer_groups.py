@@ -1,9 +1,9 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: the consumer protocol (KIP-848).
 
-The rules know no topics, so a heartbeat takes two steps: ask what the group wants, look those topics up,
-then ask for the heartbeat with what was found. Between the two anything may happen; what was missed is
-found at the next heartbeat. Regular expressions are held against all topics now and then only
-(``REGEX_REFRESH_MS``), and when a member brings one.
+The group rules have no access to topics, so a heartbeat takes two commands: read the group's subscriptions,
+look those topics up, then submit the heartbeat with the result. Topics and subscriptions may change between
+the two; the next heartbeat notices. Regular expressions are matched against all topics only periodically
+(``REGEX_REFRESH_MS``), and when a member sends one.
 """
 
 import asyncio
@@ -41,22 +41,22 @@ from semel.wire.messages.groups import (
 )
 
 CONSUMER_MEMBER: Final = 1
-"""The member type of KIP-848 members; 0 would be a classic one."""
+"""The member type of KIP-848 members; 0 is a classic member."""
 NAMES_AT_ONCE: Final = 64
-"""Names that are matched before others have a turn."""
+"""Names that are matched before the event loop gets a turn."""
 
 
 async def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
-    """ConsumerGroupHeartbeat v0–v1: join, live, leave, and be told what to own (KIP-848).
+    """ConsumerGroupHeartbeat v0–v1: join a group, stay a member, leave, and get an assignment (KIP-848).
 
-    Behaviour: a null assignment means "unchanged". A new topic or partition is noticed by the next
-        heartbeat, one that only a regular expression matches some seconds later.
+    Behaviour: a null assignment means "unchanged". The next heartbeat notices a new topic or partition; one
+        that matches only a regular expression is noticed some seconds later.
     Versions:  v1 regular expressions, and the client chooses its member id.
     Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets of up to
-        100 members and regular expressions are computed at once, in Kafka a moment later. A static member
-        that joins again under its own member id is let in, in Kafka it is UNRELEASED_INSTANCE_ID.
+        100 members and regular expressions are computed at once, in Kafka asynchronously. A static member
+        may rejoin under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
     """
     try:
         if request.member_epoch == 0 and not await broker.has_room_for_group(request.group_id):
@@ -144,7 +144,7 @@ def _owned(partitions: list[TopicPartitions] | None) -> OwnedPartitions | None:
 async def _look_up(
     broker: Broker, names: frozenset[str], patterns: dict[str, NamePattern]
 ) -> tuple[dict[str, TopicShape | None], dict[str, tuple[str, ...]]]:
-    """What the topics with these names are, and which topics the patterns match (and what those are)."""
+    """The topics with these names and those that match the patterns, and the matches of each pattern."""
     found = await broker.catalog.topics(names)
     matches: dict[str, tuple[str, ...]] = {}
     if patterns:
@@ -180,10 +180,10 @@ def _by_topic(owned: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]
 async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
-    """ConsumerGroupDescribe v0–v1: consumer groups, their members, and what each owns and should own.
+    """ConsumerGroupDescribe v0–v1: consumer groups with their members, assignments and target assignments.
 
-    Behaviour: GROUP_ID_NOT_FOUND for groups that are not there or are classic. A group that is named twice is
-        described once.
+    Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are classic. A repeated group is described
+        once.
     Versions:  v1 member type.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
@@ -226,7 +226,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
         client_host=member.client_host,
         subscribed_topic_names=list(member.topic_names),
         subscribed_topic_regex=member.topic_regex or "",
-        # What it was told to give up is its own until it says that it did.
+        # A member owns the partitions that it is revoking until it confirms the revocation.
         assignment=_shown(member.assigned | member.revoking, names),
         target_assignment=_shown(group.target.get(member.member_id, NO_ASSIGNMENT), names),
         member_type=CONSUMER_MEMBER,
@@ -234,7 +234,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, names: dict[bytes, str
 
 
 def _shown(owned: OwnedPartitions, names: dict[bytes, str]) -> ConsumerGroupDescribeAssignment:
-    """An assignment with names. A topic that was deleted meanwhile has none any more, and is left out."""
+    """An assignment with topic names. Topics that have been deleted have no name and are left out."""
     return ConsumerGroupDescribeAssignment(
         topic_partitions=[
             ConsumerGroupDescribeTopicPartitions(

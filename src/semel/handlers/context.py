@@ -1,4 +1,4 @@
-"""What a handler knows of a request besides its body."""
+"""The request context: what a handler knows of a request besides its body."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -8,15 +8,15 @@ from semel.broker.reads import unlimited
 
 
 class CloseConnection(Exception):
-    """The only right answer is to close the connection; the text says why, for the log."""
+    """Raised to close the connection instead of answering. The text is the reason, for the log."""
 
 
 def _nothing() -> None:
-    """Nothing is charged for a request that comes from no connection."""
+    """The default of ``parked``: a request without a connection holds no bytes of a budget."""
 
 
 class RequestContext(NamedTuple):
-    """Who asks, in which version, through which door."""
+    """The client, the version and the listener of a request."""
 
     version: int
     client_id: str | None
@@ -24,10 +24,10 @@ class RequestContext(NamedTuple):
     listener: str
     connection_id: int
     parked: Callable[[], None] = _nothing
-    """To be called when the request waits for other clients and keeps none of its bytes."""
+    """Call it when the request is parked and no longer references its bytes."""
     reserve: Callable[[int], Awaitable[None]] = unlimited
-    """Waits until so many bytes may be read for the response."""
+    """Waits until the given number of bytes may be read for the response."""
 
 
 Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
-"""Returns a coroutine, which the connection runs as a task, or a ``Promise``, which needs none."""
+"""Returns a coroutine, which the connection runs as a task, or a ``Promise``, which needs no task."""

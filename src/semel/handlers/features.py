@@ -1,8 +1,8 @@
 """UpdateFeatures: change the level of a feature while the broker runs.
 
-One feature can change: ``transaction.version``, the generation of transactions that new clients are told to
-use. Both generations are served at any level. The level goes out with ApiVersions, and clients take it over
-because the epoch of the features grows with every change.
+One feature can change: ``transaction.version``, the generation of transactions that clients use. Both
+generations are served at any level. ApiVersions carries the level; clients adopt a new one because every
+change increments the epoch of the features.
 """
 
 from enum import IntEnum
@@ -22,7 +22,7 @@ from semel.wire.messages.configs import (
 
 
 class Direction(IntEnum):
-    """What an update says it is, by Kafka's numbers."""
+    """The upgrade type of an update, numbered as in Kafka."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -34,8 +34,8 @@ async def update_features(
 ) -> UpdateFeaturesResponse:
     """UpdateFeatures v0–v2: change the levels of features, all or none.
 
-    Behaviour: INVALID_UPDATE_VERSION for a feature or a level that does not exist, and for a lower level that
-        is not called a downgrade. Clients meet the new level at their next ApiVersions.
+    Behaviour: INVALID_UPDATE_VERSION for a feature or a level that does not exist, and for a lower level
+        without a downgrade type. Clients get the new level with their next ApiVersions.
     Versions:  v0 a flag for downgrades · v1 kinds of downgrade, validate only · v2 one result for all.
     Differs:   only transaction.version can change; the other features stay at their levels.
     """
@@ -62,7 +62,7 @@ async def update_features(
 
 
 def _problem(update: FeatureUpdateKey, levels: dict[str, int], version: int) -> str | None:
-    """What is wrong with an update, in words; None if nothing is."""
+    """The error message for an invalid update; None if it is valid."""
     feature = next((each for each in FEATURES if each.name == update.feature in levels), None)
     if feature is None:
         return "There is no such feature here."

@@ -1,8 +1,7 @@
-"""Fetch: records to whoever asks, in bytes that nobody opens.
+"""Fetch: sends batches to consumers as they are stored, without decoding them.
 
-The handler resolves topics, keeps the session (``fetch_sessions``) and shapes the answer; what may be read,
-and when a fetch has waited long enough, is decided in ``broker/reads.py``. Lookups of offsets are in
-``list_offsets``.
+The handler resolves topics, keeps the session (``fetch_sessions``) and builds the response. What may be read,
+and how long a fetch waits, is decided in ``broker/reads.py``. Offset lookups are in ``list_offsets``.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -34,20 +33,20 @@ from semel.wire.messages.fetch import (
 FIRST_BY_ID: Final = 13
 FIRST_WITH_STORAGE_ERROR: Final = 6
 
-# Sessions belong to a broker, and only this handler knows of them. They go when the broker goes.
+# Fetch sessions by broker. Only this handler uses them; they are dropped together with the broker.
 _SESSIONS: WeakKeyDictionary[Broker, FetchSessions] = WeakKeyDictionary()
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Fetch v4–v18: batches from given offsets, at once or when there are enough.
+    """Fetch v4–v18: batches from given offsets, at once or when min_bytes are available.
 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
-        min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, however large.
+        min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, whatever its size.
     Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible · v13 topic ids.
     Differs:   never sends part of a batch, and does not wait when a partition has more than its limit. Every
-        client is a consumer: replica ids and last fetched epochs are not looked at. An isolation level that
-        does not exist closes the connection. Without partitions there is no session. In a session by topic
-        ids a topic that was deleted is UNKNOWN_TOPIC_ID, in Kafka UNKNOWN_TOPIC_OR_PARTITION.
+        client is a consumer: replica ids and last fetched epochs are ignored. An unknown isolation level
+        closes the connection. A request without partitions gets no session. In a session by topic ids a
+        deleted topic is UNKNOWN_TOPIC_ID, in Kafka UNKNOWN_TOPIC_OR_PARTITION.
     """
     isolation = isolation_of(request.isolation_level)
     sessions = _SESSIONS.get(broker)
@@ -63,7 +62,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         topics = await _topics(broker, turn.partitions)
         answers = await _fetch_all(broker, request, turn.partitions, topics, isolation, context.reserve)
     except StoreRefused:
-        # The ledger has no room for what was committed, so it cannot say where the records are.
+        # The ledger has no room for the latest commits, so it cannot locate the records.
         answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
     if context.version < FIRST_WITH_STORAGE_ERROR:
         for data in answers:
@@ -75,7 +74,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
 async def _topics(
     broker: Broker, partitions: Iterable[SessionPartition]
 ) -> dict[TopicReference, Topic | None]:
-    """Every topic that is named, looked up once."""
+    """Look up each topic of the request once."""
     catalog = broker.catalog
     topics: dict[TopicReference, Topic | None] = {}
     for partition in partitions:
@@ -97,7 +96,7 @@ async def _fetch_all(
     isolation: Isolation,
     reserve: Callable[[int], Awaitable[None]],
 ) -> list[PartitionData]:
-    """One answer for each partition, in their order."""
+    """One answer for each partition, in the same order."""
     refused: dict[int, ErrorCode] = {}
     ranges: list[FetchRange] = []
     for at, partition in enumerate(partitions, 1):
@@ -111,7 +110,7 @@ async def _fetch_all(
             continue
         key = PartitionKey(topic.topic_id, partition.index)
         ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
-    # An error is told at once; it is not kept until there are records.
+    # A response with an error is sent at once; it does not wait for records.
     wait_ms = 0 if refused else request.max_wait_ms
     results = iter(await broker.reads.fetch(ranges, request.min_bytes, request.max_bytes, wait_ms, reserve))
     answers: list[PartitionData] = []
@@ -129,7 +128,7 @@ def _check(topic: Topic | None, partition: SessionPartition) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not 0 <= partition.index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # Here, and only here, everything below zero means that the client knows no epoch.
+    # In Fetch, and only there, every negative value means that the client knows no epoch.
     return check_leader_epoch(max(partition.asked.current_leader_epoch, NO_EPOCH))
 
 
@@ -153,14 +152,14 @@ def _data(index: int, result: FetchResult) -> PartitionData:
 
 
 def _records(buffers: Sequence[Buffer]) -> Buffer:
-    """One buffer, because the message has one field. What lay in one piece is passed on as it is."""
+    """Join the buffers, because the message has one field. A single buffer is not copied."""
     if len(buffers) == 1:
         return buffers[0]
     return b"".join(buffers)
 
 
 def _by_topic(turn: SessionFetch, answers: Sequence[PartitionData]) -> list[FetchableTopicResponse]:
-    """The answers in the shape of the message; of an incremental session only those with something new."""
+    """The answers grouped by topic; in an incremental session only partitions with news."""
     topics: dict[TopicReference, FetchableTopicResponse] = {}
     for partition, data in zip(turn.partitions, answers, strict=True):
         if turn.session is not None:

@@ -1,15 +1,15 @@
-"""Fetch sessions (KIP-227): a client names its partitions once and then sends only what changed.
+"""Fetch sessions (KIP-227): a client lists its partitions once and then sends only changes.
 
-A session is a list of partitions with what the client last asked and what it was last told. A request is
-*full* (epoch 0 begins a session, -1 wants none) or *incremental* (it carries the session's next epoch, and
-changes the list). The answer to an incremental request leaves out partitions of which there is nothing new.
+A session is a list of partitions, each with the client's last request and the broker's last answer. A request
+is *full* (epoch 0 begins a session, -1 wants none) or *incremental* (it carries the session's next epoch, and
+changes the list). The response to an incremental request omits partitions without news.
 
-Sessions live in memory and may be lost at any time: the client is told FETCH_SESSION_ID_NOT_FOUND and
-begins again. They are bounded in number and in the partitions they remember together. When all slots are
-taken, a session that was idle for two minutes gives way; else the client gets none, which only costs it
-longer requests.
+Sessions are kept in memory and may be lost at any time: the client gets FETCH_SESSION_ID_NOT_FOUND and begins
+a new one. The number of sessions and the total number of their partitions are bounded. When all slots are
+taken, a session that was idle for two minutes is evicted. If there is none, the client gets no session, which
+only makes its requests longer.
 
-A step of a session never waits: ``begin`` checks the epoch and moves it at once.
+``begin`` checks and advances the epoch without awaiting.
 """
 
 import random
@@ -27,11 +27,11 @@ EPOCH_MAX: Final = 2**31 - 1
 IDLE_MS: Final = 120_000
 
 TopicReference: TypeAlias = str | bytes
-"""A topic as the request names it: by name up to version 12, by id from version 13 on."""
+"""A topic as the request refers to it: by name up to version 12, by id from version 13 on."""
 
 
 class SessionPartition:
-    """A partition that a client fetches: what it last asked, and what it was last told."""
+    """A partition that a client fetches: its last request, and the last answer."""
 
     __slots__ = ("asked", "high_watermark", "index", "log_start_offset", "topic")
 
@@ -43,7 +43,7 @@ class SessionPartition:
         self.log_start_offset = -1
 
     def is_news(self, data: PartitionData) -> bool:
-        """Whether an incremental answer must hold this; remembers that the client was told."""
+        """Whether an incremental response must contain this; remembers it as the last answer."""
         news = (
             bool(data.records)
             or data.high_watermark != self.high_watermark
@@ -52,7 +52,7 @@ class SessionPartition:
         self.log_start_offset = data.log_start_offset
         self.high_watermark = data.high_watermark
         if data.error_code:
-            # The end of an error is news too, whatever the high watermark is then.
+            # The first answer after an error is news too, whatever its high watermark.
             self.high_watermark = -1
             return True
         return news
@@ -76,7 +76,7 @@ class FetchSession:
         self.used_ms = 0
 
     def move_to_end(self, partition: SessionPartition) -> None:
-        """Next time the others come first, so that one busy partition cannot starve them."""
+        """Serve this partition last next time, so that it cannot starve the others."""
         reference = (partition.topic, partition.index)
         if self.partitions.get(reference) is partition:
             del self.partitions[reference]
@@ -84,7 +84,7 @@ class FetchSession:
 
 
 class SessionFetch(NamedTuple):
-    """What one request is about."""
+    """The session and the partitions of one request."""
 
     error: ErrorCode
     partitions: list[SessionPartition]
@@ -93,12 +93,12 @@ class SessionFetch(NamedTuple):
 
     @property
     def session_id(self) -> int:
-        """What the answer carries."""
+        """The session id in the response."""
         return self.session.session_id if self.session else NO_SESSION
 
 
 class FetchSessions:
-    """All sessions of a broker, the one that was used longest ago first."""
+    """All sessions of a broker, least recently used first."""
 
     def __init__(self, sessions_max: int, partitions_max: int) -> None:
         self._sessions_max = sessions_max
@@ -110,7 +110,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(self, request: FetchRequest, *, by_id: bool, now: int) -> SessionFetch:
-        """Find out which partitions a request is about, and move its session on."""
+        """Determine the partitions of a request and advance its session."""
         if request.session_epoch in (BEGIN_EPOCH, NO_SESSION_EPOCH):
             self._remove(request.session_id)
             partitions = {(each.topic, each.index): each for each in _asked(request, by_id)}

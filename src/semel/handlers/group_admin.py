@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, DeleteGroups: looking at groups and deleting them."""
+"""ListGroups, DescribeGroups, DeleteGroups: the administration of groups."""
 
 from typing import Final
 
@@ -22,17 +22,17 @@ from semel.wire.messages.groups import (
 )
 
 ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, DELETE, DESCRIBE, and describe and alter configs: without access control everyone may do all."""
+"""READ, DELETE, DESCRIBE, and describe and alter configs: all of them, without access control."""
 NO_OPERATIONS: Final = -(2**31)
-"""What is said when nobody asked."""
+"""The value when the request does not ask for authorized operations."""
 
 
 async def list_groups(
     broker: Broker, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
-    """ListGroups v0–v5: every group, also those without members.
+    """ListGroups v0–v5: every group, with or without members.
 
-    Behaviour: filters by state and by type, whatever their case; an empty filter lets all through.
+    Behaviour: filters by state and by type ignore case; an empty filter matches all groups.
     Versions:  v3 flexible · v4 states · v5 types (KIP-848).
     """
     states = {state.lower() for state in request.states_filter}
@@ -63,11 +63,11 @@ async def describe_groups(
 ) -> DescribeGroupsResponse:
     """DescribeGroups v0–v6: classic groups and their members.
 
-    Behaviour: a group that is not there, or is a consumer group, is Dead; from v6 that is
-        GROUP_ID_NOT_FOUND. A group that is named twice is described once.
+    Behaviour: a group that does not exist, or is a consumer group, is Dead; from v6 that is
+        GROUP_ID_NOT_FOUND. A repeated group is described once.
     Versions:  v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND
         (KIP-1043).
-    Differs:   a group of which only member ids were handed out (KIP-394) is not there yet; in Kafka it is
+    Differs:   a group that has only assigned member ids so far (KIP-394) does not exist yet; in Kafka it is
         Empty.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
@@ -89,7 +89,7 @@ def _described(group_id: str, group: Group | None, version: int, operations: int
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"Group {group_id} not found."
         return described
-    # What the members say has a meaning only between two rebalances.
+    # The protocol and the members' metadata are meaningful only between two rebalances.
     is_stable = group.state is ClassicState.STABLE
     return DescribedGroup(
         group_id=group_id,
@@ -116,7 +116,7 @@ async def delete_groups(
 ) -> DeleteGroupsResponse:
     """DeleteGroups v0–v2: delete groups that have no members, with their offsets.
 
-    Behaviour: NON_EMPTY_GROUP while somebody is a member; GROUP_ID_NOT_FOUND if there is none.
+    Behaviour: NON_EMPTY_GROUP while the group has members; GROUP_ID_NOT_FOUND if it does not exist.
     Versions:  v2 flexible.
     """
     commands = [DeleteGroup(group_id) for group_id in request.groups_names]

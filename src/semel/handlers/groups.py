@@ -1,11 +1,11 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: classic group requests to commands.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: turns classic group requests into commands.
 
-What depends on the version of a request is settled here, so that the rules in ``semel.core.groups`` know
-nothing of versions. A join or a sync that has to wait is answered by whoever ends the wait; the connection
-keeps the order.
+Differences between request versions are resolved here, so the rules in ``semel.core.groups`` are independent
+of versions. A join or a sync that has to wait is parked; the decision that ends the wait answers it. The
+connection keeps the order of responses.
 
-KIP-848 is in ``consumer_groups``, listing and deleting in ``group_admin``, committed offsets in
-``offsets``; all of them are in ``HANDLERS`` here.
+KIP-848 is in ``consumer_groups``, listing and deleting in ``group_admin``; ``HANDLERS`` here includes both.
+Committed offsets are in ``offsets``.
 """
 
 import uuid
@@ -41,9 +41,9 @@ from semel.wire.messages.groups import (
 
 
 async def _ask(broker: Broker, command: Command, when_full: Any, context: RequestContext) -> Any:
-    """The answer; when the disk is full, one that makes the client come back later."""
+    """The answer; ``when_full`` if the disk is full, which makes the client retry later."""
     promise = broker.submit((command,), context.parked)
-    # The answer may take minutes, and the command may be large.
+    # The answer may take minutes: do not keep a command alive that may be large.
     del command
     try:
         return (await promise)[0]
@@ -54,8 +54,8 @@ async def _ask(broker: Broker, command: Command, when_full: Any, context: Reques
 async def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
     """JoinGroup v0–v9: become a member of a classic group, or take part in its rebalance.
 
-    Behaviour: waits until the members have joined or the rebalance timeout is over. An empty group waits
-        group.initial.rebalance.delay.ms for more members. The leader is told who the members are.
+    Behaviour: waits until all members have joined or the rebalance timeout has passed. An empty group waits
+        group.initial.rebalance.delay.ms for more members. The leader gets the list of members.
     Versions:  v1 rebalance timeout · v4 MEMBER_ID_REQUIRED (KIP-394) · v5 static members (KIP-345) · v6
         flexible · v7 protocol type · v8 reason · v9 skip assignment (KIP-814).
     Differs:   no online migration: a consumer group with members answers INCONSISTENT_GROUP_PROTOCOL.
@@ -91,7 +91,7 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
         rebalance_timeout_ms = request.session_timeout_ms
     known_as = request.group_instance_id or context.client_id or ""
     protocols = tuple((each.name, each.metadata) for each in request.protocols)
-    # The group keeps them, if it takes the member.
+    # If the group accepts the member, it keeps them.
     request.protocols = []
     return JoinGroup(
         group_id=request.group_id,
@@ -118,10 +118,10 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
 
 
 async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-    """SyncGroup v0–v5: the leader gives assignments, every member gets its own.
+    """SyncGroup v0–v5: the leader sends the assignments, every member gets its own.
 
-    Behaviour: waits for the leader. Assignments are durable before anybody is given one.
-    Versions:  v3 static members · v4 flexible · v5 protocol type and name are checked, and must be there.
+    Behaviour: waits for the leader. Assignments are durable before any member gets one.
+    Versions:  v3 static members · v4 flexible · v5 protocol type and name are required and checked.
     """
     if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -151,9 +151,9 @@ def _sync(broker: Broker, request: SyncGroupRequest) -> SyncGroup:
 
 
 async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    """Heartbeat v0–v4: a member of a classic group is alive.
+    """Heartbeat v0–v4: keeps a member of a classic group alive.
 
-    Behaviour: REBALANCE_IN_PROGRESS tells it to join again. Nothing is written to the ledger.
+    Behaviour: REBALANCE_IN_PROGRESS makes the member rejoin. Nothing is written to the ledger.
     Versions:  v3 static members · v4 flexible.
     """
     command = Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
@@ -167,7 +167,7 @@ async def leave_group(
 ) -> LeaveGroupResponse:
     """LeaveGroup v0–v5: members leave a classic group.
 
-    Behaviour: one rebalance for all that leave. A static member may be removed by its instance id alone.
+    Behaviour: one rebalance for all leaving members. An instance id alone suffices to remove a static member.
     Versions:  v3 several members · v4 flexible · v5 reason.
     """
     leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)

@@ -1,7 +1,7 @@
-"""ListOffsets and OffsetForLeaderEpoch: which offset belongs to a time, or ends an epoch.
+"""ListOffsets and OffsetForLeaderEpoch: the offset at a timestamp, or at the end of an epoch.
 
-Leadership decides nothing here, so there is one leader epoch, 0, for ever. A client that knows a larger one
-talks to a cluster that is not this one; a smaller one does not exist.
+Leadership never changes, so the leader epoch is always 0. A client with a larger epoch has it from another
+cluster; a smaller one does not exist.
 """
 
 from collections import Counter
@@ -52,11 +52,11 @@ FIRST_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
     **dict.fromkeys(OWN, 1),
 }
-"""The version of ListOffsets from which a client may ask for each special timestamp."""
+"""The first version of ListOffsets that supports each special timestamp."""
 
 
 def isolation_of(level: int) -> Isolation:
-    """The isolation that a request names; one that does not exist closes the connection."""
+    """The isolation level of a request; an unknown one closes the connection."""
     if level == Isolation.READ_COMMITTED:
         return Isolation.READ_COMMITTED
     if level == Isolation.READ_UNCOMMITTED:
@@ -65,7 +65,7 @@ def isolation_of(level: int) -> Isolation:
 
 
 def check_leader_epoch(epoch: int) -> ErrorCode:
-    """Hold the leader epoch that a client believes in against the only one there is."""
+    """Compare a client's leader epoch with the only one that exists."""
     if epoch in (NO_EPOCH, LEADER_EPOCH):
         return ErrorCode.NONE
     return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch > LEADER_EPOCH else ErrorCode.FENCED_LEADER_EPOCH
@@ -74,18 +74,18 @@ def check_leader_epoch(epoch: int) -> ErrorCode:
 async def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """ListOffsets v1–v11: the offset at a time, at the start or at the end of partitions.
+    """ListOffsets v1–v11: the offset at a timestamp, at the start or at the end of partitions.
 
-    Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a hit at or after
-        it is none. The ends that one request asks for are those after one and the same commit: with all
-        markers of a transaction, or with none (feature semel.snapshot). At level 2 of that feature, timestamp
-        -1001 asks how often compaction has replaced batches of a partition, and -1002 keeps compaction away
-        from it besides: the offset of the answer is that number, its timestamp the milliseconds of the hold,
-        or -1 if there is none. A topic that is not compacted is not held.
+    Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a match at or
+        after it is not returned. All ends in one response are those after the same commit: with all markers
+        of a transaction, or with none (feature semel.snapshot). At level 2 of that feature, timestamp -1001
+        returns how often compaction has replaced batches of a partition, and -1002 also holds compaction: the
+        offset of the answer is that number, its timestamp the milliseconds of the hold, or -1 if there is
+        none. A topic that is not compacted is not held.
     Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
         v9 latest tiered · v11 earliest pending upload.
-    Differs:   nothing is tiered: earliest local is the earliest, the other two find nothing. The max
-        timestamp is that of a record which is still there; Kafka may name one that was deleted.
+    Differs:   there is no tiered storage: earliest local is the earliest, the other two find nothing. The max
+        timestamp is that of an existing record; Kafka may return one that was deleted.
     """
     isolation = isolation_of(request.isolation_level)
     times_named = Counter(
@@ -119,7 +119,7 @@ async def list_offsets(
 def _asked(
     request: ListOffsetsRequest, topics: Mapping[str, Topic | None], *timestamps: int
 ) -> list[PartitionKey]:
-    """The partitions for which one of these special timestamps is asked."""
+    """The partitions for which the request has one of these special timestamps."""
     return [
         PartitionKey(topic.topic_id, partition.partition_index)
         for each in request.topics
@@ -142,7 +142,7 @@ async def _compactions(
     keys = _asked(request, topics, *OWN) if broker.settings.semel_extensions_enable else []
     if not keys:
         return {}
-    # Before the look: a swap that was submitted by now is in the number, and no other follows.
+    # Hold before reading: the number includes every swap submitted so far, and no other follows.
     compacted = {
         topic.topic_id for topic in topics.values() if topic and broker.catalog.limits(topic).compacts
     }
@@ -185,9 +185,9 @@ def _answer(index: int, listed: ListedOffset) -> ListOffsetsPartitionResponse:
 async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """OffsetForLeaderEpoch v2–v4: where an epoch ends, for a client that checks for truncation (KIP-320).
+    """OffsetForLeaderEpoch v2–v4: the end offset of an epoch, for clients that detect truncation (KIP-320).
 
-    Behaviour: epoch 0 ends at the high watermark; nothing is ever truncated. Other epochs are unknown: -1.
+    Behaviour: epoch 0 ends at the high watermark; logs are never truncated. Other epochs are unknown: -1.
     Versions:  v3 replica id · v4 flexible.
     """
     response = OffsetForLeaderEpochResponse()

@@ -1,7 +1,7 @@
-"""DeleteRecords, DescribeLogDirs, ListPartitionReassignments: what lies on disk.
+"""DeleteRecords, DescribeLogDirs, ListPartitionReassignments: the data on disk.
 
-A log directory of Kafka is the data directory here. Records of all partitions share chunks, so the size of a
-partition is the bytes of its batches, not of its files.
+The data directory takes the place of Kafka's log directories. All partitions share chunks, so the size of a
+partition is the bytes of its batches, not of files.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def delete_records(
             if topic is not None and not error:
                 key = PartitionKey(topic.topic_id, part.partition_index)
                 wanted.setdefault((key, part.offset), []).append(answer)
-    # Together, so that they share a commit.
+    # Submitted together, so that they share a commit.
     answers = await asyncio.gather(*(_delete(broker, key, offset) for key, offset in wanted))
     for waiting, deleted in zip(wanted.values(), answers, strict=True):
         for answer in waiting:
@@ -85,7 +85,7 @@ async def describe_log_dirs(
 ) -> DescribeLogDirsResponse:
     """DescribeLogDirs v1–v5: the data directory, and how many bytes each partition has in it.
 
-    Behaviour: one directory. A broker in memory calls it "memory" and knows no size of it. Topics and
+    Behaviour: one directory. A broker in memory reports it as "memory", with an unknown size. Topics and
         partitions that do not exist are left out.
     Versions:  v2 flexible · v3 error code · v4 bytes of the volume · v5 cordoned directories (there are
         none).
@@ -120,7 +120,7 @@ async def _size(broker: Broker, key: PartitionKey) -> int | None:
 
 
 def _volume(directory: str) -> tuple[int, int]:
-    """Bytes of the volume and bytes free on it; unknown where there is no directory."""
+    """Total and free bytes of the volume; unknown if there is no directory."""
     if not Path(directory).is_dir():
         return UNKNOWN_BYTES, UNKNOWN_BYTES
     usage = shutil.disk_usage(directory)
@@ -130,9 +130,9 @@ def _volume(directory: str) -> tuple[int, int]:
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """ListPartitionReassignments v0: nothing is ever under way, because no partition moves between nodes.
+    """ListPartitionReassignments v0: always empty, because partitions never move between nodes.
 
-    Behaviour: an empty list, whatever is asked for.
+    Behaviour: an empty list for every request.
     Versions:  v0.
     """
     return ListPartitionReassignmentsResponse(error_message=None)

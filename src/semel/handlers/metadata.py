@@ -1,10 +1,9 @@
-"""What we can do, and which topics there are: ApiVersions, Metadata, DescribeTopicPartitions.
+"""ApiVersions, Metadata, DescribeTopicPartitions: the APIs, features and topics of the broker.
 
-Which nodes there are, and who coordinates, is next door, in ``cluster``.
+DescribeCluster and FindCoordinator are in ``cluster``.
 
 There is one node. It leads every partition at epoch 0, is the only replica, the controller, and the
-coordinator of every group and transactional id. Clients are told the address that belongs to the listener
-they came in by.
+coordinator of every group and transactional id. Clients get the address of the listener they connected to.
 """
 
 import re
@@ -44,17 +43,17 @@ from semel.wire.schema import Encoded
 
 LEADER_EPOCH: Final = 0
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Names that Kafka keeps for itself. Here such a topic is an ordinary one, but it is shown as internal."""
+"""Names that Kafka reserves. In Semel such a topic is an ordinary one, but it is shown as internal."""
 
-# There are no access rules yet, so whoever asks may do everything. One bit per operation, by Kafka's numbers:
-# read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe and alter configs 10
-# and 11, idempotent write 12.
+# There is no access control yet, so all operations are authorized. One bit per operation, numbered as in
+# Kafka: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe and alter
+# configs 10 and 11, idempotent write 12.
 _TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
 TOPICS_AT_ONCE: Final = 50
-"""Topics, each with its partitions, that are shown in one slice."""
+"""Topics, with their partitions, that are described in one slice."""
 
 
 async def api_versions(
@@ -62,10 +61,10 @@ async def api_versions(
 ) -> ApiVersionsResponse:
     """ApiVersions v0–v4: the APIs, their versions, and the features.
 
-    Behaviour: a version that we do not know is answered with UNSUPPORTED_VERSION and the versions of this API
-        alone (KIP-511), encoded as version 0. With the whole list franz-go would go on without the features.
+    Behaviour: an unknown version is answered with UNSUPPORTED_VERSION and the versions of this API alone
+        (KIP-511), encoded as version 0. Given the whole list, franz-go would continue without the features.
     Versions:  v3 flexible, name of the client's software, features · v4 features whose lowest level is 0,
-        which older Java clients cannot read.
+        which older Java clients cannot decode.
     """
     if not request.min_version <= context.version <= request.max_version:
         own = [each for each in _api_keys(broker) if each.api_key == request.api_key]
@@ -92,7 +91,7 @@ async def api_versions(
 
 
 def _api_keys(broker: Broker) -> list[ApiVersion]:
-    # Not at the top: the table of handlers is put together from this module too.
+    # Imported here because ``semel.handlers`` imports this module for its table of handlers.
     from semel.handlers import served
 
     return [
@@ -109,12 +108,13 @@ async def metadata(
 ) -> MetadataResponse | Encoded:
     """Metadata v0–v13: the nodes, and topics with their partitions.
 
-    Behaviour: all topics (null, or none in v0), or those that are named. A topic that is not there is made
-        only if both the client and auto.create.topics.enable allow it.
-    Versions:  v1 null for all topics · v4 auto creation may be refused · v8 authorized operations · v9
+    Behaviour: all topics (null, or none in v0), or the requested ones. A missing topic is created only if
+        both the client and auto.create.topics.enable allow it.
+    Versions:  v1 null for all topics · v4 clients may disable auto creation · v8 authorized operations · v9
         flexible · v10 topic ids in the response · v12 topics by id · v13 error code.
-    Differs:   a topic that this request made is shown at once, where Kafka says UNKNOWN_TOPIC_OR_PARTITION
-        first. A topic with neither name nor id is INVALID_TOPIC_EXCEPTION, there UNKNOWN_SERVER_ERROR.
+    Differs:   a topic that this request created is shown at once; Kafka first returns
+        UNKNOWN_TOPIC_OR_PARTITION. A topic with neither name nor id is INVALID_TOPIC_EXCEPTION, in Kafka
+        UNKNOWN_SERVER_ERROR.
     """
     if context.version < 12 and _is_by_id(request):
         return MetadataResponse(
@@ -174,7 +174,7 @@ def _metadata(
 
 
 def _is_by_id(request: MetadataRequest) -> bool:
-    """Whether a topic is named by its id. Versions 10 and 11 have the field, and Kafka refuses it there."""
+    """Whether a topic is given by id. Versions 10 and 11 have the field, but Kafka refuses it there."""
     return any(each.topic_id != NO_TOPIC_ID or each.name is None for each in request.topics or ())
 
 
@@ -200,7 +200,7 @@ async def _find(
 
 
 async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -> None:
-    """Make the topics that were not found, as many as one request may make, and show them instead."""
+    """Create the topics that were not found, up to the limit of one request, and replace their errors."""
     settings = broker.settings
     partitions = min(
         settings.semel_partitions_per_topic_max, settings.semel_partitions_max - broker.counts.partitions
@@ -215,7 +215,7 @@ async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -
     for (index, name), answer in zip(missing, await ask_topics(broker, commands), strict=True):
         topic = answer.topic
         if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS:
-            # Another client was faster, which is as good.
+            # Another client has created it meanwhile.
             topic = await broker.catalog.topic(name)
         if topic is not None:
             topics[index] = _described(broker, topic)
@@ -247,8 +247,8 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """DescribeTopicPartitions v0: topics with their partitions, page by page.
 
-    Behaviour: topics in the order of names, all if none is named, from the cursor on; at most
-        response_partition_limit partitions (2000 if that is more), then a cursor that says where to go on.
+    Behaviour: topics in the order of names, all if the request has none, from the cursor on; at most
+        response_partition_limit partitions, but no more than 2000, then a cursor for the next page.
     Versions:  v0.
     """
     first_name, first_index = "", 0
@@ -288,7 +288,7 @@ async def describe_topic_partitions(
 
 
 def _is_valid(cursor: Cursor, topics: Sequence[TopicRequest]) -> bool:
-    """Whether a page may begin here: at a partition of a topic that could be, and is asked for."""
+    """Whether a page may begin here: the topic has a valid name and is one of the requested ones."""
     if cursor.partition_index < 0 or name_problem(cursor.topic_name):
         return False
     return not topics or any(each.name == cursor.topic_name for each in topics)

@@ -1,8 +1,8 @@
-"""Metadata of all topics, encoded once for everyone who asks.
+"""Metadata of all topics, encoded once for all clients.
 
-Clients with patterns, and every admin tool, ask for all topics, many of them again and again. To build and
-encode fifty thousand partitions takes a good part of a second, so the encoded answer is kept until a topic is
-made, changed or deleted. Whoever asks while it is being built waits for it.
+Clients with patterns, and every admin tool, request all topics, many of them repeatedly. Building and
+encoding fifty thousand partitions takes a good part of a second, so the encoded response is cached until a
+topic is created, changed or deleted. Requests that arrive while it is being built wait for it.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from semel.wire.messages.metadata import MetadataResponse
 from semel.wire.schema import Encoded
 
 ANSWERS_MAX: Final = 8
-"""Versions, listeners and flags that are kept: a few kinds of clients."""
+"""Cached responses: one per version, listener and flags, so a few kinds of clients."""
 
 
 class MetadataCache:
-    """The answers of one broker, for the catalog as it was at one time."""
+    """The responses of one broker, for one state of the catalog."""
 
     def __init__(self, broker: Broker) -> None:
         self._catalog = broker.catalog
@@ -31,7 +31,7 @@ class MetadataCache:
     async def answer(
         self, key: Hashable, version: int, build: Callable[[], Awaitable[MetadataResponse]]
     ) -> Encoded:
-        """What was built before, if no topic has changed since; else build it."""
+        """The cached response, if no topic has changed since; else build it."""
         async with self._building:
             changes = self._catalog.changes
             if changes != self._changes:
@@ -42,7 +42,7 @@ class MetadataCache:
                 response = await build()
                 parts = await self._slices.run(response.encode_in_slices(version))
                 known = Encoded(MetadataResponse, parts)
-                # What changed meanwhile may be missing in it: good for who asked before, and nobody after.
+                # It may lack a change made meanwhile: correct for requests before it, not for later ones.
                 if self._catalog.changes == changes:
                     while len(self._answers) >= ANSWERS_MAX:
                         del self._answers[next(iter(self._answers))]
@@ -54,7 +54,7 @@ _CACHES: WeakKeyDictionary[Broker, MetadataCache] = WeakKeyDictionary()
 
 
 def cache_of(broker: Broker) -> MetadataCache:
-    """The one of this broker. It goes when the broker goes."""
+    """The cache of this broker. It is dropped together with the broker."""
     cache = _CACHES.get(broker)
     if cache is None:
         cache = _CACHES[broker] = MetadataCache(broker)

@@ -1,10 +1,10 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: a group's positions.
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets (positions) of a group.
 
-Whether a partition exists is found out here, before anything is decided: a position in a partition that is
-deleted a moment later does no harm. Who may commit is decided in ``semel.core.offsets``.
+The handlers check that partitions exist before they submit commands: a position in a partition that is
+deleted a moment later is harmless. ``semel.core.offsets`` decides whether a client may commit.
 
-A client whose commit was answered sees it: the answer comes after the ledger's commit, and every fetch
-reads what the ledger holds or what was applied since.
+A client sees its own answered commits: the answer follows the commit to the store, and every fetch reads the
+ledger or what was applied since.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,11 +36,11 @@ from semel.wire.messages.offsets import (
 
 COMMITTED_AT_ONCE = 10_000
 """Positions that one request may commit, because they are decided and written together. In Kafka they must
-fit into one message of its offsets topic, which are about as many."""
+fit into one message of its offsets topic, which is a similar number."""
 READ_AT_ONCE = 5_000
-"""Positions that are read after one commit: some milliseconds of the event loop's time."""
+"""Positions that one command reads: some milliseconds of the event loop's time."""
 TOPIC_IDS = 10
-"""From this version on topics are named by their ids in OffsetCommit and OffsetFetch (KIP-848)."""
+"""The version from which OffsetCommit and OffsetFetch have topic ids instead of names (KIP-848)."""
 
 
 async def offset_commit(
@@ -48,13 +48,13 @@ async def offset_commit(
 ) -> OffsetCommitResponse:
     """OffsetCommit v2–v10: move a group's positions.
 
-    Behaviour: from a member of the current generation or epoch, or from outside while the group is empty.
+    Behaviour: by a member of the current generation or epoch, or by any client while the group is empty.
         More than 10,000 partitions are INVALID_COMMIT_OFFSET_SIZE.
     Versions:  v6 leader epoch · v7 static members · v8 flexible · v9 KIP-848 members, GROUP_ID_NOT_FOUND
         and STALE_MEMBER_EPOCH · v10 topic ids.
-    Differs:   the retention time of v2–v4 is not looked at: offsets.retention.minutes holds for all. An
-        empty group id is INVALID_GROUP_ID. An older member epoch is always STALE_MEMBER_EPOCH; Kafka takes
-        it for partitions that the member has kept since (KIP-1251).
+    Differs:   the retention time of v2–v4 is ignored: offsets.retention.minutes applies to all groups. An
+        empty group id is INVALID_GROUP_ID. An older member epoch is always STALE_MEMBER_EPOCH; Kafka accepts
+        it for partitions that the member has owned since (KIP-1251).
     """
     response = OffsetCommitResponse()
     steps = broker.slices.steps()
@@ -104,14 +104,14 @@ async def offset_commit(
 async def _find(
     broker: Broker, asked: OffsetCommitRequestTopic, version: int
 ) -> tuple[Topic | None, ErrorCode]:
-    """The topic, and what to say if it is not there."""
+    """The topic, and the error if it does not exist."""
     if version >= TOPIC_IDS:
         return await broker.catalog.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
     return await broker.catalog.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class _AskedTopic(NamedTuple):
-    """A topic in a fetch, whichever way it was named; no name if its id is not known."""
+    """A topic in a fetch, given by name or by id; without a name if its id is unknown."""
 
     name: str | None
     topic_id: bytes
@@ -132,10 +132,9 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """OffsetFetch v1–v10: read a group's positions.
 
-    Behaviour: -1 without an error where nothing is committed, also for a group that is not there. No list
-        of topics means all that the group has committed. With RequireStable a position that an open
-        transaction may still move is UNSTABLE_OFFSET_COMMIT, which clients try again. A group that is named
-        twice is answered once.
+    Behaviour: -1 without an error where nothing is committed, also for a group that does not exist. No list
+        of topics means all positions of the group. With RequireStable a position that an open transaction
+        may still change is UNSTABLE_OFFSET_COMMIT, which clients retry. A repeated group is answered once.
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
         several groups · v9 member id and epoch · v10 topic ids.
     """
@@ -198,7 +197,7 @@ async def _fetch(
     )
     fetched = await _fetch_all(broker, command, keys)
     if fetched.error is not ErrorCode.NONE:
-        # Version 1 has no place for the group's error but its partitions.
+        # Version 1 has no field for the group's error, so each partition carries it.
         refused = [
             (each, [_Position(partition, None, fetched.error) for partition in each.partitions])
             for each in (topics or ())
@@ -222,7 +221,7 @@ async def _fetch(
 
 
 async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKey, ...]) -> Fetched:
-    """The positions of all keys, as they are after one commit. Very many are read in parts."""
+    """The positions of all keys, as they are after one commit. Large requests are read in parts."""
     whole = Fetched(ErrorCode.NONE)
     try:
         for first in range(0, max(1, len(keys)), READ_AT_ONCE):
@@ -255,7 +254,7 @@ async def _everything(
         if version >= TOPIC_IDS:
             topic = await broker.catalog.topic(name)
             if topic is None:
-                continue  # Without an id the client could not know what this is about.
+                continue  # Without an id the client could not identify the topic.
             topic_id = topic.topic_id
         positions.append((_AskedTopic(name, topic_id, []), found))
     return positions
@@ -286,10 +285,10 @@ def _partition_of_group(position: _Position) -> OffsetFetchResponsePartitions:
 async def offset_delete(
     broker: Broker, request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse:
-    """OffsetDelete v0: forget a group's positions.
+    """OffsetDelete v0: delete a group's positions.
 
-    Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member still wants; NON_EMPTY_GROUP for a group
-        whose members are no consumers. A position that is not there is no error.
+    Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member subscribes to; NON_EMPTY_GROUP for a group
+        whose members are not consumers. A missing position is not an error.
     Versions:  only one.
     """
     response = OffsetDeleteResponse()

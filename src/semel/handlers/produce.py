@@ -1,9 +1,9 @@
-"""Produce: check batches, one ``Append`` per partition, offsets back.
+"""Produce: checks batches, submits one ``Append`` per partition and returns the offsets.
 
-This is the hot path of the broker, so it needs no task: ``produce`` checks the batches, submits the commands
-and returns a promise of the response. If a topic is not in memory, or if there is so much to validate that it
-must be done on a thread, the promise has work to be awaited first (``Promise.first``). The connection awaits
-it before it starts another request, so batches keep their order.
+This is the hot path of the broker, so it runs without a task: ``produce`` checks the batches, submits the
+commands and returns a promise of the response. If a topic is not in memory, or if validation is so much work
+that it needs a thread, the promise has work to be awaited first (``Promise.first``). The connection awaits
+that work before it starts another request, so batches keep their order.
 """
 
 from collections.abc import Coroutine, Generator, Iterator, Sequence
@@ -46,18 +46,18 @@ def produce(
 ) -> Promise[ProduceResponse | Encoded | None]:
     """Produce v3–v13: append one batch to each partition.
 
-    Behaviour: acks 1 and -1 are answered when the batches are durable, in a transaction when its end will
-        make them so (semel.durability); acks 0 is not answered, and an error closes the connection. Up to
-        1,000 partitions of one request become durable together, more of them in several commits.
-        Transactional batches must belong to the open transaction.
+    Behaviour: acks 1 and -1 are answered when the batches are durable; batches of a transaction may be
+        answered earlier, and its end makes them durable (semel.durability). acks 0 is not answered, and an
+        error closes the connection. Up to 1,000 partitions of one request become durable together, more of
+        them in several commits. Transactional batches must belong to the open transaction.
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
-    Differs:   topics with journal visibility answer a transactional batch with base offset -1. Batches are
-        opened unless semel.validate.records says otherwise; the first record that is wrong is named, where
-        Kafka names all that have the same fault. What is not one batch, or damaged inside, is INVALID_RECORD,
-        also where Kafka says UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE and the client would try again in vain.
-        The bit for the broker's time is INVALID_TIMESTAMP on every topic. A refused batch has log start
-        offset -1. A partition that is named twice gets both batches.
+    Differs:   topics with journal visibility answer a transactional batch with base offset -1. Records are
+        validated as semel.validate.records says; the response lists the first invalid record, in Kafka all
+        with the same error. Anything but one intact batch is INVALID_RECORD, also where Kafka returns
+        UNKNOWN_SERVER_ERROR, or CORRUPT_MESSAGE, which a client would retry in vain. A batch with the bit for
+        LogAppendTime is INVALID_TIMESTAMP on every topic. A refused batch has log start offset -1. A
+        partition that occurs twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
     production = _Produce(broker, request, context)
@@ -73,7 +73,7 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
 
 
 class _Produce:
-    """One request on its way: which partitions were refused at once, which wait for the commit."""
+    """One request in progress: the partitions that were refused, and those that wait for the commit."""
 
     __slots__ = ("_broker", "_context", "_prepared", "_request", "promise")
 
@@ -84,9 +84,9 @@ class _Produce:
         self._context = context
 
     async def find_topics(self, topics: list[Topic | None]) -> None:
-        """Ask for the topics that are not in memory, and start.
+        """Load the topics that are not in memory, and start.
 
-        They are kept here until all are found: the catalog may have forgotten the first when the last comes.
+        The list keeps them: the catalog may have evicted the first topic when the last is loaded.
         """
         catalog = self._broker.catalog
         for at, each in enumerate(self._request.topic_data):
@@ -101,7 +101,7 @@ class _Produce:
             await first
 
     def start(self, topics: list[Topic | None]) -> Coroutine[Any, Any, None] | None:
-        """Check what can be checked without the log and submit the rest, now or when a thread has checked."""
+        """Validate the batches and submit those that pass, now or after validation on a thread."""
         catalog = self._broker.catalog
         limits = [None if topic is None else catalog.limits(topic) for topic in topics]
         now = self._broker.time_of_day()
@@ -132,7 +132,7 @@ class _Produce:
         self._submit()
 
     async def _do_large(self, limits: list[TopicLimits | None], now: int) -> None:
-        """A request with very many partitions: in several ticks, and with turns for others between them."""
+        """Process a request with very many partitions in several ticks, with turns for other requests."""
         await self._prepare_beside(limits, now)
         self._settle()
         answers: list[Appended] = []
@@ -149,7 +149,7 @@ class _Produce:
             self.promise.resolve(Encoded(ProduceResponse, parts))
 
     def _settle(self) -> None:
-        """Refuse all if the request as a whole is refused; else the commands are ready to be submitted."""
+        """Refuse all batches if the request as a whole is refused; else set their timestamps where needed."""
         prepared = self._prepared
         nothing = self._refuses_all()
         if nothing is not None:
@@ -166,7 +166,7 @@ class _Produce:
             self._decided([])
 
     def _joined_together(self, commands: Sequence[Append]) -> Sequence[Append]:
-        """The first batch brings the partitions of all into the transaction, which then grows only once."""
+        """Let the first batch add the partitions of all to the transaction, which then changes only once."""
         if len(commands) == 1 or self._request.transactional_id is None:
             return commands
         first, *others = commands
@@ -179,9 +179,9 @@ class _Produce:
         return [first.but(transaction_context=first.transaction_context.but(also=also)), *others]
 
     def _refuses_all(self) -> Refusal | None:
-        """Why nothing of the request is taken, although one batch alone may be at fault."""
+        """The reason to refuse the whole request, even if only one batch is invalid."""
         if self._request.transactional_id is None:
-            # Refused batches are looked at too: in Kafka this comes before all that can be wrong with them.
+            # Refused batches count too: Kafka makes this check before all others.
             return UNAUTHORIZED if any(self._prepared.refused) and self._has_transactional() else None
         producers = {
             (each.header.producer_id, each.header.producer_epoch)
@@ -195,7 +195,7 @@ class _Produce:
         return any(part.records is not None and is_transactional(part.records) for part in parts)
 
     def _decided(self, decided: Answers) -> None:
-        """The commit has happened, or there was no room for it."""
+        """Called after the commit, or when there was no room for it."""
         try:
             response: ProduceResponse | Exception | None = self._response(decided)
         except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response

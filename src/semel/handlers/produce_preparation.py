@@ -1,7 +1,7 @@
-"""What a produced batch is held against before the log sees it: the topic, the header, its content.
+"""Validates produced batches before they are submitted: the topic, the header, the content.
 
-`Preparation` goes over the batches of a request and makes a command of each that is accepted. Little work is
-done on the event loop. A request with more is prepared on the threads for validation, in slices of a few
+`Preparation` iterates over the batches of a request and makes a command of each valid one. Small requests are
+prepared on the event loop. Larger ones are prepared on the validation threads, in slices of a few
 milliseconds; between two slices other connections have their turn (``Broker.beside``).
 """
 
@@ -29,18 +29,18 @@ from semel.wire.validating import (
 SECOND_GENERATION: Final = 12
 """The version of Produce from which a transactional batch adds its partition to the transaction (KIP-890)."""
 EFFORT_MAX: Final = 16_384 if IS_COMPILED else 1_024
-"""Records that are validated on the event loop, per request: up to two milliseconds. A thread does more."""
+"""Records per request that are validated on the event loop: up to two milliseconds. A thread does more."""
 SMALL_BATCH_BYTES: Final = 8_192
 SMALL_CONTENT_BYTES: Final = 65_536
-"""A compressed batch is opened on the event loop if it is small, and only if its content is."""
+"""A compressed batch is validated on the event loop only if both it and its content are small."""
 SMALL_BATCH_EFFORT: Final = 1_024
-"""What opening one counts for, in records."""
+"""The cost of decompressing such a batch, in records."""
 SLICE_SECONDS: Final = 0.01
-"""How long a thread works on a request before others have their turn. One batch is never divided."""
+"""How long a thread works on a request before others have their turn. A batch is never divided."""
 
 
 class Refusal(NamedTuple):
-    """Why a batch is not appended: the code, words for people, and which of its records is at fault."""
+    """Why a batch is not appended: error code, message, and the index of the invalid record."""
 
     error: ErrorCode
     message: str | None = None
@@ -51,11 +51,11 @@ UNAUTHORIZED: Final = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 class TakesLong(Exception):
-    """There is more to validate than the event loop has time for."""
+    """Raised if there is more to validate than the event loop has time for."""
 
 
 class Preparation:
-    """The batches of one request, on their way to commands."""
+    """Turns the batches of one request into commands."""
 
     __slots__ = (
         "_effort",
@@ -85,21 +85,21 @@ class Preparation:
         self._limits = limits
         self._now = now
         self._verifies = verifies
-        # How many records may still be validated here; None on a thread, which has the time.
+        # How many records may still be validated on the event loop; None (no limit) on a thread.
         self._effort: int | None = None if is_beside else EFFORT_MAX
         self._parts = self._each()
         self.commands: list[Append] = []
         self.refused: list[Refusal | None] = []
-        """One for each partition, in the order of the request; None for those that wait for the commit."""
+        """One for each partition, in the order of the request; None for those that have a command."""
         self.unstamped: list[int] = []
-        """Which of the commands get the broker's time."""
+        """Indexes of the commands that get the broker's time (LogAppendTime)."""
 
     def all(self) -> None:
-        """Prepare all batches now. ``TakesLong`` if the event loop has no time for it."""
+        """Prepare all batches now. ``TakesLong`` if that is too much for the event loop."""
         self.refused.extend(self._parts)
 
     def go_on(self) -> bool:
-        """Prepare some batches, on a thread. Whether there are more."""
+        """Prepare some batches, on a thread. Returns whether there are more."""
         until = time.perf_counter() + SLICE_SECONDS
         for refused in self._parts:
             self.refused.append(refused)
@@ -108,7 +108,7 @@ class Preparation:
         return False
 
     def stamp(self, now: int) -> None:
-        """Set the broker's time, in the turn in which the batches are submitted: it ascends with offsets."""
+        """Set the broker's time, in the turn that submits the batches, so that it ascends with offsets."""
         for at in self.unstamped:
             command = self.commands[at]
             records = with_log_append_time(command.records, now)
@@ -155,7 +155,7 @@ class Preparation:
         transaction_context: TransactionContext | None,
         now: int,
     ) -> Refusal | None:
-        """Hold the batch against the topic's configs; what fits waits for the commit."""
+        """Check the batch against the topic's configs; add a command if it passes."""
         if header.length > limits.max_message_bytes:
             return Refusal(
                 ErrorCode.MESSAGE_TOO_LARGE, f"the batch is larger than {limits.max_message_bytes} bytes"
@@ -170,7 +170,7 @@ class Preparation:
             except InvalidRecords as error:
                 return Refusal(error.code, error.message, error.index)
             if newest != header.max_timestamp and not limits.log_append_time:
-                # Kafka's producers get this right; Kafka corrects those of others.
+                # Kafka's own producers set it correctly; Kafka corrects it for others.
                 header = header._replace(max_timestamp=newest)
                 records = with_max_timestamp(records, header)
         elif header.max_timestamp > latest:
@@ -187,7 +187,7 @@ class Preparation:
     def _validate(
         self, limits: TopicLimits, header: BatchHeader, records: Buffer, earliest: int, latest: int
     ) -> int:
-        """Open a batch; return its largest timestamp. ``TakesLong`` if a thread has to do it."""
+        """Validate the records; return their largest timestamp. ``TakesLong`` if a thread has to do it."""
         content_max_bytes, is_packed = limits.content_max_bytes, header.attributes & CODEC_MASK
         if self._effort is not None:
             self._effort -= SMALL_BATCH_EFFORT if is_packed else header.record_count
@@ -197,7 +197,7 @@ class Preparation:
         try:
             return validate(records, header, content_max_bytes, earliest, latest, limits.compacts)
         except InvalidRecords:
-            # A small batch that is no good may only have more content than is unpacked here.
+            # The batch may be valid, with more content than is decompressed on the event loop.
             if is_packed and self._effort is not None:
                 raise TakesLong from None
             raise

@@ -1,13 +1,13 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: requests to one command per topic.
+"""CreateTopics, DeleteTopics, CreatePartitions: turns requests into one command per topic.
 
-What is about the records of topics is next door, in ``logs``.
+APIs for the records of topics are in ``logs``.
 
-What a topic may become is decided in ``semel.core.topics``. Here is what needs no state: the same topic twice
-in one request, replication factors, assignments and limits. All commands of a request are decided in one
-tick; each succeeds or fails by itself, as in Kafka.
+``semel.core.topics`` decides the commands. The checks that need no state are here: repeated topics,
+replication factors, assignments and limits. All commands of a request are decided in one tick; each succeeds
+or fails independently, as in Kafka.
 
-There is one node and the store is what makes records durable, so any replication factor is taken and 1 is
-reported. The timeout of a request is not looked at: a commit takes milliseconds or the process ends.
+There is one node, and the store makes records durable, so any replication factor is accepted and 1 is
+reported. The timeout of a request is ignored: a commit takes milliseconds or the process ends.
 """
 
 import uuid
@@ -41,16 +41,16 @@ from semel.wire.messages.topics import (
 NO_TOPIC_ID = bytes(16)
 
 PARTITIONS_AT_ONCE: Final = 500
-"""Partitions that come or go with a request without waiting for other such requests."""
+"""A request that creates or deletes more partitions waits for other such requests."""
 
 DISK_FULL = "the broker's disk is full; nothing was changed"
 
 
 async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicAnswer]:
-    """Have topic commands decided in one tick; a full disk is an answer too, and clients try again.
+    """Have topic commands decided in one tick; a full disk is an answer too, and clients retry it.
 
-    Large changes take turns. The ledger needs a tenth of a second for thousands of partitions, and a tick
-    that looks a topic up waits until it has them; so the wait is here, where it holds up nobody else.
+    Large changes are serialized. The ledger needs a tenth of a second for thousands of partitions, and a tick
+    that loads a topic waits until the ledger is up to date. Waiting here instead delays no other request.
     """
     try:
         if sum(_partitions(broker, each) for each in commands) <= PARTITIONS_AT_ONCE:
@@ -63,7 +63,7 @@ async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicA
 
 
 def _partitions(broker: Broker, command: Command) -> int:
-    """How many partitions come or go, as far as it is known without asking."""
+    """How many partitions a command creates or deletes; 0 if a topic to delete is not in memory."""
     if isinstance(command, CreateTopic | AddPartitions):
         return command.partitions
     topic = broker.catalog.cached(command.name) if isinstance(command, DeleteTopic) else None
@@ -73,15 +73,15 @@ def _partitions(broker: Broker, command: Command) -> int:
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """CreateTopics v2–v7: make topics.
+    """CreateTopics v2–v7: create topics.
 
-    Behaviour: each topic is made or refused by itself; a topic that is there is TOPIC_ALREADY_EXISTS, also to
-        the client that made it and asks again. The topic exists for everyone when this is answered.
+    Behaviour: each topic succeeds or fails independently. An existing topic is TOPIC_ALREADY_EXISTS, also in
+        a retry by the client that created it. When the response is sent, the topic exists for all clients.
     Versions:  v4 -1 for the default number of partitions · v5 flexible, configs in the response · v7 topic
         ids.
-    Differs:   any replication factor is accepted, and 1 is reported; names that differ only in '.' and '_'
-        are different topics, since no metric is named after them. A config given twice is INVALID_CONFIG,
-        where Kafka takes the last.
+    Differs:   any replication factor is accepted, and 1 is reported. Names that differ only in '.' and '_'
+        are different topics, since no metric is named after them. A repeated config is INVALID_CONFIG; Kafka
+        uses the last value.
     """
     names = Counter(each.name for each in request.topics)
     topics = {each.name: each for each in request.topics}
@@ -107,7 +107,7 @@ async def create_topics(
 
 
 def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
-    """Why so many new partitions cannot be made by one request; None if they can."""
+    """The error if one request may not create so many partitions; None if it may."""
     settings = broker.settings
     if more > settings.semel_partitions_per_topic_max:
         limit, what = settings.semel_partitions_per_topic_max, "new partitions in one request"
@@ -119,7 +119,7 @@ def too_many_partitions(broker: Broker, more: int) -> TopicAnswer | None:
 
 
 async def _rather(broker: Broker, name: str, refused: TopicAnswer) -> TopicAnswer:
-    """What matters more to the client than why its wish was refused: that the name is wrong, or taken."""
+    """The error that takes precedence over ``refused``: an invalid name, or one that exists already."""
     wrong_name = name_problem(name)
     if wrong_name:
         return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong_name)
@@ -129,7 +129,7 @@ async def _rather(broker: Broker, name: str, refused: TopicAnswer) -> TopicAnswe
 
 
 def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) -> CreateTopic | TopicAnswer:
-    """The command that makes this topic, or why there is none."""
+    """The command that creates this topic, or the error."""
     settings = broker.settings
     if wanted.assignments:
         refused = _assignments_refused(broker, wanted)
@@ -159,7 +159,7 @@ def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) ->
 
 
 def _assignments_refused(broker: Broker, wanted: CreatableTopic) -> TopicAnswer | None:
-    """What is wrong with a manual assignment: it must name partitions 0, 1, 2 … and nodes that exist."""
+    """The error of a manual assignment: it must have partitions 0, 1, 2 … and nodes that exist."""
     if wanted.replication_factor != -1 or wanted.num_partitions != -1:
         return TopicAnswer(
             ErrorCode.INVALID_REQUEST,
@@ -209,10 +209,10 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """DeleteTopics v1–v6: delete topics by name or by id, with their records and every group's offsets.
 
-    Behaviour: each topic is deleted or refused by itself. When this is answered nobody sees the topic any
-        more; the space of its records is given back a little later.
+    Behaviour: each topic succeeds or fails independently. When the response is sent, no client sees the topic
+        any more; the space of its records is freed a little later.
     Versions:  v3 TOPIC_DELETION_DISABLED · v4 flexible · v5 error messages · v6 topic ids.
-    Differs:   a topic that is named once by name and once by id is deleted; Kafka refuses both.
+    Differs:   a topic that is given once by name and once by id is deleted; Kafka refuses both.
     """
     if context.version >= 6:
         wanted = request.topics
@@ -240,7 +240,7 @@ async def delete_topics(
 async def _deletion(
     broker: Broker, wanted: DeletableTopicResult, version: int, *, twice: bool
 ) -> DeleteTopic | TopicAnswer:
-    """The command that deletes this topic, or why there is none."""
+    """The command that deletes this topic, or the error."""
     if not broker.settings.delete_topic_enable:
         error = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
         return TopicAnswer(error, "Topics cannot be deleted: delete.topic.enable is false.")
@@ -260,10 +260,10 @@ async def _deletion(
 async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    """CreatePartitions v0–v3: grow topics; the count is the new total.
+    """CreatePartitions v0–v3: add partitions to topics; the count is the new total.
 
-    Behaviour: each topic grows or is refused by itself. The new partitions are empty.
-    Versions:  v2 flexible · v3 as v2 (in Kafka it may be answered by a quota).
+    Behaviour: each topic succeeds or fails independently. The new partitions are empty.
+    Versions:  v2 flexible · v3 as v2 (in Kafka it may return a quota error).
     """
     names = Counter(each.name for each in request.topics)
     topics = {each.name: each for each in request.topics}
@@ -292,7 +292,7 @@ async def create_partitions(
 
 
 async def _increase(broker: Broker, commands: Iterable[AddPartitions]) -> int:
-    """About how many partitions this makes. It bounds the work of a request, so it need not be exact."""
+    """Roughly how many partitions this creates. It bounds the work of a request and need not be exact."""
     increase = 0
     for each in commands:
         topic = await broker.catalog.topic(each.name)

@@ -1,8 +1,8 @@
-"""DescribeTransactions, ListTransactions, DescribeProducers, WriteTxnMarkers: for those who look into
-transactions, and who end one that hangs.
+"""DescribeTransactions, ListTransactions, DescribeProducers, WriteTxnMarkers: inspect transactions, and end
+transactions that hang.
 
-What is listed comes from the ledger, so what was answered before it was flushed is flushed first: nobody is
-shown less than another client was told.
+Listings read the ledger, so unsynced work is flushed first: a listing includes everything that was
+acknowledged before it.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ KNOWN_STATES: Final = frozenset(each.label for each in TransactionState) | {
     "PrepareEpochFence",
     "Dead",
 }
-"""Kafka's names of states. Asking for one that no transaction is ever in here is no mistake."""
+"""Kafka's names of states. A filter may name states that no transaction of Semel is ever in."""
 
 
 async def describe_transactions(
     broker: Broker, request: wire.DescribeTransactionsRequest, context: RequestContext
 ) -> wire.DescribeTransactionsResponse:
-    """DescribeTransactions v0: what each transactional id is doing.
+    """DescribeTransactions v0: the state of each transactional id.
 
-    Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that nobody used, or that was forgotten. The groups of a
-        transaction are shown as partitions of __consumer_offsets. An id that is named twice is shown once.
+    Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that was never used, or has expired. The groups of a
+        transaction are shown as partitions of __consumer_offsets. A repeated id is described once.
     Versions:  v0.
-    Differs:   PrepareCommit and PrepareAbort are never seen: a transaction ends in one step.
+    Differs:   never PrepareCommit or PrepareAbort: a transaction ends in one step.
     """
     known = [each for each in dict.fromkeys(request.transactional_ids) if each]
     asked = [DescribeTransaction(each) for each in known]
@@ -60,7 +60,7 @@ async def _described(broker: Broker, transaction: Transaction) -> wire.Transacti
     topics: dict[str, list[int]] = {}
     for partition in transaction.partitions:
         topic = await broker.catalog.topic_by_id(partition.topic_id)
-        # A topic that was deleted since has left the transaction.
+        # Deleting a topic removes it from the transaction.
         if topic is not None:
             topics.setdefault(topic.name, []).append(partition.index)
     of_groups = broker.settings.offsets_topic_num_partitions
@@ -82,7 +82,7 @@ async def _described(broker: Broker, transaction: Transaction) -> wire.Transacti
 
 
 class _Filter(NamedTuple):
-    """Which transactions a list shows; what is empty or None lets all through."""
+    """The filters of a list; one that is empty or None matches all transactions."""
 
     states: frozenset[str]
     producer_ids: frozenset[int]
@@ -104,8 +104,8 @@ async def list_transactions(
 ) -> wire.ListTransactionsResponse:
     """ListTransactions v0–v2: every transactional id, or those that pass all filters.
 
-    Behaviour: states by name, those that do not exist are sent back; producer ids; open longer than a
-        duration; a pattern that the whole id must match, INVALID_REGULAR_EXPRESSION if it is none.
+    Behaviour: filters by state, producer id, duration, and a pattern that the whole id must match. The
+        response lists unknown states. An invalid pattern is INVALID_REGULAR_EXPRESSION.
     Versions:  v1 duration (KIP-994) · v2 pattern (KIP-1152).
     Differs:   the pattern has no word boundaries and no Unicode classes.
     """
@@ -139,7 +139,7 @@ async def list_transactions(
 
 
 async def _taken(wanted: _Filter, page: Iterable[Transaction], now: int) -> list[Transaction]:
-    """Those of a page that pass. A pattern over long ids takes its time, which is not the event loop's."""
+    """The transactions of a page that pass. Patterns run on a thread, because long ids take long to match."""
 
     def passing() -> list[Transaction]:
         return [each for each in page if wanted.takes(each, now)]
@@ -150,10 +150,10 @@ async def _taken(wanted: _Filter, page: Iterable[Transaction], now: int) -> list
 async def describe_producers(
     broker: Broker, request: wire.DescribeProducersRequest, context: RequestContext
 ) -> wire.DescribeProducersResponse:
-    """DescribeProducers v0: the producers that partitions remember, also those that are only idempotent.
+    """DescribeProducers v0: the producers that partitions remember, transactional and idempotent.
 
-    Behaviour: as of now. A producer that was silent for producer.id.expiration.ms is forgotten. Where there
-        is no room to flush what was answered, KAFKA_STORAGE_ERROR.
+    Behaviour: the current state. A producer that was idle for producer.id.expiration.ms is not listed. If
+        there is no room to flush unsynced work, KAFKA_STORAGE_ERROR.
     Versions:  v0.
     Differs:   a transaction in a topic with journal visibility has no start offset: it has no offsets yet.
     """
@@ -204,11 +204,11 @@ async def _partition(
 async def write_txn_markers(
     broker: Broker, request: wire.WriteTxnMarkersRequest, context: RequestContext
 ) -> wire.WriteTxnMarkersResponse:
-    """WriteTxnMarkers v1–v2: end what a producer has open in single partitions, past its coordinator.
+    """WriteTxnMarkers v1–v2: end a producer's transaction in single partitions, bypassing its coordinator.
 
-    Behaviour: the way out for a transaction that hangs; the values come from DescribeProducers. Each
-        partition succeeds or fails by itself. Results are put together by producer id.
-    Versions:  v1 flexible · v2 transaction version: from 2 on the epoch must be a higher one (KIP-1228).
+    Behaviour: the remedy for a transaction that hangs; DescribeProducers returns the values to send. Each
+        partition succeeds or fails independently. Results are grouped by producer id.
+    Versions:  v1 flexible · v2 transaction version: from 2 on the epoch must be higher (KIP-1228).
     Differs:   partitions of __consumer_offsets do not exist: offsets end with their transaction. There are no
         ACLs yet: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
     """

@@ -1,9 +1,9 @@
-"""Which error a client is told, by API and version.
+"""Translates transaction errors for older clients, by API and version.
 
-The rules of transactions know one error for each situation, the one that Kafka's coordinator has for it. A
-client that is older than an error would take it for an unknown one and give up, so it is told the nearest
-one it knows. All such translations are in this table. Kafka's others are not needed: they stand for states
-between two brokers, or between two steps, that do not exist here.
+The rules of transactions have one error for each situation, the same as Kafka's coordinator. A client that is
+older than an error would treat it as unknown and fatal, so it gets the nearest one it knows. All such
+translations are in this table. Kafka's others are not needed: they are for states between two brokers, or
+between two steps, that do not exist in Semel.
 """
 
 from typing import Final, NoReturn
@@ -34,11 +34,11 @@ _KNOWN_SINCE: Final[dict[ErrorCode, tuple[ErrorCode, dict[int, int]]]] = {
     ),
     ErrorCode.TRANSACTION_ABORTABLE: (ErrorCode.INVALID_TXN_STATE, {PRODUCE: 11, TXN_OFFSET_COMMIT: 4}),
 }
-"""For each error what older clients are told instead, and by API the first version that knows it."""
+"""For each error its replacement for older clients, and by API the first version that knows it."""
 
 
 def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
-    """The error as a client of this version of the API knows it."""
+    """The error to send to a client that uses this version of the API."""
     if not error or error not in _KNOWN_SINCE:
         return error
     instead, since = _KNOWN_SINCE[error]
@@ -46,5 +46,5 @@ def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
 
 
 def close_superseded(transactional_id: str) -> NoReturn:
-    """A newer connection spoke for the id, so what still comes on this one is late: it gets no answer."""
+    """Close the connection: a newer one has used the id, so requests on this one are late."""
     raise CloseConnection(f"a newer connection speaks for transactional id {transactional_id[:100]!r}")

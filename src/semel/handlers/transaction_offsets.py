@@ -1,8 +1,8 @@
-"""TxnOffsetCommit: a group's positions as a part of a transaction.
+"""TxnOffsetCommit: commits a group's offsets as part of a transaction.
 
-They count when the transaction commits. Until then a fetch that wants stable offsets is told to wait
-(OffsetFetch in ``offsets``). Who may commit is decided in ``semel.core.transactions``: the producer must be
-the one of the transactional id, and the member, if it is named, one of the group's current generation.
+They are pending until the transaction commits. Until then OffsetFetch with RequireStable returns a retriable
+error (``offsets``). ``semel.core.transactions`` decides whether a client may commit: the producer must be the
+current one of the transactional id, and the member, if given, must be in the group's current generation.
 """
 
 from typing import Final, cast
@@ -31,16 +31,16 @@ SECOND_GENERATION: Final = 5
 async def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """TxnOffsetCommit v0–v5: positions that a group has when the transaction commits.
+    """TxnOffsetCommit v0–v5: offsets that become a group's positions when the transaction commits.
 
-    Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit that names a member is
-        checked against the group's generation or the member's epoch; one that names none is taken, also while
-        the group has members.
+    Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit with a member id is
+        checked against the group's generation or the member's epoch; one without is accepted, also while the
+        group has members.
     Versions:  v2 leader epoch · v3 flexible, generation and member (KIP-447) · v4 TRANSACTION_ABORTABLE,
-        before that INVALID_TXN_STATE · v5 adds the group by itself.
-    Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a connection that its client has given up
-        is not answered. An older member epoch is always ILLEGAL_GENERATION; Kafka takes
-        it for partitions that the member has kept since (KIP-1251).
+        before that INVALID_TXN_STATE · v5 adds the group implicitly.
+    Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered.
+        An older member epoch is always ILLEGAL_GENERATION; Kafka accepts it for partitions that the member
+        has owned since (KIP-1251).
     """
     response = TxnOffsetCommitResponse()
     answers: list[TxnOffsetCommitResponsePartition] = []

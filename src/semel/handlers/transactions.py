@@ -1,12 +1,12 @@
-"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: the life of a transaction.
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: the life cycle of a transaction.
 
-Who may do what is decided in ``semel.core.transactions``; here names become partitions, and errors become
-those that a client of that version knows (``transaction_errors``). Two generations of clients are served side
-by side, told apart by the version of each request: the first adds partitions and groups before it writes, the
-second (EndTxn 5, Produce 12, TxnOffsetCommit 5; KIP-890) adds by writing and gets a new epoch at every end.
+``semel.core.transactions`` decides the commands. The handlers resolve names to partitions, and translate
+errors to those that the client's version knows (``transaction_errors``). Two generations of clients are
+served side by side, distinguished by the version of each request. The first adds partitions and groups before
+it writes. The second (EndTxn 5, Produce 12, TxnOffsetCommit 5; KIP-890) adds them by writing and gets a new
+epoch at every end.
 
-A request of the first generation that comes late, on a connection that its client has given up, is not
-answered; the connection is closed.
+A late request of the first generation, on a superseded connection, is not answered; the connection is closed.
 """
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
@@ -58,25 +58,25 @@ from semel.wire.messages.transactions import (
 )
 
 BETWEEN_BROKERS: Final = 4
-"""The version of AddPartitionsToTxn from which it is a broker that asks, for several transactions."""
+"""The version of AddPartitionsToTxn from which brokers send it, for several transactions."""
 
 FULL: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""The answer when the disk is full; clients try again."""
+"""The answer when the disk is full; clients retry it."""
 
 
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """InitProducerId v0–v6: a producer id and an epoch, and the end of whoever had them before.
+    """InitProducerId v0–v6: a producer id and epoch; the previous producer of the id is fenced.
 
     Behaviour: without a transactional id always a new producer id at epoch 0, whatever id and epoch the
-        request carries. With one, the next epoch: the producer before is fenced, what it left open is
-        aborted. A full disk is COORDINATOR_NOT_AVAILABLE, which clients try again. A new id beyond
+        request carries. With one, the next epoch: the previous producer is fenced, and its open transaction
+        is aborted. A full disk is COORDINATOR_NOT_AVAILABLE, which clients retry. A new id beyond
         semel.transactional.ids.max is POLICY_VIOLATION.
     Versions:  v2 flexible · v3 id and epoch in the request (KIP-360) · v4 PRODUCER_FENCED, before that
         INVALID_PRODUCER_EPOCH · v6 two-phase commit, advertised with transaction.two.phase.commit.enable.
-    Differs:   over an open transaction the first answer is success, where Kafka says CONCURRENT_TRANSACTIONS
-        until the abort is done. KeepPreparedTxn is served (KIP-939).
+    Differs:   if a transaction is open, the first request succeeds; Kafka returns CONCURRENT_TRANSACTIONS
+        until the abort is done. KeepPreparedTxn is supported (KIP-939).
     """
     error = _init_error(request)
     if error:
@@ -132,11 +132,11 @@ def _init_command(
 
 
 class _Adding(NamedTuple):
-    """A transaction and the partitions that are to join it, or that are asked about."""
+    """A transaction and the partitions to add to it, or to verify."""
 
     asked: AddPartitionsToTxnTransaction
     partitions: dict[tuple[str, int], PartitionKey]
-    """By name and index, those that exist."""
+    """Those that exist, by name and index."""
     refused: dict[tuple[str, int], ErrorCode]
     block_max_ms: int = -1
 
@@ -144,16 +144,15 @@ class _Adding(NamedTuple):
 def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> Awaitable[AddPartitionsToTxnResponse]:
-    """AddPartitionsToTxn v0–v5: partitions join a transaction, which begins with the first of them.
+    """AddPartitionsToTxn v0–v5: add partitions to a transaction, which begins with the first of them.
 
-    Behaviour: all join or none: if one is unknown (3) or internal (29), the others are
-        OPERATION_NOT_ATTEMPTED. From v4 on several transactions at once, and VerifyOnly asks whether
-        partitions have joined, TRANSACTION_ABORTABLE for those that have not.
+    Behaviour: all are added or none: if one is unknown (3) or internal (29), the others are
+        OPERATION_NOT_ATTEMPTED. From v4 on several transactions at once, and VerifyOnly checks whether
+        partitions have been added, TRANSACTION_ABORTABLE for those that have not.
     Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v4 between brokers
         (KIP-890) · v5 as v4.
-    Differs:   never CONCURRENT_TRANSACTIONS. There are no ACLs yet, so whether clients have the cluster
-        rights that v4 needs is one setting for all: without semel.cluster.action.enable it is
-        CLUSTER_AUTHORIZATION_FAILED.
+    Differs:   never CONCURRENT_TRANSACTIONS. There are no ACLs yet, so one setting grants all clients the
+        cluster rights that v4 needs: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
     """
     is_between_brokers = context.version >= BETWEEN_BROKERS
     if is_between_brokers and not broker.settings.semel_cluster_action_enable:
@@ -204,7 +203,7 @@ def _find(
 
 
 def _limits(broker: Broker, topic: Topic | None) -> list[int]:
-    """How long the topic lets a transaction be open, if it says so."""
+    """The topic's limit on how long a transaction may be open, if it has one."""
     limit = -1 if topic is None else broker.catalog.limits(topic).block_max_ms
     return [] if limit < 0 else [limit]
 
@@ -237,7 +236,7 @@ def _add(
 def _results(
     adding: list[_Adding], answers: Iterator[Any], context: RequestContext
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """For each transaction, what became of its partitions; the answers are of those that could be asked."""
+    """The results of each transaction's partitions; ``answers`` has one for each submitted command."""
     results = []
     for each in adding:
         answer = next(answers) if _may_add(each) else ErrorCode.INVALID_REQUEST
@@ -268,7 +267,7 @@ def _add_command(adding: _Adding, context: RequestContext) -> Command:
         partitions,
         version=2 if is_between_brokers else 1,
         block_max_ms=adding.block_max_ms,
-        # A broker asks for producers of all connections; none of them speaks through it.
+        # A broker sends this for producers of many connections; its own is not theirs.
         connection=NO_CONNECTION if is_between_brokers else context.connection_id,
     )
 
@@ -291,9 +290,9 @@ def _topic_results(
 def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> Promise[AddOffsetsToTxnResponse]:
-    """AddOffsetsToTxn v0–v4: a group whose offsets will be committed with the transaction.
+    """AddOffsetsToTxn v0–v4: add a group, whose offsets will be committed with the transaction.
 
-    Behaviour: what AddPartitionsToTxn is for a partition; DescribeTransactions shows the group as a partition
+    Behaviour: like AddPartitionsToTxn for a partition; DescribeTransactions shows the group as a partition
         of __consumer_offsets.
     Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v4 as v3. From
         TxnOffsetCommit 5 on clients do not need it.
@@ -323,13 +322,13 @@ def add_offsets_to_txn(
 def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> Promise[EndTxnResponse]:
     """EndTxn v0–v5: commit or abort.
 
-    Behaviour: when this is answered the transaction is over everywhere, and readers see it: markers, offsets
-        and outcome are one commit. Asked again, the same outcome is success and the other one
-        INVALID_TXN_STATE.
+    Behaviour: when the response is sent, the transaction has ended in every partition and readers see it:
+        markers, offsets and outcome are one commit. In a repeated request the same outcome succeeds and the
+        other one is INVALID_TXN_STATE.
     Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v5 producer id and epoch
         for the next transaction, abort without a transaction (KIP-890).
-    Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a connection that its client has given up
-        is not answered (KAFKA-17754).
+    Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered
+        (KAFKA-17754).
     """
     if not request.transactional_id:
         return resolved(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))

@@ -1,5 +1,5 @@
-"""The edge to the network: listeners, connections, the metrics page, and the way a broker process runs.
+"""The network layer: listeners, connections, the metrics page, and the broker process.
 
-Start reading at `connection` (one client), then `server` (all of them), then `run` (a process). Nothing
-in here knows what a request means; that is `semel.handlers`.
+Start reading at `connection` (one client), then `server` (all of them), then `run` (a process). This package
+does not interpret requests; `semel.handlers` does.
 """

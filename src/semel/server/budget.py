@@ -1,55 +1,55 @@
-"""Bytes of requests that all clients together may make the broker hold.
+"""The request budget: limits the bytes of requests that the broker holds for all clients.
 
-Every byte that arrives is charged to its connection, complete frame or not. A Produce request keeps
-its charge until it is answered, because its records are held that long. Any other request gives its bytes
-back when it is decoded, and is charged for what it became (`decoded_bytes`) until it is answered. A request
-that waits for other clients is charged nothing meanwhile, because others need the bytes: a Fetch from the
-beginning (what waits is bounded in `Reads`), JoinGroup and SyncGroup from the decision that they have to wait
-(what a group keeps of them is bounded by `semel.group.bytes.max`).
+Every byte that arrives is charged to its connection, complete frame or not. A Produce request keeps its
+charge until it is answered, because its records are held that long. Any other request releases its frame when
+it is decoded, and is charged for the decoded message (`decoded_bytes`) until it is answered. A request that
+waits for other clients is not charged while it waits, because those clients need the bytes: a Fetch from the
+beginning (waiting fetches are bounded in `Reads`), JoinGroup and SyncGroup once they are parked (what a group
+keeps of them is bounded by `semel.group.bytes.max`).
 
-Up to half of the limit everyone is read from. Above that, a connection that holds more than its share of the
-half is not read from until it holds less, and the kernel makes its client wait. So the others always find
-room, however much a few send. Above the limit nobody is read from. Frames that have not ended could then hold
-all bytes for ever, so one connection at a time may go on to the end of its frame; when that was answered, the
-next. The most that is held is therefore the limit, plus one frame, plus what one read of each connection
-brings. `watch` closes a connection that is let through and dawdles.
+Up to half of the limit, all connections are read. Above that, a connection that holds more than its share of
+the half is paused until it holds less, and the kernel makes its client wait. So a few busy clients never use
+up the room of the others. Above the limit no connection is read. Incomplete frames could then hold all bytes
+for ever, so one connection at a time may read to the end of its frame; when that request is answered, the
+next one may. So the most that is held is the limit, plus one frame, plus one read of each connection. `watch`
+closes a connection that is let through and is too slow.
 """
 
 from typing import Final, Protocol
 
 FRAME_OVERHEAD_BYTES: Final = 256
-"""What a frame costs besides its bytes. Without it, a megabyte of tiny frames would be far more than that."""
+"""The overhead of a frame. Without it, a megabyte of tiny frames would take far more memory than charged."""
 
 DECODED_PER_BYTE: Final = 64
-"""What a byte of a request becomes at most: an element takes a byte or more there, and an object here."""
+"""The most memory per byte of a request: an element takes at least one byte, and becomes an object."""
 ELEMENT_BYTES: Final = 512
-"""What an element takes at most, with its strings and with its part of the response."""
+"""The most memory per element, with its strings and its part of the response."""
 
 
 class Paused(Protocol):
-    """What a budget needs of a connection."""
+    """The part of a connection that a budget uses."""
 
     @property
     def has_half_frame(self) -> bool:
-        """Whether bytes are held for a frame that has not ended."""
+        """Whether bytes are held for an incomplete frame."""
 
     def budget_allows(self) -> None:
-        """There is room again, or it is this connection's turn."""
+        """Called when there is room again, or when it is this connection's turn."""
 
 
 class Charged(Protocol):
-    """What a budget needs of a request."""
+    """The part of a request that a budget uses."""
 
     size: int
 
 
 def decoded_bytes(frame_bytes: int, elements_max: int) -> int:
-    """What a request that carries no records takes in memory, at most, once it is decoded."""
+    """The most memory that a decoded request without records takes."""
     return FRAME_OVERHEAD_BYTES + min(frame_bytes * DECODED_PER_BYTE, elements_max * ELEMENT_BYTES)
 
 
 class RequestBudget:
-    """Bytes of requests that arrived and are not answered, over all connections."""
+    """Bytes of unanswered requests, over all connections."""
 
     __slots__ = ("_chosen", "_half", "_held", "_is_chosen_reading", "_limit", "_paused", "in_flight", "used")
 
@@ -57,25 +57,25 @@ class RequestBudget:
         self._limit = limit
         self._half = limit // 2
         self._held: dict[Paused, int] = {}
-        """What each connection holds, of those that hold something."""
+        """Bytes by connection, without connections that hold none."""
         self._paused: dict[Paused, None] = {}
         self._chosen: Paused | None = None
         self._is_chosen_reading = False
         self.used = 0
         self.in_flight = 0
-        """Requests that were begun and not answered."""
+        """Requests that were started and not answered."""
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody is not read from because others hold too much."""
+        """Whether a connection is paused because the others hold too much."""
         return bool(self._paused)
 
     def held(self, connection: Paused) -> int:
-        """What a connection holds."""
+        """The bytes that a connection holds."""
         return self._held.get(connection, 0)
 
     def charge(self, connection: Paused, size: int) -> bool:
-        """Account for bytes that arrived. Whether the connection may go on reading."""
+        """Charge bytes that arrived. Returns whether the connection may continue to read."""
         self.used += size
         self._held[connection] = self._held.get(connection, 0) + size
         if self.used <= self._half or self._may_read(connection):
@@ -90,10 +90,10 @@ class RequestBudget:
         return self.used <= self._limit and self.held(connection) <= self._half // max(1, len(self._held))
 
     def begin(self, connection: Paused, *, is_produce: bool) -> None:
-        """A request is under way. The one that was let through has its frame and must wait like others.
+        """Note that a request was started. A connection that was let through may no longer read.
 
-        The next has its turn when the bytes come back. Only Produce is waited for: it is what is large, and
-        it ends by itself, while a Fetch may be parked for as long as its client likes.
+        The next connection has its turn when the bytes are released. Only Produce delays it: it is large and
+        ends soon, while a Fetch may wait for as long as its client likes.
         """
         self.in_flight += 1
         if connection is self._chosen:
@@ -103,14 +103,14 @@ class RequestBudget:
                 self._let_one_through()
 
     def end(self, connection: Paused, size: int) -> None:
-        """A request is no longer under way."""
+        """Note that a request has ended, and release its bytes."""
         self.in_flight -= 1
         if connection is self._chosen and not self._is_chosen_reading:
             self._chosen = None
         self.release(connection, size)
 
     def release(self, connection: Paused, size: int) -> None:
-        """Bytes of a request that was decoded or answered, or that nobody waits for any more."""
+        """Release bytes of a request that was decoded, answered or dropped."""
         self.used -= size
         left = self._held.get(connection, 0) - size
         if left > 0:
@@ -131,7 +131,7 @@ class RequestBudget:
             each.budget_allows()
 
     def recharge(self, connection: Paused, charged: Charged, size: int) -> bool:
-        """Charge a request another size than before. Whether the connection may go on reading."""
+        """Change the charge of a request. Returns whether the connection may continue to read."""
         more, charged.size = size - charged.size, size
         if more > 0:
             return self.charge(connection, more)
@@ -139,14 +139,14 @@ class RequestBudget:
         return True
 
     def forget(self, connection: Paused) -> None:
-        """The connection is gone; what it has under way is not, and is still waited for."""
+        """Remove a closed connection. Its requests in flight keep their charge until they end."""
         self._paused.pop(connection, None)
         if connection is self._chosen and self._is_chosen_reading:
             self._chosen = None
             self._let_one_through()
 
     def _let_one_through(self) -> None:
-        """If only frames that have not ended hold the bytes, nothing gives them back: let one of them end."""
+        """Let one incomplete frame be read to its end: incomplete frames never release their bytes."""
         if self._chosen is not None:
             return
         for connection in self._paused:

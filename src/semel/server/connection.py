@@ -12,7 +12,7 @@ Limits. No request starts for a client that does not read its responses (`pause_
 waiting requests is not read from. Budgets are in `budget` and `response_budget`, timeouts in `check`. After
 bytes that are not the protocol, earlier requests are answered and the connection is closed (`_doom`).
 
-Submitted requests of a client that is gone are decided all the same; only their responses are dropped.
+Submitted requests of a client that disconnects are decided all the same; only their responses are dropped.
 """
 
 import asyncio
@@ -72,8 +72,8 @@ class Connection(asyncio.Protocol):
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet nobody; in Kafka the client speaks first."""
-        # uvloop's transports have the methods of asyncio's, but are not of their class.
+        """Register the connection. In Kafka's protocol the client sends first."""
+        # uvloop's transports have the methods of asyncio's, but are not subclasses.
         transport = self._transport = cast(asyncio.Transport, transport)
         host = address_of(transport)
         connection_id, refused = self._server.admit(self, host)
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._outgoing = Outgoing(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived: begin what is complete, keep the rest."""
+        """Start the requests that are complete, keep the rest of the bytes."""
         if self._is_doomed:
             return
         was_between_frames = not self._parser.buffered
@@ -109,21 +109,21 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
 
     def pause_writing(self) -> None:
-        """The kernel did not take all of a response."""
+        """The kernel did not accept all of a response."""
         if self._outgoing is not None:
             self._outgoing.full()
 
     def resume_writing(self) -> None:
-        """The kernel took what there was."""
+        """The kernel has accepted all bytes."""
         if self._outgoing is not None:
             self._outgoing.drained()
             self._measure_unsent()
             self._schedule_turn()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. Whether to go on for what it has sent.
+        """The client sends nothing more. Returns whether to stay open for the requests it has sent.
 
-        Produce counts even if nobody waits for an answer: a client that wants none may leave right after it.
+        Waiting Produce requests are processed: a client with acks=0 may close right after sending them.
         """
         if not self._waiting or self._is_held() or self._outgoing is None or self._outgoing.is_tls:
             return False
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Gone, for whatever reason. What was submitted goes on and gives its bytes back when it is done."""
+        """The connection is closed. Submitted requests continue, and release their bytes when they end."""
         self._is_lost = self._is_doomed = True
         server = self._server
         server.dismiss(self, self._context.client_host)
@@ -148,11 +148,11 @@ class Connection(asyncio.Protocol):
         self._out.clear()
 
     def _is_held(self) -> bool:
-        """Whether something else than Produce is under way: nothing is begun before it is answered."""
+        """Whether a request other than Produce is in flight: no other starts before it is answered."""
         return bool(self._in_flight) and self._in_flight[0].api_key != PRODUCE
 
     def _advance(self) -> None:
-        """Begin what may begin."""
+        """Start the waiting requests that may start."""
         waiting = self._waiting
         outgoing = self._outgoing
         if outgoing is None or outgoing.is_blocked:
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         self._decoded(in_flight)
         try:
             answer = server.dispatch.handlers[opened.api_key](server.broker, message, context)
-        except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
+        except Exception as error:  # noqa: BLE001  a bug must affect this client only
             in_flight.done(error)
             return
         if not isinstance(answer, Promise):
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
-        """The bytes of a frame without records are not needed any more: charge what was read from them."""
+        """Charge the decoded message instead of the frame. Produce keeps its frame, which has the records."""
         if in_flight.api_key == PRODUCE:
             return
         size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)
@@ -216,13 +216,13 @@ class Connection(asyncio.Protocol):
             self._is_over_budget = True
 
     def _parked(self) -> None:
-        """The request under way waits for other clients. What it holds is bounded where it waits."""
+        """Release the charge of a parked request. What it holds is bounded where it waits."""
         if self._is_held():
             self._server.requests.recharge(self, self._in_flight[0], FRAME_OVERHEAD_BYTES)
 
     def _run(self, work: Coroutine[Any, Any, Any], in_flight: InFlightRequest, *inner: Any) -> None:
         def abandon(task: asyncio.Task[None]) -> None:
-            # Cancelled before it started: the bytes must be given back all the same.
+            # Cancelled before it started: its bytes must be released all the same.
             if not in_flight.is_done:
                 for each in (work, *inner):
                     each.close()
@@ -233,10 +233,10 @@ class Connection(asyncio.Protocol):
         self._task.add_done_callback(abandon)
 
     async def _submit(self, first: Coroutine[Any, Any, None], in_flight: InFlightRequest) -> None:
-        """Do what a request needs before it is submitted; later requests must not overtake it."""
+        """Do the work that precedes submitting a request; later requests must not overtake it."""
         try:
             await first
-        except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
+        except Exception as error:  # noqa: BLE001  a bug must affect this client only
             in_flight.done(error)
         finally:
             self._task = None
@@ -246,14 +246,14 @@ class Connection(asyncio.Protocol):
         outcome: Any = None
         try:
             outcome = await work
-        except Exception as error:  # noqa: BLE001  a mistake of ours must cost this client only
+        except Exception as error:  # noqa: BLE001  a bug must affect this client only
             outcome = error
         finally:  # also when it is cancelled
             self._task = None
             in_flight.done(outcome)
 
     def answered(self) -> None:
-        """A request was finished. It is answered when it is the oldest."""
+        """Answer the finished requests that have no unfinished one before them."""
         queue = self._in_flight
         while queue and queue[0].is_done:
             self._answer(queue.popleft())
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._out += encode_response(outcome, in_flight.version, in_flight.correlation_id)
-        except Exception as error:  # noqa: BLE001  a response that cannot be encoded is a mistake of ours
+        except Exception as error:  # noqa: BLE001  a response that cannot be encoded is a bug
             counters.errors += 1
             self._doom_for(error, in_flight)
 
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
             self._server.broker.soon(self._turn)
 
     def _turn(self) -> None:
-        """Once behind a tick, or per turn of the event loop: send what was answered, then go on."""
+        """Send the responses, then start more requests. Runs once after a tick, or per event loop turn."""
         self._is_turn_due = False
         if self._is_lost:
             return
@@ -315,14 +315,14 @@ class Connection(asyncio.Protocol):
             self._measure_unsent()
 
     def _measure_unsent(self) -> int:
-        """Charge what the kernel did not take."""
+        """Charge the bytes that the kernel has not accepted."""
         unsent = 0 if self._outgoing is None or self._is_lost else self._outgoing.unsent()
         self._charge.measured(unsent)
         return unsent
 
     @property
     def has_half_frame(self) -> bool:
-        """Whether bytes are held for a frame that has not ended."""
+        """Whether bytes are held for an incomplete frame."""
         return self._parser.buffered > 0
 
     def budget_allows(self) -> None:
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_reading = wanted
         if wanted:
-            # The time in which we did not read is not the client's.
+            # The time in which the connection was paused does not count against the client.
             self._active_at = time.monotonic()
             self._receive_pace.restart(self._received, self._active_at)
             self._transport.resume_reading()
@@ -347,14 +347,14 @@ class Connection(asyncio.Protocol):
         self._doom(*self._server.blamed(in_flight.api_key, in_flight.version, error))
 
     def _doom(self, reason: str, error: object) -> None:
-        """Begin nothing more; close when what was begun is answered."""
+        """Start no more requests; close when those in flight are answered."""
         if self._is_doomed:
             return
         self._server.closing(self._context, reason, error)
         self.finish()
 
     def finish(self) -> None:
-        """Begin nothing more, answer what was begun, close. Also how a server stops gracefully."""
+        """Start no more requests, answer those in flight, close. Also how a server stops gracefully."""
         self._is_doomed = True
         self._waiting.clear()
         self._read_or_not()
@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _close(self, reason: str, error: object) -> None:
-        """Close now, and drop what was not sent."""
+        """Close now, and drop unsent responses."""
         self._is_doomed = True
         self._server.closing(self._context, reason, error)
         self.abort()
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def check(self, now: float) -> None:
-        """Close a client that has been silent, or slow, for too long. Called about once a second."""
+        """Close a client that has been idle or slow for too long. Called about once a second."""
         server = self._server
         patience = server.settings.semel_write_timeout_ms / 1000
         outgoing = self._outgoing

@@ -1,7 +1,7 @@
-"""File descriptors: as many as the system gives, and never the last ones for connections.
+"""File descriptors: raises the limit, and reserves some that connections cannot use.
 
-A store that cannot open a file does not know what became of its commit, so it has to end. Whoever opens
-connections must not be able to bring that about.
+A store that cannot open a file does not know the outcome of its commit and has to stop. Clients must not be
+able to cause that by opening connections.
 """
 
 import contextlib
@@ -9,19 +9,19 @@ import resource
 from typing import Final
 
 RESERVED: Final = 128
-"""For the files of the store, of which it keeps 64 open to read, and for whatever else the process has."""
+"""For the files of the store, of which it keeps 64 open to read, and for other uses of the process."""
 
 
 def take_all() -> None:
-    """Raise the soft limit of this process to the hard one, which is what that is for."""
+    """Raise the soft limit of this process to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # Some systems name a limit that they do not grant.
+        # Some systems report a hard limit that they do not grant.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def for_connections() -> int | None:
-    """How many connections there may be; None if there is no limit."""
+    """The largest number of connections; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else max(1, soft - RESERVED)

@@ -1,10 +1,10 @@
-"""From a frame to a message and the handler for it.
+"""Decodes a frame into a message and finds its handler.
 
-The table of handlers is given from above, so that a connection can be tested with handlers of the test's
-own. An API without a handler does not exist: it is not advertised and a request for it is refused like
-one that nobody knows. A request that is refused here has no answer in the protocol, so it raises
-`ProtocolError` and the connection is closed. ApiVersions is the exception: it is answered in whatever
-version it was asked, because it is how a client finds out what may be asked (docs/behaviours.md, 93).
+The table of handlers is a parameter, so that tests can use handlers of their own. An API without a handler is
+not advertised, and a request for it is refused like one with an unknown key. The protocol has no answer for a
+request that is refused here, so it raises `ProtocolError` and the connection is closed. ApiVersions is the
+exception: it is answered in any version, because clients use it to learn which versions are served
+(docs/behaviours.md, 93).
 """
 
 from collections.abc import Generator, Iterable, Mapping
@@ -22,21 +22,21 @@ FETCH: Final = 1
 API_VERSIONS: Final = 18
 
 LONG_FRAME_BYTES: Final = 16_384
-"""A request without records that is longer is decoded in slices: it may have as many elements as bytes."""
+"""A longer request without records is decoded in slices: it may have as many elements as bytes."""
 
 ELEMENTS_MAX: Final = {24: 10_000}
 """Less than `semel.request.elements.max` for AddPartitionsToTxn: a transaction is decided and written as a
-whole, and each thousand partitions hold up the event loop for ten milliseconds."""
+whole, and each thousand partitions block the event loop for ten milliseconds."""
 
 Decoding: TypeAlias = Generator[None, None, Request]
-"""The rest of a message, in slices."""
+"""The remaining work of decoding a message, in slices."""
 
 HandlerResult: TypeAlias = Response | CloseConnection | None
-"""What became of a request: a response, a reason to close, or None where no response is wanted."""
+"""The outcome of a request: a response, a reason to close, or None if no response is wanted."""
 
 
 class Dispatch:
-    """The APIs that are served, and who serves them."""
+    """The APIs that are served, and their handlers."""
 
     __slots__ = ("_served", "handlers")
 
@@ -45,7 +45,7 @@ class Dispatch:
         self._served: dict[int, Api] = {each.key: each for each in apis if each.key in handlers}
 
     def open(self, frame: Buffer) -> "Opened":
-        """Read the header, and find out how to read the rest. ProtocolError if there is no answer."""
+        """Decode the header and choose the decoder of the message. ProtocolError if the API is not served."""
         header, position = decode_request_header(frame)
         api = self._served.get(header.api_key)
         if api is None:
@@ -58,7 +58,7 @@ class Dispatch:
 
 
 class Opened:
-    """A request whose header was read."""
+    """A request whose header was decoded."""
 
     __slots__ = (
         "_kind",
@@ -80,14 +80,14 @@ class Opened:
         self.client_id = client_id if client_id is None else client_id[:CLIENT_ID_CHARS_MAX]
         self.response_version = response_version
         self._kind = kind
-        """None for ApiVersions in a version that we do not know, which is not read."""
+        """None for ApiVersions in an unknown version, whose message is not decoded."""
         self._position = position
 
     def decode(self, frame: Buffer, elements_max: int) -> "Request | Decoding":
-        """Read the message, or what is left to do if it has many elements.
+        """Decode the message; returns the remaining work if it is long.
 
-        A request without records is long by the bytes of its frame; Produce if it does not end with the first
-        slice. A frame that may hold too many elements is read by the decoder that counts.
+        A request without records is long by the bytes of its frame, Produce if it needs more than the first
+        slice. Only the decoder that works in slices limits the number of elements.
         """
         if self._kind is None:
             return ApiVersionsRequest()

@@ -1,7 +1,7 @@
-"""From a request to its response, also if either takes long: then decoding and encoding are done in slices.
+"""Handles requests; decodes long requests and encodes long responses in slices.
 
-A request is long by the bytes of its frame. A response is long by the number of elements in its arrays, which
-are counted two levels deep: topics and their partitions, groups and their members.
+A request is long by the bytes of its frame. A response is long by the number of elements in its arrays,
+counted two levels deep: topics and their partitions, groups and their members.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ async def handle_long(
     context: RequestContext,
     decoded: Callable[[], None],
 ) -> Response | Encoded | None:
-    """Decode a long request in slices, then handle it. ``decoded`` is called when the frame can be freed."""
+    """Decode a long request in slices, then handle it. Calls ``decoded`` when the frame can be freed."""
     request = await server.broker.slices.run(decoding)
     del decoding
     decoded()
@@ -53,14 +53,14 @@ async def respond(
 
 
 def is_long(response: Any) -> bool:
-    """Whether encoding this response at once would hold up the event loop."""
+    """Whether encoding this response at once would block the event loop for too long."""
     if type(response) is Encoded:
         return False
     return isinstance(response, Response) and _elements(response, levels=2) > SLICE_ELEMENTS
 
 
 def _elements(struct: Any, levels: int) -> int:
-    """How many elements are in the arrays of a struct; it stops counting when it is enough."""
+    """The number of elements in the arrays of a struct; stops counting above ``SLICE_ELEMENTS``."""
     count = 0
     for name, field in struct.declared.items():
         if field.kind != "array":

@@ -1,4 +1,4 @@
-"""A request between its beginning and its answer."""
+"""A request in flight: started and not yet answered."""
 
 import time
 from typing import Protocol
@@ -7,14 +7,14 @@ from semel.server.dispatch import HandlerResult
 
 
 class Asker(Protocol):
-    """Who wants the answer."""
+    """The connection that sent a request."""
 
     def answered(self) -> None:
-        """One of the requests has its outcome."""
+        """Called when one of its requests has its outcome."""
 
 
 class InFlightRequest:
-    """A request that was begun and is not answered. One is made for every request, so it is small."""
+    """A request that was started and not answered. There is one for every request, so it is small."""
 
     __slots__ = (
         "api_key",
@@ -32,18 +32,18 @@ class InFlightRequest:
         self.asker = asker
         self.api_key = api_key
         self.version = version
-        """Of the response."""
+        """The version of the response."""
         self.correlation_id = correlation_id
         self.size = size
-        """What the request was charged."""
+        """The bytes that the request is charged."""
         self.started = time.monotonic()
         self.is_done = False
         self.is_submitted = False
-        """Whether it goes on without its client."""
+        """Whether it continues after its client has disconnected."""
         self.outcome: HandlerResult | BaseException = None
 
     def done(self, outcome: HandlerResult | BaseException) -> None:
-        """The answer is there. Called once, on the event loop."""
+        """Set the outcome. Called once, on the event loop."""
         self.outcome = outcome
         self.is_done = True
         self.asker.answered()

@@ -1,4 +1,4 @@
-"""A listener: an address that is bound, and the address that its clients are told."""
+"""A listener: the address that is bound, and the address that clients get."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ _ANY: Final = ("", "0.0.0.0", "::")  # compared with, never bound by default
 
 
 class ListenerConfig(NamedTuple):
-    """Where to listen. Port 0 takes any free port; what is not advertised apart is advertised as bound."""
+    """Where to listen. Port 0 takes any free port. By default the bound address is advertised."""
 
     name: str
     host: str
@@ -39,7 +39,7 @@ class Listener:
 
     @classmethod
     async def bind(cls, server: ServerContext, config: ListenerConfig) -> "Listener":
-        """Take the address; nobody is let in before `serve`. OSError if it is taken."""
+        """Bind the address; no client is accepted before `serve`. OSError if it is in use."""
 
         def admit() -> Connection:
             return Connection(server, config.name)
@@ -55,25 +55,25 @@ class Listener:
         return cls(config, listening, door)
 
     async def serve(self) -> None:
-        """Let clients in."""
+        """Start to accept clients."""
         if self._door is None:
             await self._server.start_serving()
         else:
             self._door.open(BACKLOG)
 
     def close(self) -> None:
-        """Let nobody in any more. Those who are in stay."""
+        """Stop accepting clients. Open connections stay."""
         self._server.close()
         if self._door is not None:
             self._door.close()
 
     async def wait_closed(self) -> None:
-        """Until the socket is given back."""
+        """Wait until the socket is closed."""
         if self._door is not None:
             await self._door.wait_closed()
         await self._server.wait_closed()
 
 
 def _reachable(host: str) -> str:
-    """A name under which clients find a host that listens on all its addresses."""
+    """The host to advertise: the host name if the listener is bound to all addresses."""
     return socket.gethostname() if host in _ANY else host

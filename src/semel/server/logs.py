@@ -1,11 +1,10 @@
 """Logs: one line per event, a sentence and fields.
 
-Loggers are named `semel.*`. Fields are given as `extra={"fields": {...}}` through `event`, and come out
-as `key=value` behind the sentence or as members of a JSON object. A logger of the standard library that
-knows nothing of this, prints the sentence alone; nothing here is needed to use Semel in a program that
-has its own logging.
+Loggers are named `semel.*`. `event` passes fields as `extra={"fields": {...}}`; they are written as
+`key=value` after the sentence or as members of a JSON object. A formatter of the standard library writes the
+sentence alone, so a program with its own logging can use Semel without this module.
 
-What a client can cause is limited: `RateLimit` lets a few lines of each kind through and counts the rest.
+Lines that a client can cause are limited: `RateLimit` passes a few lines of each kind and counts the rest.
 """
 
 import json
@@ -23,7 +22,7 @@ _FIELDS: Final = "fields"
 
 
 def event(logger: logging.Logger, level: int, sentence: str, **fields: Any) -> None:
-    """Log one event. The sentence is constant, so that it can be searched for; what varies is a field."""
+    """Log one event. The sentence is constant, so that it can be searched for; fields hold what varies."""
     if logger.isEnabledFor(level):
         logger.log(level, sentence, extra={_FIELDS: fields})
 
@@ -42,7 +41,7 @@ class TextFormatter(logging.Formatter):
     """For people: time, level, logger, sentence, fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback below it if there is one."""
+        """One line, followed by the traceback if there is one."""
         sentence = printable(record.getMessage())
         parts = [_time_of(record), record.levelname.lower(), record.name, sentence]
         parts += [f"{key}={_text(value)}" for key, value in getattr(record, _FIELDS, {}).items()]
@@ -75,19 +74,19 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as one word. What a client sent is quoted, so that it cannot pretend to be another line."""
+    """A value as one word. Text from clients is quoted, so that it cannot forge another line."""
     text = str(value)
     plain = text.isascii() and text.isprintable() and not any(sign in text for sign in ' "=')
     return text if text and plain else _json(text)
 
 
 def _json(value: Any) -> str:
-    """In ASCII, and without the one control character that JSON leaves as it is."""
+    """In ASCII, and with DEL escaped, the one control character that JSON does not escape."""
     return json.dumps(value, default=str).replace("\x7f", "\\u007f")
 
 
 class RateLimit:
-    """A few lines of each kind in a while; the rest is counted and told with the next line that passes."""
+    """Passes a few lines of each kind per period; the next line that passes carries the count of the rest."""
 
     __slots__ = ("_clock", "_kinds", "_lines", "_seconds")
 
@@ -102,7 +101,7 @@ class RateLimit:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def suppressed(self, kind: str) -> int | None:
-        """None if this line must not be written, otherwise how many were not written since the last."""
+        """None if this line must not be written, else the number of lines suppressed since the last one."""
         now = self._clock()
         since, count = self._kinds.get(kind, (now, 0))
         if now - since >= self._seconds:

@@ -1,7 +1,7 @@
 """The metrics page: `GET /metrics` and `GET /health` over HTTP/1.1, and nothing else.
 
-It stands on a port of its own, for the operator's side of the network. A request may be a few kilobytes
-and must arrive within seconds, a connection carries one request, and only a few are served at a time.
+It has a port of its own, for the operator's network. A request may have a few kilobytes and must arrive
+within seconds. A connection carries one request, and only a few are served at a time.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = "application/json"
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
-"""Whether the broker serves, and what else there is to say."""
+"""Returns whether the broker serves, and more fields for the answer."""
 
 
 class MetricsPage:
-    """A little HTTP server. `start` binds it, `stop` gives the port back."""
+    """A small HTTP server. `start` binds the port, `stop` releases it."""
 
     def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
@@ -32,13 +32,13 @@ class MetricsPage:
         self._clients: set[asyncio.Task[Any]] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """Serve on this address; the port it got. OSError if it is taken."""
+        """Serve on this address; returns the port. OSError if the address is in use."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
-        """Let go of the port and of whoever is being served."""
+        """Release the port and abort the requests in progress."""
         if self._server is None:
             return
         self._server.close()
@@ -58,10 +58,10 @@ class MetricsPage:
                 writer.write(self._answer(await _request_line(reader)))
                 await writer.drain()
         except (TimeoutError, ConnectionError):
-            # A client that is too slow, or gone, is not answered.
+            # The client is too slow, or has disconnected: no answer.
             pass
         except asyncio.CancelledError:
-            # Only `stop` cancels, and it waits for us; the task ends as if it had been served.
+            # Only `stop` cancels, and it waits for this task; the task ends normally.
             writer.transport.abort()
         finally:
             self._clients.discard(task)
@@ -76,7 +76,7 @@ class MetricsPage:
             return _response(405, "text/plain", b"only GET is served\n", head=False)
         head = method == b"HEAD"
         if path == b"/metrics":
-            # Not needed to start: it loads more than all the rest of this layer.
+            # Imported late for a fast start: it loads more than the rest of this package.
             from semel.broker.metrics_text import page
 
             return _response(200, _TEXT, page(self._metrics), head=head)
@@ -88,7 +88,7 @@ class MetricsPage:
 
 
 async def _request_line(reader: asyncio.StreamReader) -> bytes:
-    """The first line; the headers are read and ignored. Empty if it was too long, or no request at all."""
+    """The first line; the headers are read and ignored. Empty if the request is too long or incomplete."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -1,9 +1,9 @@
-"""The way out: hands responses to the transport, and knows how much the client has not taken.
+"""Outgoing bytes: writes responses to the transport, and measures how much is unsent.
 
-A plain transport is given everything at once; it keeps references and says exactly what is left. A TLS
-transport encrypts whatever it is given into a buffer that we cannot see, so it is given slices, and the
-rest stays here until it asks for more. Either way `unsent` is true to within a slice, which is what
-budgets and timeouts need.
+A plain transport gets everything at once; it keeps references and reports exactly what is left. A TLS
+transport encrypts its input into a buffer whose size is not visible, so it gets slices, and the rest stays
+here until it asks for more. Either way `unsent` is exact to within a slice, which suffices for budgets and
+timeouts.
 """
 
 import asyncio
@@ -13,33 +13,33 @@ from typing import Final
 from semel.wire.schema import Buffer
 
 JOIN_BYTES_MAX: Final = 65_536
-"""Below this, copying responses together is cheaper than handing the kernel a list."""
+"""Up to this size, joining responses is cheaper than passing the kernel a list."""
 
 SLICE_BYTES: Final = 65_536
 
 
 class Outgoing:
-    """What one connection sends."""
+    """The outgoing bytes of one connection."""
 
     __slots__ = ("_held", "_is_asyncio", "_is_full", "_slices", "_transport", "handed_over", "is_tls")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.is_tls = transport.get_extra_info("sslcontext") is not None
-        # uvloop's transports have the methods of asyncio's, but are not of their class.
+        # uvloop's transports have the methods of asyncio's, but are not subclasses.
         self._is_asyncio = asyncio.Transport in type(transport).__mro__
         self._slices: deque[memoryview] = deque()
         self._held = 0
         self._is_full = False
         self.handed_over = 0
         """Bytes of all responses so far."""
-        # We want to be told whenever something is left in the transport, and when nothing is. A plain
-        # transport says so above the mark, one with TLS at the mark.
+        # The transport must call back whenever its buffer becomes nonempty, and when it becomes empty. A
+        # plain transport calls back above the mark, one with TLS at the mark.
         transport.set_write_buffer_limits(high=1 if self.is_tls else 0, low=0)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the client has to take something before it may ask for more."""
+        """Whether the client has to read responses before its next request starts."""
         return self._is_full or self._held > 0
 
     @property
@@ -48,11 +48,11 @@ class Outgoing:
         return self.handed_over - self.unsent()
 
     def unsent(self) -> int:
-        """Bytes that did not leave this process."""
+        """Bytes that are still in this process."""
         return self._held + self._transport.get_write_buffer_size()
 
     def send(self, parts: list[Buffer]) -> int:
-        """Send these one after another; their size."""
+        """Send the parts in order; returns their size."""
         size = sum(map(len, parts))
         self.handed_over += size
         if self.is_tls:
@@ -62,7 +62,7 @@ class Outgoing:
         elif size <= JOIN_BYTES_MAX:
             self._transport.write(b"".join(parts))
         elif self._is_asyncio:
-            # Its `writelines` never says that the client is slow, in some Pythons (CVE-2024-12254).
+            # In some Python versions its `writelines` never pauses the protocol (CVE-2024-12254).
             for part in parts:
                 self._transport.write(part)
         else:
@@ -70,11 +70,11 @@ class Outgoing:
         return size
 
     def full(self) -> None:
-        """The transport has more than it can send."""
+        """The transport has bytes that it could not send."""
         self._is_full = True
 
     def drained(self) -> None:
-        """The transport has sent what it had."""
+        """The transport has sent everything."""
         self._is_full = False
         self._pump()
 

@@ -1,9 +1,9 @@
-"""How fast a client takes or gives, so that slow can be told from dead.
+"""Measures how fast a client sends or receives, to distinguish slow clients from dead ones.
 
-A deadline alone would close a client on a bad line in the middle of a large response, and progress alone
-would keep one that takes a byte a second for ever. So a client has to keep a pace: within every stretch
-of its patience it must at some moment have averaged the slowest pace since it last did. While others wait
-for the memory that it holds, the pace is faster and the patience shorter.
+A deadline alone would close a client on a slow network in the middle of a large response. Any progress alone
+would keep a client that reads a byte per second for ever. So a client has to keep a minimum rate: at least
+once per timeout, its average rate since the last time must have reached the minimum. While other clients wait
+for the memory that it holds, the minimum is higher and the timeout shorter.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ SHORT_OF_MEMORY_SECONDS: Final = 1.0
 
 
 class Pace:
-    """The last moment at which a count of bytes had grown fast enough."""
+    """The last time at which a byte count had grown fast enough."""
 
     __slots__ = ("_bytes", "_since")
 
@@ -24,12 +24,12 @@ class Pace:
         self._since = 0.0
 
     def restart(self, total_bytes: int, now: float) -> None:
-        """From here on."""
+        """Measure from this moment on."""
         self._bytes = total_bytes
         self._since = now
 
     def stalled_seconds(self, total_bytes: int, now: float, patience: float, *, is_waited_for: bool) -> float:
-        """For how long it was too slow, if that is longer than the patience; zero if all is well."""
+        """For how long it has been too slow, if that is longer than ``patience``; else zero."""
         slowest = SHORT_OF_MEMORY_BYTES_PER_SECOND if is_waited_for else SLOWEST_BYTES_PER_SECOND
         elapsed = now - self._since
         if total_bytes - self._bytes >= elapsed * slowest:

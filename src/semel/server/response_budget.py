@@ -1,12 +1,12 @@
-"""Bytes of responses that all clients together may make the broker hold.
+"""The response budget: limits the bytes of responses that the broker holds for all clients.
 
-What the kernel did not take is charged to the connection. Over the limit nothing that may have a large answer
-is begun, which means everything but Produce, until readers have caught up; `watch` closes those that do not
-(within seconds, not after the whole write timeout, because others wait for them).
+Bytes that the kernel has not accepted are charged to the connection. Over the limit, requests that may have a
+large response (all but Produce) do not start until clients have caught up. `watch` closes clients that do not
+(within seconds, not after the whole write timeout, because other clients wait for them).
 
-A Fetch is charged before its records are read: it knows then how many bytes it found. Over the limit it waits
-for its turn. So the most that is held is the limit and one response, however many fetch at once. It is also
-told to ask for no more than its share of what is left, so that few slow readers cannot take everything.
+A Fetch is charged before its records are read, when the fetch plan has their size. Over the limit it waits
+for its turn. So the most that is held is the limit and one response, however many fetches run at once. Its
+max_bytes is also reduced to a share of the remaining budget, so that a few slow readers cannot use all of it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ FETCH_SHARE_MIN_BYTES: Final = 65_536
 
 
 class ResponseBudget:
-    """Bytes of responses that the kernel did not take yet, over all connections."""
+    """Bytes of responses that the kernel has not accepted, over all connections."""
 
     __slots__ = ("_limit", "_reserving", "_waiting", "fetches", "used")
 
@@ -29,28 +29,28 @@ class ResponseBudget:
         self._reserving: deque[tuple[asyncio.Future[None], int]] = deque()
         self.used = 0
         self.fetches = 0
-        """Fetches under way, each of which may end in a large response."""
+        """Fetches in flight, each of which may have a large response."""
 
     @property
     def exceeded(self) -> bool:
-        """Whether what may have a large answer has to wait."""
+        """Whether requests that may have a large response have to wait."""
         return self.used > self._limit
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody cannot begin because others do not read."""
+        """Whether a request waits because other clients do not read their responses."""
         return bool(self._waiting or self._reserving)
 
     def wait(self, connection: Paused) -> None:
-        """Call this connection when there is room."""
+        """Notify this connection when there is room."""
         self._waiting[connection] = None
 
     def fetch_share(self) -> int:
-        """The most that one more Fetch may answer with."""
+        """The largest response of one more Fetch."""
         return max(FETCH_SHARE_MIN_BYTES, (self._limit - self.used) // (self.fetches + 1))
 
     async def reserve(self, size: int) -> None:
-        """Charge bytes that are about to be read for a response, when there is room and it is our turn."""
+        """Wait for room and for one's turn, then charge bytes that are about to be read for a response."""
         if not self.exceeded and not self._reserving:
             self.used += size
             return
@@ -67,7 +67,7 @@ class ResponseBudget:
             raise
 
     def change(self, difference: int) -> None:
-        """A connection has so many more, or fewer, bytes that wait to be sent."""
+        """Add to the charged bytes, or subtract from them, and let waiting requests start."""
         self.used += difference
         while self._reserving and not self.exceeded:
             granted, size = self._reserving.popleft()
@@ -80,12 +80,12 @@ class ResponseBudget:
                 connection.budget_allows()
 
     def forget(self, connection: Paused) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         self._waiting.pop(connection, None)
 
 
 class ResponseCharge:
-    """What one connection is charged: bytes that were not sent, and bytes reserved for the next response."""
+    """The charge of one connection: unsent bytes, and bytes reserved for the next response."""
 
     __slots__ = ("_budget", "_reserved", "unsent")
 
@@ -95,17 +95,17 @@ class ResponseCharge:
         self.unsent = 0
 
     async def reserve(self, size: int) -> None:
-        """Wait until so many bytes may be read for a response."""
+        """Wait until ``size`` bytes may be read for a response."""
         await self._budget.reserve(size)
         self._reserved += size
 
     def measured(self, unsent: int) -> None:
-        """So many bytes are not sent now."""
+        """Set the number of unsent bytes."""
         self._budget.change(unsent - self.unsent)
         self.unsent = unsent
 
     def handed_over(self) -> None:
-        """The response for which bytes were reserved was handed over, or there is none."""
+        """Release the reserved bytes: their response was passed to the transport, or there is none."""
         if self._reserved:
             reserved, self._reserved = self._reserved, 0
             self._budget.change(-reserved)

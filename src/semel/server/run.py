@@ -1,12 +1,12 @@
-"""A broker that runs: open, serve, wait for the end, close.
+"""Runs a broker: open, serve, wait for the end, close.
 
-`serve` is one broker from beginning to end and returns an exit code; `semel serve` runs it in a process
-with `run`, an embedded broker in a thread. It never raises for what an operator can meet (a directory in
-use, a port that is taken, a disk that fails): that is a line in the log, a text in `Server.failure` and a
+`serve` runs one broker from start to end and returns an exit code. `semel serve` calls it in a process with
+`run`, an embedded broker in a thread. It does not raise for errors of operation (a directory in use, a port
+in use, a failing disk): such an error is a line in the log, an exception in `Server.failure` and an exit
 code.
 
-A store that failed leaves the outcome of its last commit unknown. Then nobody is answered any more, and
-the process ends; the next start finds out what is true.
+If the store fails, the outcome of its last commit is unknown. The broker then sends no more answers and the
+process ends; recovery at the next start determines the outcome.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ EXIT_OK: Final = 0
 EXIT_BROKEN: Final = 70
 """The store or the broker failed; a restart recovers. From sysexits: an internal error."""
 EXIT_DAMAGED: Final = 65
-"""The data directory is incomplete or damaged, and another start finds the same. From sysexits: data."""
+"""The data directory is incomplete or damaged; a restart does not help. From sysexits: data."""
 EXIT_LOCKED: Final = 75
 """Another process owns the data directory. From sysexits: try again later."""
 EXIT_CANNOT_LISTEN: Final = 69
-"""An address is taken or not ours. From sysexits: unavailable."""
+"""An address is in use or not local. From sysexits: unavailable."""
 
 GRACE_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 30.0
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run until it ends, on uvloop where it is installed."""
+    """Run ``main`` to its end, on uvloop if it is installed."""
     try:
         import uvloop
-    except ImportError:  # it is not there on every system, and only makes things faster
+    except ImportError:  # not available on every system, and only an optimization
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
@@ -62,7 +62,7 @@ async def serve(
     ready: Callable[[Server], None] = lambda server: None,
     failed: Callable[[int, str], None] = lambda code, text: None,
 ) -> int:
-    """One broker from beginning to end. `ready`: clients are served. `failed`: they never will be."""
+    """Run one broker. Calls `ready` when clients are served, `failed` if the broker cannot start."""
     try:
         broker = await Broker.open(settings, data)
     except StoreLocked as error:
@@ -81,7 +81,7 @@ async def serve(
         if metrics is not None:
             port = await page.start(*metrics)
             event(log, logging.INFO, "metrics page", host=metrics[0], port=port)
-    except (OSError, UnicodeError) as error:  # the latter from a host that cannot be a name
+    except (OSError, UnicodeError) as error:  # UnicodeError from an invalid host name
         await server.abort()
         await _close(broker)
         return _cannot_start(EXIT_CANNOT_LISTEN, "cannot listen", error, failed)
@@ -108,7 +108,7 @@ def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[
 
 
 async def _close(broker: Broker) -> None:
-    """Let go of the store. One that is broken may not even manage that, and must not keep the process."""
+    """Close the broker. A broken store may fail to close, and must not keep the process from ending."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await broker.close()
@@ -118,14 +118,14 @@ async def _close(broker: Broker) -> None:
 
 @contextlib.contextmanager
 def _signals(server: Server) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the server, if this is a process of its own and not a thread of another's."""
+    """SIGTERM and SIGINT stop the server, if it runs in the main thread of its process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.request_stop)
-    # What was loaded to start stays for good: the collector need not look at it again.
+    # Objects created at startup live until the end, so the collector can skip them.
     gc.collect()
     gc.freeze()
     try:
@@ -138,7 +138,7 @@ def _signals(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mistakes(server: Server) -> Iterator[None]:
-    """An exception that nobody caught: one connection's is logged, anything else ends the broker."""
+    """Handle uncaught exceptions: one from a connection is logged, any other ends the broker."""
     loop = asyncio.get_running_loop()
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

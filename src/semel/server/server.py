@@ -1,11 +1,10 @@
-"""A server: listeners, the connections that came through them, and how it ends.
+"""The server: all listeners of a broker and their connections, from start to stop.
 
-There are two ways to end, and both leave the same on disk. `stop` is polite: nobody new is let in, what
-was begun is answered, then connections are closed. `abort` is for a broker that cannot go on: every
-connection is cut at once, so that nobody is told what may not be true.
+There are two ways to end, and both leave the same data on disk. `stop` is graceful: no new connections, then
+requests in flight are answered, then connections are closed. `abort` is for a broker that has failed: it
+closes every connection at once, so that no client gets an answer that may be wrong.
 
-`fail` and `request_stop` only say that it should end; whoever runs the server (`run.serve`, an embedded
-broker) waits for `stopping` and does it.
+`fail` and `request_stop` only set `stopping`; `run.serve` waits for it and ends the server.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ class Server:
         return {listener.name: listener.port for listener in self._listeners}
 
     async def start(self) -> None:
-        """Bind all, tell the broker what to advertise, then let clients in. OSError if one is taken."""
+        """Bind all listeners, set the broker's endpoints, then accept clients. OSError if one is in use."""
         try:
             for config in self._configs:
                 self._listeners.append(await Listener.bind(self._server, config))
@@ -71,7 +70,7 @@ class Server:
             )
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
-        """Let nobody in, answer what was begun, close. After the grace, cut what is left."""
+        """Accept no more clients, answer requests in flight, close. Abort what is left after the grace."""
         self._close_listeners()
         for connection in tuple(self._server.connections):
             connection.finish()
@@ -79,16 +78,16 @@ class Server:
         await self._end()
 
     async def abort(self) -> None:
-        """Cut every connection now."""
+        """Abort every connection now."""
         self._close_listeners()
         await self._end()
 
     def request_stop(self) -> None:
-        """Ask whoever runs this server to stop it."""
+        """Set ``stopping``, so that `run.serve` stops this server."""
         self.stopping.set()
 
     def fail(self, error: BaseException) -> None:
-        """The broker cannot go on. The first reason is the one that is kept."""
+        """Abort all connections and set ``stopping``: the broker has failed. Keeps the first error."""
         if self.failure is None:
             self.failure = error
             log.critical("the broker cannot go on: %r", error, exc_info=error)
@@ -99,7 +98,7 @@ class Server:
     async def _end(self) -> None:
         for connection in tuple(self._server.connections):
             connection.abort()
-        # An aborted transport tells its protocol in the next turn of the loop.
+        # An aborted transport notifies its protocol in the next turn of the event loop.
         await self._all_gone(1.0)
         for task in self._tasks:
             task.cancel()
@@ -117,7 +116,7 @@ class Server:
             listener.close()
 
     def _watch(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
-        """Start a task without which the server must not go on."""
+        """Start a task whose failure is fatal to the broker."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
@@ -128,7 +127,7 @@ class Server:
 
 
 def _default_dispatch(broker: Broker) -> Dispatch:
-    # Imported here, because a test with handlers of its own does not need ours.
+    # Imported here, because tests with their own handlers do not need these.
     from semel.handlers import HANDLERS, served
 
     settings = broker.settings

@@ -29,7 +29,7 @@ EXPECTED: Final = {
     StoreFull: "no room",
     LedgerDamaged: "damaged ledger",
 }
-"""Why a connection is closed by an error that is no mistake of ours."""
+"""The reasons to close a connection for errors that are not bugs."""
 
 
 class ServerContext:
@@ -43,12 +43,12 @@ class ServerContext:
         self.requests = RequestBudget(broker.settings.queued_max_request_bytes)
         self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
         self.connections: dict[Connection, int] = {}
-        """Those that are there, with their numbers, which grow."""
+        """Open connections with their ids, which ascend."""
         self._by_host: dict[str, int] = {}
-        """How many connections each address has."""
+        """The number of connections from each address."""
         self._overrides = connections_by_host(broker.settings.max_connections_per_ip_overrides)
         self.is_closing = False
-        """Nobody is let in any more. One may still come that was accepted before the door was closed."""
+        """New connections are refused: some may have been accepted before the listeners were closed."""
         self.emptied = asyncio.Event()
         """Set while there is no connection."""
         self.emptied.set()
@@ -60,12 +60,12 @@ class ServerContext:
         gauge("response_bytes", "Bytes of responses that clients did not take.", lambda: self.responses.used)
 
     def new_parser(self) -> FrameParser:
-        """For the frames of one connection: only Produce carries records, so only it may be large."""
+        """A parser for one connection. Only Produce carries records, so only its frames may be large."""
         settings = self.settings
         return FrameParser(settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,))
 
     def admit(self, connection: "Connection", host: str) -> tuple[int, str | None]:
-        """The number of a new connection; -1 and the reason if it is not let in."""
+        """The id of a new connection; -1 and the reason if it is refused."""
         if self.is_closing:
             return -1, "stopping"
         if len(self.connections) >= self._connections_max():
@@ -85,7 +85,7 @@ class ServerContext:
         return wanted if possible is None else min(wanted, possible)
 
     def dismiss(self, connection: "Connection", host: str) -> None:
-        """A connection is gone; the broker is told, unless we ended it to stop."""
+        """Remove a closed connection, and notify the broker unless the server is stopping."""
         connection_id = self.connections.pop(connection, None)
         if connection_id is not None:
             self._by_host[host] -= 1
@@ -98,13 +98,13 @@ class ServerContext:
         self.metrics.connections = len(self.connections)
 
     def decoded_bytes(self, api_key: int, frame_bytes: int) -> int:
-        """What a request is charged once it is decoded. What waits of a Fetch is bounded by the broker."""
+        """The charge of a decoded request. Waiting fetches are bounded by the broker instead."""
         return decoded_bytes(0 if api_key == FETCH else frame_bytes, self.settings.semel_request_elements_max)
 
     def blamed(self, api_key: int, version: int, error: BaseException) -> tuple[str, object]:
-        """Why a request that ended in an error closes its connection.
+        """The reason to close the connection of a request that ended in an error.
 
-        A mistake of ours is logged with its place, but not for every request of a client that found it.
+        A bug is logged with its traceback, but not for every request that runs into it.
         """
         for kind, reason in EXPECTED.items():
             if isinstance(error, kind):
@@ -114,7 +114,7 @@ class ServerContext:
         return "internal error", repr(error)
 
     def refused_handshake(self, listener: str, host: str, error: Exception) -> None:
-        """A client did not get through the handshake of TLS."""
+        """Count and log a failed TLS handshake."""
         self.metrics.count_closed("tls handshake")
         suppressed = self._lines.suppressed("tls handshake")
         if suppressed is not None:
@@ -130,7 +130,7 @@ class ServerContext:
             )
 
     def closing(self, context: RequestContext, reason: str, detail: object) -> None:
-        """We close a connection: count it, and say so unless too much was said already."""
+        """Count the closing of a connection, and log it within the rate limit."""
         self.metrics.count_closed(reason)
         suppressed = self._lines.suppressed(reason)
         if suppressed is None:

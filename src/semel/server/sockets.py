@@ -1,4 +1,4 @@
-"""What we ask of a socket beyond carrying bytes."""
+"""Socket options and addresses of connections."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ KEEPALIVE_PROBES: Final = 6
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel find out about clients that vanished without a word: two minutes, not never."""
+    """Have the kernel detect clients that vanished without closing: after two minutes, not never."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -1,10 +1,10 @@
-"""TLS for listeners: what a broker shows its clients, what it wants to see of them, and how they get in.
+"""TLS for listeners: the broker's certificate, the verification of clients, and the handshakes.
 
-The files are read again when they change, so that a certificate can be renewed without a restart: connections
-that are open stay, new ones get the new certificate. Files that cannot be used are logged, and the
-certificates that were read before stay in use.
+The files are reloaded when they change, so a certificate can be renewed without a restart: open connections
+stay, new ones get the new certificate. If the new files are unusable, the error is logged and the previous
+certificates stay in use.
 
-`TlsDoor` does the handshakes, each with the certificates of that moment, and says why one failed.
+`TlsDoor` does the handshakes, each with the current certificates, and reports why one failed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ HANDSHAKE_SECONDS: Final = 10.0
 SHUTDOWN_SECONDS: Final = 5.0
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
-"""How often the files are looked at."""
+"""How often the files are checked for changes."""
 
 SOUND_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Forward secrecy and authenticated encryption: no static RSA, no CBC."""
@@ -34,7 +34,7 @@ TLS_1_3_PREFIXES: Final = ("TLS_AES_", "TLS_CHACHA20_")
 
 
 class ServerTls:
-    """The certificates of this broker, as they are in their files."""
+    """The certificates of this broker, reloaded when their files change."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -43,11 +43,11 @@ class ServerTls:
         """For the next handshake."""
 
     def look(self) -> None:
-        """Read the files again if they are not the ones that were read."""
+        """Reload the files if they have changed."""
         stamps = self._stamps()
         if stamps == self._seen:
             return
-        # Before they are read: what changes meanwhile is found at the next look.
+        # Set before reading, so that the next check finds a change made meanwhile.
         self._seen = stamps
         try:
             self.context = server(self._settings)
@@ -70,7 +70,7 @@ class ServerTls:
 
 
 def server(settings: Settings) -> ssl.SSLContext:
-    """The certificate of this broker from its files. ValueError says which setting is missing or wrong."""
+    """A context with the broker's certificate. ValueError says which setting is missing or wrong."""
     if not settings.ssl_certificate_location:
         raise ValueError("a listener with ssl:// needs the setting ssl.certificate.location, a PEM file")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -105,14 +105,14 @@ def _choose_protocols(context: ssl.SSLContext, names: str) -> None:
 
 def _choose_ciphers(context: ssl.SSLContext, names: str) -> None:
     chosen = [name.strip() for name in names.replace(":", ",").split(",") if name.strip()]
-    # Python cannot choose among those of TLS 1.3, all of which are sound.
+    # Python cannot select cipher suites of TLS 1.3; all of them are sound.
     older = [_openssl_name(name) for name in chosen if not name.startswith(TLS_1_3_PREFIXES)]
     if chosen and not older:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         return
     try:
         for name in older:
-            context.set_ciphers(name)  # OpenSSL passes over what it does not know, unless it knows none
+            context.set_ciphers(name)  # one by one: OpenSSL ignores unknown names in a list
         context.set_ciphers(":".join(older) or SOUND_CIPHERS)
     except ssl.SSLError:
         raise ValueError(f"ssl.cipher.suites has a name that OpenSSL does not know: {names!r}") from None
@@ -131,22 +131,22 @@ def _openssl_name(name: str) -> str:
 
 
 def _no_password() -> NoReturn:
-    """Without this, OpenSSL would ask the terminal."""
+    """Without this, OpenSSL would prompt on the terminal."""
     raise ValueError("the key of ssl.key.location is encrypted; store it without a password, readable by us")
 
 
 async def look_for_certificates(tls: ServerTls) -> NoReturn:
-    """Look at the files now and then."""
+    """Check the files for changes periodically."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         tls.look()
 
 
 class TlsDoor:
-    """Accepts the clients of one listener, and lets those in whose handshake succeeds.
+    """Accepts the clients of one listener and does their TLS handshakes.
 
-    An `asyncio.Server` does handshakes too, but says nothing of those that fail, and has one certificate for
-    its whole life.
+    An `asyncio.Server` does handshakes too, but does not report failed ones, and cannot change its
+    certificate.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class TlsDoor:
         admit: Callable[[], asyncio.Protocol],
         refused: Callable[[str, Exception], None],
     ) -> None:
-        # Bound by somebody else, who closes what is theirs.
+        # Duplicates, because the `asyncio.Server` that bound the sockets closes its own.
         self._sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in sockets]
         self._tls = tls
         self._admit = admit
@@ -165,19 +165,19 @@ class TlsDoor:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def open(self, backlog: int) -> None:
-        """Let clients in."""
+        """Start to accept clients."""
         for each in self._sockets:
             each.setblocking(False)
             each.listen(backlog)
             self._accepting.append(asyncio.get_running_loop().create_task(self._accept(each)))
 
     def close(self) -> None:
-        """Let nobody in any more. Handshakes that are under way may end."""
+        """Stop accepting clients. Handshakes in progress may finish."""
         for task in self._accepting:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Break off the handshakes, and give the sockets back."""
+        """Cancel the handshakes and close the sockets."""
         for task in self._handshakes:
             task.cancel()
         await asyncio.gather(*self._accepting, *self._handshakes, return_exceptions=True)
@@ -189,7 +189,7 @@ class TlsDoor:
         while True:
             try:
                 client, address = await loop.sock_accept(listening)
-            except OSError as error:  # no descriptors, or a client that left again
+            except OSError as error:  # out of descriptors, or a client that has disconnected
                 event(log, logging.WARNING, "cannot accept a client", detail=error)
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                 continue
@@ -207,6 +207,6 @@ class TlsDoor:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
-        except OSError as error:  # the errors of TLS are of this kind too
+        except OSError as error:  # TLS errors are subclasses
             self._refused(host, error)
             client.close()

@@ -1,8 +1,8 @@
-"""Three tasks that look at the server from inside: are clients too slow, is the event loop, is memory unused?
+"""Background tasks of the server: close slow clients, measure the event loop's lag, release unused memory.
 
-One sweep over all connections a second is cheaper than a timer for each, and exact enough for timeouts of
-minutes. The probe sleeps a tenth of a second and measures how much longer it took: that is how long every
-client waited for us.
+One sweep over all connections per second is cheaper than a timer for each, and exact enough for timeouts of
+minutes. The probe sleeps a tenth of a second and measures how much longer that took: every client waited that
+long for the broker.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ PROBE_SECONDS: Final = 0.1
 LAG_ALARM_SECONDS: Final = 0.25
 RELEASE_SECONDS: Final = 2.0
 QUIET_BYTES: Final = 4 * 1024 * 1024
-"""Fewer bytes than this between two looks, in and out: no large buffers are needed now."""
+"""Below this much traffic between two checks, no large buffers are needed."""
 SWEEP_SECONDS_MAX: Final = 1.0
 SWEEP_SECONDS_MIN: Final = 0.02
 
 
 async def check_connections(server: ServerContext) -> NoReturn:
-    """Close clients that are silent or slow for too long."""
+    """Close clients that are idle or slow for too long."""
     shortest_ms = min(server.settings.connections_max_idle_ms, server.settings.semel_write_timeout_ms)
     pause = min(SWEEP_SECONDS_MAX, max(SWEEP_SECONDS_MIN, shortest_ms / 4_000))
     while True:
@@ -37,7 +37,7 @@ async def check_connections(server: ServerContext) -> NoReturn:
 
 
 async def release_memory(server: ServerContext) -> NoReturn:
-    """Give back what a burst left, when it is over."""
+    """Return unused memory to the system after a burst."""
     moved = 0
     while True:
         await asyncio.sleep(RELEASE_SECONDS)

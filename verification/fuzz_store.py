@@ -21,7 +21,7 @@ from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey, PartitionKey
 from semel.store import opening
-from semel.store.interface import StoreBroken, StoreFull
+from semel.store.interface import StoreBroken, StoreRefused
 from semel.store.wal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
@@ -29,7 +29,7 @@ from verification.store_life import EVERYTHING, History, Life, Told
 from verification.turns import small_store
 
 SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
-ERRORS: Final = (StoreBroken, StoreFull, LookupError)
+ERRORS: Final = (StoreBroken, StoreRefused, LookupError)
 """LookupError: bytes of a batch are gone, which readers report."""
 IMAGES: Final = 4
 PLAIN: Final[tuple[Any, ...]] = (

@@ -103,5 +103,5 @@ def test_questions_that_do_not_fit(copied: Pipeline, spark: SparkSession) -> Non
     with pytest.raises(OptionError, match="is a batch write, which has no input to compare"):
         ask(copied, "out")
     copied.name = "nobody"
-    with pytest.raises(PipelineError, match="there is no pipeline 'nobody' here"):
+    with pytest.raises(PipelineError, match="there is no pipeline 'nobody'"):
         ask(copied, "out")

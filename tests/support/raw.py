@@ -35,6 +35,8 @@ from semel.wire.schema import Request
 
 SIZE = struct.Struct(">i")
 NOW = 1_700_000_000_000
+KEEPS_RECORDS = {"log.retention.ms": -1}
+"""For brokers that take batches of that time: they are older than Kafka's default retention."""
 
 
 def batch(

@@ -57,7 +57,7 @@ class Log:
         offset = 0
         while True:
             part = self.fetch(offset, isolation=isolation)
-            assert part.error_code == ErrorCode.NONE
+            assert part.error_code == ErrorCode.NONE, (ErrorCode(part.error_code), offset)
             data = bytes(part.records or b"")
             if not data:
                 return values, offset

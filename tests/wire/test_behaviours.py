@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.raw import RawClient, batch, produce_request
+from support.raw import KEEPS_RECORDS, RawClient, batch, produce_request
 from support.waiting import until
 
 import semel
@@ -42,7 +42,7 @@ def bootstrap() -> Iterator[str]:
     if PEER:
         yield PEER
         return
-    with semel.embedded() as broker:
+    with semel.embedded(settings=KEEPS_RECORDS) as broker:
         yield broker.bootstrap_servers
 
 

@@ -28,7 +28,7 @@ from support.delayed import (
     write,
 )
 from support.proxy import Act, Proxy
-from support.raw import RawClient
+from support.raw import KEEPS_RECORDS, RawClient
 from support.raw_transactions import PEER, RawProducer, committed, make_topic, new_name, soon
 from support.stubborn import StubbornClient
 
@@ -44,7 +44,7 @@ HISTORIES = int(os.environ.get("SEMEL_HISTORIES", "200"))
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
     if not PEER:
-        with semel.embedded() as broker:
+        with semel.embedded(settings=KEEPS_RECORDS) as broker:
             yield broker.bootstrap_servers
         return
     with RawClient(PEER) as client:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.raw import NOW, RawClient, batch
+from support.raw import KEEPS_RECORDS, NOW, RawClient, batch
 from support.waiting import until
 
 import semel
@@ -35,7 +35,7 @@ def bootstrap() -> Iterator[str]:
     if PEER:
         yield PEER
         return
-    with semel.embedded(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
+    with semel.embedded(settings={"group.initial.rebalance.delay.ms": 0} | KEEPS_RECORDS) as broker:
         yield broker.bootstrap_servers
 
 

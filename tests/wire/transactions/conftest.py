@@ -7,7 +7,7 @@ SEMEL_PEER names another broker to hold them against: one node of Kafka 4.3, wit
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.raw import RawClient
+from support.raw import KEEPS_RECORDS, RawClient
 from support.raw_log import Log
 from support.raw_transactions import PEER, RawProducer, make_topic
 
@@ -19,7 +19,7 @@ def bootstrap() -> Iterator[str]:
     if PEER:
         yield PEER
         return
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50}
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50} | KEEPS_RECORDS
     with semel.embedded(settings=settings) as broker:
         yield broker.bootstrap_servers
 

@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _store(
         "what a start takes over is not flushed",
         "recovery",
-        "    chunks.flush_now(examined.known)",
+        "    chunks.flush_now(ledger.commit_number)",
         "    pass",
     ),
     _store(

@@ -205,7 +205,7 @@ def world(count: int) -> Iterator[Found]:
     failures = [f"seed {each.seed}: {each.failure.splitlines()[0]}" for each in ran.failures]
     yield Found("scenarios with a changing environment", len(ran.scenarios), count, seeds)
     yield Found("runs that counted every record once", ran.count(End.WELL), count, seeds)
-    yield Found("runs that refused with a message", ran.count(End.REFUSED), count // 10, seeds)
+    yield Found("runs that refused with a message", ran.count(End.REFUSED), max(1, count // 10), seeds)
     bad = "scenarios that lost or doubled records, hung, or failed without a message"
     yield Found(bad, len(failures), 0, seeds, "; ".join(failures[:3]))
 

@@ -27,6 +27,12 @@ def test_no_power_cut_takes_what_was_answered() -> None:
     assert found.states == 600
 
 
+def test_recovery_after_a_kill_tells_chunks_nothing_that_a_power_cut_takes_back() -> None:
+    """A frame that survived the kill was not flushed; the chunk's header named it before the ledger had it."""
+    found = run(100, 100_000_000)
+    assert (found.torn, found.lost, found.problems) == (0, 0, [])
+
+
 def test_a_seed_is_the_same_every_time() -> None:
     """Otherwise one that fails could not be looked at."""
     mutant = MUTANTS[0]

@@ -74,8 +74,8 @@ def recover(ledger: SqliteLedger, chunks: LocalChunks, examined: Examined) -> No
             locations += frame.locations
     # The rest of the WAL is history from now on: none of its numbers is used again.
     number = max(examined.last_seen, ledger.commit_number)
-    # The chunks must not know the later number before the ledger does.
-    chunks.flush_now(examined.known)
+    # A frame that survived a kill may not be on disk: the chunks must not know it before the ledger does.
+    chunks.flush_now(ledger.commit_number)
     if number > ledger.commit_number:
         ledger.commit_now(facts, locations, number)
     ledger.move_log_now()

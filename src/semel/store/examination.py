@@ -182,6 +182,9 @@ def _look(path: Path, vfs: str) -> tuple[LedgerLook | None, list[Problem]]:
             is_full = Files().free_bytes(path.parent) < ROOM_TO_READ_BYTES
             hint = "; the disk is full" if is_full else ""
             raise StoreBroken(f"{path} cannot be read: {error}{hint}") from error
+        if path.with_name(f"{path.name}-journal").exists():
+            # SQLite keeps a rollback journal only while a new ledger is created: it rolls that back.
+            return None, []
         damaged = Problem(f"{path} is damaged: {error}", "ledger")
     pages = wrong_pages(path)
     if not pages:

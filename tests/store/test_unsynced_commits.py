@@ -2,18 +2,28 @@
 
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
-from support.stored import LARGE, SETTINGS, Book, append, assert_dense, bytes_of, log_of, make_small, opened
+from support.stored import (
+    LARGE,
+    SETTINGS,
+    Book,
+    append,
+    assert_dense,
+    bytes_of,
+    copy_killed,
+    copy_killed_beside,
+    log_of,
+    make_small,
+    opened,
+)
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import PartitionKey
 from semel.store import opening, wal_applier
-from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.opening import open_store
 
@@ -32,18 +42,6 @@ async def _one_topic(store: Any, scribe: Any) -> PartitionKey:
     created = scribe.created()
     await store.commit([created], [])
     return PartitionKey(created.topic.topic_id, 0)
-
-
-def _killed(directory: Path) -> Path:
-    """What a kill at this moment leaves."""
-    copy = directory.parent / f"killed-{os.urandom(4).hex()}"
-    shutil.copytree(directory, copy)
-    return copy
-
-
-async def _killed_beside(store: EmbeddedStore, directory: Path) -> Path:
-    """The same while the store is open: on the thread that writes chunks and ledger, so in one moment."""
-    return await store._worker.run(_killed, directory)
 
 
 def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +135,7 @@ async def test_chunks_that_are_sealed_between_are_no_orphans(
         while failing_files.calls.count("create") < 2:
             await _unsynced(store, scribe, key, 20)
             assert await store.sweep_orphans() == []
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
         assert len(await log_of(store, key)) == 1
     for directory in (tmp_path / "data", killed):
         async with opened(directory) as store:
@@ -157,7 +155,7 @@ async def test_more_early_work_than_a_file_of_the_wal_takes(
         for _ in range(40):
             await book.commit(store, 700, defers_sync=True)
             assert store.has_unsynced
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
         # Each switch made durable what was before it.
         assert 30 < await book.check(store) < 40
     async with opened(killed) as store:
@@ -171,7 +169,7 @@ async def test_a_kill_keeps_early_work_and_the_term(tmp_path: Path, scribe: Any)
     async with opened(tmp_path / "data") as store:
         key = await _one_topic(store, scribe)
         await _unsynced(store, scribe, key, 2)
-        directory = await _killed_beside(store, tmp_path / "data")
+        directory = await copy_killed_beside(store, tmp_path / "data")
     # A second kill, and a third, find nothing to do twice.
     for _ in range(3):
         async with opened(directory) as store:
@@ -179,7 +177,7 @@ async def test_a_kill_keeps_early_work_and_the_term(tmp_path: Path, scribe: Any)
             log = await log_of(store, key)
             assert_dense(log)
             assert len(log) == 2
-            directory = _killed(directory)
+            directory = copy_killed(directory)
 
 
 async def test_what_a_kill_left_is_flushed_before_the_ledger_points_at_it(
@@ -188,7 +186,7 @@ async def test_what_a_kill_left_is_flushed_before_the_ledger_points_at_it(
     async with opened(tmp_path / "data") as store:
         key = await _one_topic(store, scribe)
         await _unsynced(store, scribe, key, 2)
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
     failing_files.failures["flush"] = errno.EIO
     for _ in range(2):
         with pytest.raises(StoreBroken):
@@ -207,7 +205,7 @@ async def test_a_start_without_room_is_tried_again(
     async with opened(tmp_path / "data") as store:
         key = await _one_topic(store, scribe)
         await _unsynced(store, scribe, key, 3)
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
 
     def refuse(*args: Any) -> int:
         raise StoreFull("no room")
@@ -230,7 +228,7 @@ async def test_a_start_that_fails_is_no_clean_stop(
     async with opened(tmp_path / "data") as store:
         key = await _one_topic(store, scribe)
         await append(store, scribe, key, 2)
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
 
     def fail(*args: Any, **options: Any) -> None:
         raise OSError(errno.EMFILE, "too many open files")
@@ -258,13 +256,13 @@ async def test_another_boot_begins_a_term(
         key = await _one_topic(store, scribe)
         await append(store, scribe, key)
         await _unsynced(store, scribe, key, 3)
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
     _boot(monkeypatch)
     async with opened(killed) as store:
         assert (store.term, store.stopped_cleanly) == (2, False)
         # What is still there is as good as ever; that some of it may not be, the term says.
         assert len(await log_of(store, key)) == 4
-        killed = _killed(killed)
+        killed = copy_killed(killed)
     # A kill is no end of the system.
     async with opened(killed) as store:
         assert store.term == 2
@@ -345,7 +343,7 @@ async def test_a_stop_without_room_for_the_ledger_is_not_clean(
 
         patch.setattr(store.ledger, "apply_now", refuse)
         await store.close()
-    killed = _killed(tmp_path / "data")
+    killed = copy_killed(tmp_path / "data")
     async with opened(tmp_path / "data") as store:
         assert (store.term, store.stopped_cleanly) == (1, False)
         assert len(await log_of(store, key)) == 1

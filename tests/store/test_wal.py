@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import SETTINGS, Book, make_small, opened
+from support.stored import SETTINGS, Book, copy_killed, copy_killed_beside, make_small, opened
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
 from semel.store import embedded, files, wal, wal_reading
-from semel.store.embedded import EmbeddedStore
 from semel.store.files import Files
 from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged
 from semel.store.opening import open_store
@@ -22,17 +21,6 @@ from semel.store.wal_reading import Frame, Readout, read_wal
 
 STORE_ID = os.urandom(16)
 PLACE = BatchLocation(1, 2, 3)
-
-
-def _killed(directory: Path) -> Path:
-    copy = directory.parent / f"killed-{os.urandom(4).hex()}"
-    shutil.copytree(directory, copy)
-    return copy
-
-
-async def _killed_beside(store: EmbeddedStore, directory: Path) -> Path:
-    """The same while the store is open: on the thread that writes chunks and ledger, so in one moment."""
-    return await store._worker.run(_killed, directory)
 
 
 def _started(directory: Path, files: Files | None = None) -> WriteAheadLog:
@@ -232,7 +220,7 @@ async def test_files_are_switched_under_load_and_never_grow(
         for number in range(200):
             await book.commit(store, (100, 1_500)[number % 2], defers_sync=number % 3 == 0)
             if number % 50 == 25:
-                copy = await _killed_beside(store, tmp_path / "data")
+                copy = await copy_killed_beside(store, tmp_path / "data")
                 async with opened(copy) as other:
                     assert await book.check(other) == number + 1
         assert switches > 20
@@ -253,9 +241,9 @@ async def test_a_wal_of_another_version_is_refused_unless_it_is_not_needed(
     async with opened(tmp_path / "data") as store:
         for number in range(100):
             await store.commit([ProducerIdAllocated(number)], [])
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
         await store.checkpoint()
-        checkpointed = await _killed_beside(store, tmp_path / "data")
+        checkpointed = await copy_killed_beside(store, tmp_path / "data")
     with monkeypatch.context() as patch:
         patch.setattr(wal_reading, "FORMAT", wal_reading.FORMAT ^ 1)
         for _ in range(2):
@@ -268,7 +256,7 @@ async def test_a_wal_of_another_version_is_refused_unless_it_is_not_needed(
             for _ in range(2):
                 async with opened(copy) as store:
                     assert await store.ledger.load([ClusterKey()]) == [Cluster(100)]
-                    copy = _killed(copy)
+                    copy = copy_killed(copy)
     # The version that wrote it takes it over.
     async with opened(killed) as store:
         assert await store.ledger.load([ClusterKey()]) == [Cluster(100)]
@@ -281,11 +269,11 @@ async def test_a_wal_with_a_gap_is_refused(tmp_path: Path, monkeypatch: pytest.M
     book = Book()
     async with opened(tmp_path / "data") as store:
         await book.begin(store)
-        early = await _killed_beside(store, tmp_path / "data")
+        early = await copy_killed_beside(store, tmp_path / "data")
         while not any((tmp_path / "data" / "wal-1").read_bytes()):
             await book.commit(store, 1_500)
         await book.commit(store)
-        killed = await _killed_beside(store, tmp_path / "data")
+        killed = await copy_killed_beside(store, tmp_path / "data")
     for path in early.glob("ledger.db*"):
         shutil.copy(path, killed)
     (killed / "wal-0").unlink()
@@ -306,11 +294,11 @@ async def test_a_commit_with_more_facts_than_a_frame_takes(
         assert len(store._wal.pack(many, [])) > embedded.FRAME_BYTES_MAX
         number = await store.commit(many, [], defers_sync=True)
         assert not store.has_unsynced
-        images = [await _killed_beside(store, tmp_path / "data")]
+        images = [await copy_killed_beside(store, tmp_path / "data")]
         assert await store.ledger.load([ClusterKey()]) == [Cluster(2_000)]
         await book.commit(store)
         assert await store.commit([], []) == number + 1
-        images.append(await _killed_beside(store, tmp_path / "data"))
+        images.append(await copy_killed_beside(store, tmp_path / "data"))
     for image, count in zip(images, (2, 3), strict=True):
         async with opened(image) as store:
             assert await book.check(store) == count

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,15 @@ class Book:
             assert partition.high_watermark == count
             assert partition.size_bytes == sum(batch.location.length for batch, _ in log)
         return count
+
+
+def copy_killed(directory: Path) -> Path:
+    """Return a copy of what a kill at this moment leaves."""
+    copy = directory.parent / f"killed-{os.urandom(4).hex()}"
+    shutil.copytree(directory, copy)
+    return copy
+
+
+async def copy_killed_beside(store: EmbeddedStore, directory: Path) -> Path:
+    """The same while the store is open: on the thread that writes chunks and ledger, so in one moment."""
+    return await store._worker.run(copy_killed, directory)

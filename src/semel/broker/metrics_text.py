@@ -118,7 +118,7 @@ def _transaction_families(metrics: TransactionMetrics) -> Iterable[Metric]:
             "Ticks that were answered before they were flushed.",
             metrics.unsynced_ticks,
         ),
-        ("semel_flushes", "Commits that flushed, with all early work before them.", metrics.flushes),
+        ("semel_flushes", "Commits that flushed, with all unsynced work before them.", metrics.flushes),
     ):
         yield CounterMetricFamily(name, documentation, value=total)
     for name, documentation, histogram in (

@@ -77,7 +77,7 @@ def check_storage(directory: Path, progress: Progress = lambda done, total: None
 
 
 def _check(directory: Path, examined: Examined, problems: list[str], progress: Progress) -> Checked:
-    journaled = {location for frame in examined.frames if frame.batches for location in frame.locations}
+    in_wal = {location for frame in examined.frames if frame.batches for location in frame.locations}
     # If a page is damaged, read the other pages without verifying checksums.
     is_wrong = any(problem.kind in (CHECKSUMS, PAGES) for problem in examined.problems)
     connection = open_at_rest(directory / LEDGER, vfs=plain() if is_wrong else "")
@@ -89,7 +89,7 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
         total = sum(live_bytes for _, live_bytes in sql.rows("chunk_references"))
         for topic, partition, base_offset, last_offset, *where in sql.each("batches_at_rest"):
             location = BatchLocation(*where)
-            reason = None if location in journaled else reader.wrong_with(location)
+            reason = None if location in in_wal else reader.wrong_with(location)
             batches += 1
             done += location.length
             if reason is not None:

@@ -47,6 +47,8 @@ class Metrics:
         """Connections closed by the broker, by reason; those closed by clients are not included."""
 
         self.ticks = 0
+        self.unsynced_ticks = 0
+        self.flushes = 0
         self.commands = 0
         self.facts = 0
         self.batch_bytes = 0
@@ -79,11 +81,16 @@ class Metrics:
         self.batch_bytes += sum(map(len, tick.batches))
         self.commands_per_tick.observe(commands)
         self.decide_seconds.observe(tick.decided_at - tick.started_at)
-        if tick.is_synced or tick.is_unsynced:
-            self.commit_seconds.observe(tick.committed_at - tick.decided_at)
         if tick.is_synced:
+            self.flushes += 1
             self.flush_seconds.observe(flush_seconds)
-        self.transactions.observe(tick)
+            self.commit_seconds.observe(tick.committed_at - tick.decided_at)
+        elif tick.is_unsynced:
+            self.unsynced_ticks += 1
+            self.commit_seconds.observe(tick.committed_at - tick.decided_at)
+        # The broker itself ends transactions that time out; such an end is a fact that is not written.
+        if tick.has_transactions or len(tick.durable) < len(tick.facts):
+            self.transactions.observe(tick)
 
     def observe_loop_lag(self, seconds: float) -> None:
         """Set how much later than requested the event loop woke the probe."""

@@ -37,7 +37,9 @@ def _families(metrics: Metrics) -> Iterable[Metric]:
         ("semel_received_bytes", "Bytes received from clients.", metrics.bytes_in),
         ("semel_sent_bytes", "Bytes sent to clients.", metrics.bytes_out),
         ("semel_connections_accepted", "Connections accepted.", metrics.connections_accepted),
-        ("semel_ticks", "Turns of the commit loop.", metrics.ticks),
+        ("semel_ticks", "Ticks of the commit loop.", metrics.ticks),
+        ("semel_unsynced_ticks", "Ticks answered before they were flushed.", metrics.unsynced_ticks),
+        ("semel_flushes", "Commits that flushed, with all unsynced work before them.", metrics.flushes),
         ("semel_commands", "Commands decided.", metrics.commands),
         ("semel_facts", "Facts written to the ledger.", metrics.facts),
         ("semel_batch_bytes", "Bytes of batches written to chunks.", metrics.batch_bytes),
@@ -107,20 +109,11 @@ def _transaction_families(metrics: TransactionMetrics) -> Iterable[Metric]:
     for reason, count in metrics.fenced.items():
         fenced.add_metric([reason], count)
     yield fenced
-    for name, documentation, total in (
-        (
-            "semel_transaction_verification_failures",
-            "Batches that are not in the transaction they claim to be in.",
-            metrics.verification_failures,
-        ),
-        (
-            "semel_unsynced_ticks",
-            "Ticks that were answered before they were flushed.",
-            metrics.unsynced_ticks,
-        ),
-        ("semel_flushes", "Commits that flushed, with all unsynced work before them.", metrics.flushes),
-    ):
-        yield CounterMetricFamily(name, documentation, value=total)
+    yield CounterMetricFamily(
+        "semel_transaction_verification_failures",
+        "Batches that are not in the transaction they claim to be in.",
+        value=metrics.verification_failures,
+    )
     for name, documentation, histogram in (
         (
             "semel_transaction_end_seconds",

@@ -72,16 +72,6 @@ class Slices:
             asyncio.get_running_loop().call_soon(self._next)
 
 
-def finished(work: Generator[None, None, T]) -> T:
-    """Run a generator to its end without turns; returns its result."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-
 class Steps:
     """Counts processed items, and takes a turn after each slice."""
 

@@ -19,6 +19,7 @@ class Tick:
         "decided_at",
         "durable",
         "facts",
+        "has_transactions",
         "is_synced",
         "is_unsynced",
         "may_defer_sync",
@@ -29,8 +30,14 @@ class Tick:
 
     def __init__(self, pending: Sequence[PendingCommands]) -> None:
         self.pending = pending
-        self.commands = sum(len(each.commands) for each in pending)
+        self.commands = 0
         """The number of commands, counted before parked ones are dropped."""
+        self.has_transactions = False
+        """Whether producers write in transactions or end them."""
+        for each in pending:
+            self.commands += len(each.commands)
+            if each.is_transactional or each.submitted_at:
+                self.has_transactions = True
         self.facts: list[Fact] = []
         self.durable: list[Fact] = []
         """The facts that are written to the store."""

@@ -32,13 +32,9 @@ class TransactionMetrics:
         self.end_seconds = Histogram(SECONDS)
         self.verification_seconds = Histogram(SECONDS)
         self.verification_failures = 0
-        self.unsynced_ticks = 0
-        self.flushes = 0
 
     def observe(self, tick: Tick) -> None:
-        """Count a tick that was committed."""
-        self.unsynced_ticks += tick.is_unsynced
-        self.flushes += tick.is_synced
+        """Count a committed tick with transactions."""
         if len(tick.durable) < len(tick.facts):
             self._count_ends(tick)
         for each in tick.pending:

@@ -6,13 +6,13 @@ that it needs a thread, the promise has work to be awaited first (``Promise.firs
 that work before it starts another request, so batches keep their order.
 """
 
-from collections.abc import Coroutine, Generator, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.broker.pending_commands import Answers
 from semel.broker.promise import Promise
-from semel.broker.slices import SLICE_ITEMS, finished
+from semel.broker.slices import SLICE_ITEMS
 from semel.broker.topic_limits import TopicLimits
 from semel.core.partition import Append, Appended
 from semel.core.types import ErrorCode, Topic
@@ -141,12 +141,17 @@ class _Produce:
                 answers += await self._broker.submit(self._joined_together(some))
             except StoreFull:
                 answers += [FULL] * len(some)
-        response = await self._broker.slices.run(self._response_in_slices(answers))
+        parts: list[PartitionProduceResponse] = []
+        for part in self._answered(answers):
+            parts.append(part)
+            if not len(parts) % SLICE_ITEMS:
+                await self._broker.slices.turn()
+        response = self._response(parts)
         if response is None:
             self.promise.resolve(None)
         else:
-            parts = await self._broker.slices.run(response.encode_in_slices(self._context.version))
-            self.promise.resolve(Encoded(ProduceResponse, parts))
+            encoded = await self._broker.slices.run(response.encode_in_slices(self._context.version))
+            self.promise.resolve(Encoded(ProduceResponse, encoded))
 
     def _settle(self) -> None:
         """Refuse all batches if the request as a whole is refused; else set their timestamps where needed."""
@@ -196,36 +201,36 @@ class _Produce:
 
     def _decided(self, decided: Answers) -> None:
         """Called after the commit, or when there was no room for it."""
+        answers = [FULL] * len(self._prepared.commands) if isinstance(decided, Exception) else decided
         try:
-            response: ProduceResponse | Exception | None = self._response(decided)
+            response: ProduceResponse | Exception | None = self._response(list(self._answered(answers)))
         except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
             response = error
         self.promise.resolve(response)
 
-    def _response(self, decided: Answers) -> ProduceResponse | None:
-        answers = [FULL] * len(self._prepared.commands) if isinstance(decided, Exception) else decided
-        return finished(self._response_in_slices(answers))
-
-    def _response_in_slices(
-        self, decided: Sequence[Appended]
-    ) -> Generator[None, None, ProduceResponse | None]:
+    def _answered(self, decided: Iterable[Appended]) -> Iterator[PartitionProduceResponse]:
+        """The responses of all partitions, in the order of the request."""
         answers, refusals = iter(decided), iter(self._prepared.refused)
-        topics: list[TopicProduceResponse] = []
         for data in self._request.topic_data:
-            parts: list[PartitionProduceResponse] = []
             for part in data.partition_data:
-                parts.append(_answer(part.index, next(refusals), answers, self._context.version))
-                if not len(parts) % SLICE_ITEMS:
-                    yield
+                yield _answer(part.index, next(refusals), answers, self._context.version)
+
+    def _response(self, parts: list[PartitionProduceResponse]) -> ProduceResponse | None:
+        if self._request.acks == 0:
+            # There is no response with acks=0, so closing is the only way to report an error.
+            if any(part.error_code for part in parts):
+                raise CloseConnection("a Produce request with acks=0 failed")
+            return None
+        topics: list[TopicProduceResponse] = []
+        start = 0
+        for data in self._request.topic_data:
+            end = start + len(data.partition_data)
+            some = parts[start:end]
             topics.append(
-                TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=parts)
+                TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
             )
-        if self._request.acks != 0:
-            return ProduceResponse(responses=topics)
-        # There is no response with acks=0, so closing is the only way to report an error.
-        if any(part.error_code for topic in topics for part in topic.partition_responses):
-            raise CloseConnection("a Produce request with acks=0 failed")
-        return None
+            start = end
+        return ProduceResponse(responses=topics)
 
 
 def _answer(
@@ -244,7 +249,7 @@ def _answer(
     appended = next(answers)
     return PartitionProduceResponse(
         index=index,
-        error_code=told(appended.error, PRODUCE, version),
+        error_code=appended.error and told(appended.error, PRODUCE, version),
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time,
         log_start_offset=appended.log_start_offset,

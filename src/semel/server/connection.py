@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._received += size
         self._server.metrics.bytes_in += size
         self._active_at = time.monotonic()
-        if frames or was_between_frames:
+        if self._parser.buffered and (frames or was_between_frames):
             self._receive_pace.restart(self._received, self._active_at)
         size += FRAME_OVERHEAD_BYTES * len(frames)
         if not self._server.requests.charge(self, size):
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
             return
         if self._out and self._outgoing is not None:
             self._send(self._outgoing)
-        if not self._is_held():
+        if self._charge.reserved and not self._is_held():
             self._charge.handed_over()
         if self._is_doomed:
             return self._close_when_answered()

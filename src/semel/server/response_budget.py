@@ -87,17 +87,17 @@ class ResponseBudget:
 class ResponseCharge:
     """The charge of one connection: unsent bytes, and bytes reserved for the next response."""
 
-    __slots__ = ("_budget", "_reserved", "unsent")
+    __slots__ = ("_budget", "reserved", "unsent")
 
     def __init__(self, budget: ResponseBudget) -> None:
         self._budget = budget
-        self._reserved = 0
+        self.reserved = 0
         self.unsent = 0
 
     async def reserve(self, size: int) -> None:
         """Wait until ``size`` bytes may be read for a response."""
         await self._budget.reserve(size)
-        self._reserved += size
+        self.reserved += size
 
     def measured(self, unsent: int) -> None:
         """Set the number of unsent bytes."""
@@ -106,6 +106,6 @@ class ResponseCharge:
 
     def handed_over(self) -> None:
         """Release the reserved bytes: their response was passed to the transport, or there is none."""
-        if self._reserved:
-            reserved, self._reserved = self._reserved, 0
+        if self.reserved:
+            reserved, self.reserved = self.reserved, 0
             self._budget.change(-reserved)

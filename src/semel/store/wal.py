@@ -20,7 +20,7 @@ from semel.core.types import Buffer, Fact
 from semel.store.fact_codec import pack_facts
 from semel.store.files import FILE_MODE, Files, naming, write_all
 from semel.store.interface import BatchLocation
-from semel.store.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame
+from semel.store.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame, short_id
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 """The size of each file. A commit takes some kilobytes, so checkpoints are rare; a start reads both files."""
@@ -53,7 +53,7 @@ class WriteAheadLog:
 
     def __init__(self, directory: Path, files: Files, store_id: bytes) -> None:
         self._files = files
-        self._store_id = store_id
+        self._owner = short_id(store_id)
         self._all = [_File(path) for path in paths_in(directory)]
         self._writing = self._all[0]
         self._usual_seconds = 1.0
@@ -100,12 +100,12 @@ class WriteAheadLog:
     ) -> None:
         """Write a frame. There must be room. Commits up to ``flushed`` are on disk. OSError."""
         kind = WITH_BATCHES if has_batches else WITHOUT_BATCHES
-        self._append(number, pack_frame(self._store_id, number, flushed, kind, packed, batches))
+        self._append(number, pack_frame(self._owner, number, flushed, kind, packed, batches))
 
     def note_flushed(self, number: int) -> None:
         """Note that everything up to this commit is on disk, if there is room for the note. OSError."""
         if self.has_room(0):
-            self._append(number, pack_frame(self._store_id, number, number, NOTE, b"", ()))
+            self._append(number, pack_frame(self._owner, number, number, NOTE, b"", ()))
 
     def _append(self, number: int, parts: Sequence[Buffer]) -> None:
         file = self._writing

@@ -39,10 +39,9 @@ def short_id(store_id: bytes) -> bytes:
 
 
 def pack_frame(
-    store_id: bytes, number: int, flushed: int, kind: int, packed: bytes, batches: Sequence[Buffer]
+    owner: bytes, number: int, flushed: int, kind: int, packed: bytes, batches: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Encode a frame, as parts to be written one after another."""
-    owner = short_id(store_id)
+    """Encode a frame of the store with this short id, as parts to be written one after another."""
     header = HEADER.pack(MAGIC, FORMAT, owner, number, flushed, len(packed), sum(map(len, batches)), kind)
     checksum = crc32c(packed, crc32c(header))
     for batch in batches:

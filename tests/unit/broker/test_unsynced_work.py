@@ -30,7 +30,7 @@ async def test_a_transaction_costs_one_flush() -> None:
     assert sum(type(fact) is BatchAppended and fact.closes is not None for fact in facts) == 1
     assert looping.published == [facts], "early work is published by the commit that flushes it"
     assert [bytes(batch or b"") for batch in looping.batches[0][:2]] == [b"x" * 100] * 2
-    assert looping.metrics.transactions.unsynced_ticks == 2
+    assert looping.metrics.unsynced_ticks == 2
     await looping.settle()
 
 

@@ -4,19 +4,14 @@ They are tests, including long ones. This runs them all, so that the verificatio
 shown. Scenarios that follow from a seed are in `pipeline_kills` and `world`.
 """
 
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-ROOT: Final = Path(__file__).parents[1]
+from verification import tests
 
 #: What happens in a scenario, and the tests that show it; the first match counts.
 KINDS: Final = {
@@ -48,12 +43,7 @@ class Shown:
 def run() -> Shown:
     """Run the scenarios, in a shared Spark or in one of their own."""
     places = [f"test_{name}.py" for name in FILES]
-    with tempfile.TemporaryDirectory(prefix="semel-named-") as directory:
-        report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "spark", "--junitxml", str(report)]
-        command += [f"tests/spark/{place}" for place in (*places, *OTHERS)]
-        subprocess.run(command, cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL, check=False)
-        return shown(ElementTree.parse(report).iter("testcase"))
+    return shown(tests.run("-m", "spark", *(f"tests/spark/{place}" for place in (*places, *OTHERS))))
 
 
 def shown(cases: Iterable[ElementTree.Element]) -> Shown:

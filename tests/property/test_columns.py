@@ -5,7 +5,7 @@ import tracemalloc
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.columnar import (
     ALL_OFFSETS,
@@ -17,6 +17,7 @@ from support.columnar import (
     read_with,
     rows_of,
 )
+from support.examples import examples
 
 from semel.wire.batch import BatchHeader
 from semel.wire.column_buffers import Numbers
@@ -35,7 +36,7 @@ from semel.wire.records import (
     with_log_append_time,
 )
 
-EXAMPLES = settings(max_examples=100, deadline=None)
+EXAMPLES = examples(40)
 NOW = 1_700_000_000_000
 
 content = st.one_of(st.none(), st.binary(max_size=80), st.integers(60, 9_000).map(lambda size: b"x" * size))
@@ -79,7 +80,7 @@ def test_only_the_wanted_offsets_are_read(
 
 
 @both
-@settings(EXAMPLES, max_examples=400)
+@examples(100)
 @given(batch=records, data=st.data())
 def test_damaged_bytes_are_refused_as_records_refuses_them(
     half: ModuleType, batch: list[Record], data: st.DataObject

@@ -7,9 +7,10 @@ either way, and it grows between passes that are cut into steps anywhere and bro
 
 from typing import Any, NamedTuple
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from support.examples import examples
 
 from semel.core.compaction import Batch, Newest, Pass
 from semel.wire.records import (
@@ -232,7 +233,7 @@ ONE_PASS = Compact(0, 0, 4, 99, 99)
 @given(lives)
 @example([KEYLESS, ONE_PASS])
 @example([KEYLESS, KEYLESS._replace(producer=2), KEYLESS._replace(producer=1), End(2, False), ONE_PASS])
-@settings(max_examples=500, deadline=None)
+@examples(150)
 def test_the_last_value_of_every_key_is_what_it_was(life: list[Any]) -> None:
     log, now = Log(), 1_000
     for step in life:
@@ -256,7 +257,7 @@ def test_the_last_value_of_every_key_is_what_it_was(life: list[Any]) -> None:
 
 
 @given(lives)
-@settings(max_examples=100, deadline=None)
+@examples(40)
 def test_where_a_pass_has_been_nothing_is_there_twice(life: list[Any]) -> None:
     log, now = Log(), 1_000
     for step in life:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from support.examples import examples
 from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules, subscription
 
 from semel.core.groups.commands import GroupTick, LeavingMember
@@ -166,5 +166,5 @@ class ClassicMachine(RuleBasedStateMachine):
         assert self.group is None or self.group.state is ClassicState.EMPTY
 
 
-ClassicMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+ClassicMachine.TestCase.settings = examples(50, stateful_step_count=40)
 TestClassicMachine = ClassicMachine.TestCase

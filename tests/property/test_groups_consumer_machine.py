@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.examples import examples
 from support.group_rules import GROUP, REBALANCE_MS, SESSION_MS, GroupRules
 
 from semel.core.groups.commands import ConsumerAnswer, GroupTick
@@ -218,5 +218,5 @@ class ConsumerMachine(RuleBasedStateMachine):
             assert not (self.group and self.group.members)
 
 
-ConsumerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+ConsumerMachine.TestCase.settings = examples(40, stateful_step_count=40)
 TestConsumerMachine = ConsumerMachine.TestCase

@@ -23,13 +23,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import FACTOR
 
 from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
 from semel.wire.schema import Message
 from semel.wire.spec import Field, Member, members
 
-EXAMPLES = 25
+EXAMPLES = 8 * FACTOR
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MOMENT_MAX = 2**33 * 1000 - 1
 """In 2242: kio reads moments through floats, which are not exact to a millisecond behind it."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.rules import header
 
 from semel.core.facts import (
@@ -512,7 +513,7 @@ async def _replay(ticks: list[tuple[list[tuple[Any, ...]], str]]) -> None:
             await broker.ledger.close()
 
 
-@settings(max_examples=80, deadline=None)
+@examples(25)
 @given(st.lists(st.tuples(ticks_of, between), min_size=8, max_size=20))
 def test_what_is_loaded_is_what_was_applied(ticks: list[tuple[list[tuple[Any, ...]], str]]) -> None:
     asyncio.run(_replay(ticks))

@@ -13,6 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from semel.wire import varint
 from semel.wire.compression import compress, decompress
@@ -37,7 +38,7 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-EXAMPLES = settings(max_examples=150, deadline=None)
+EXAMPLES = examples(60)
 
 content = st.one_of(
     st.none(), st.binary(max_size=80), st.integers(60, 20_000).map(lambda size: b"semel" * (size // 5))

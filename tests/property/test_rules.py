@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.rules import PARTITION, TOPIC_ID, Rules, header
 
 from semel.core.facts import BatchAppended
@@ -125,7 +126,7 @@ def known(state: BrokerState) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(commands, max_size=40))
 def test_facts_alone_rebuild_the_state(asked: list[Any]) -> None:
     rules = Rules()
@@ -139,7 +140,7 @@ def test_facts_alone_rebuild_the_state(asked: list[Any]) -> None:
     assert known(replayed) == known(rules.state)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(commands, max_size=30), commands)
 def test_deciding_changes_nothing(asked: list[Any], last: Any) -> None:
     rules = Rules()
@@ -152,7 +153,7 @@ def test_deciding_changes_nothing(asked: list[Any], last: Any) -> None:
     assert rules.decide(last) == first
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(appends(), max_size=60))
 def test_a_log_stays_a_log(asked: list[Append]) -> None:
     rules = Rules()
@@ -174,7 +175,7 @@ def test_a_log_stays_a_log(asked: list[Append]) -> None:
     assert following == rules.partition.high_watermark
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.booleans()), max_size=40))
 def test_an_idempotent_producer_that_retries_writes_each_batch_once(
     sent: list[tuple[int, int, bool]],

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.examples import examples
 from support.raw import NOW
 from support.transaction_clients import TIMEOUT_MS, Clients, name_of, values_of
 from support.transaction_model import is_journal
@@ -364,10 +364,10 @@ class OnALedger(Machine):
                 await ledger.close()
 
 
-STEPS = settings(max_examples=300, stateful_step_count=50, deadline=None)
+STEPS = examples(90, stateful_step_count=50)
 Machine.TestCase.settings = STEPS
 FewEpochs.TestCase.settings = STEPS
-OnALedger.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+OnALedger.TestCase.settings = examples(12, stateful_step_count=50)
 TestTransactions = Machine.TestCase
 TestTransactionsWithFewEpochs = FewEpochs.TestCase
 TestTransactionsOnALedger = OnALedger.TestCase

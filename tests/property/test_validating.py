@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.columnar import column_of, name_of, payload_of
+from support.examples import examples
 
 from semel.wire import _checking_py, varint
 from semel.wire.batch import HEADER_BYTES, seal
@@ -26,7 +27,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # raised by the import itself
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-EXAMPLES = settings(max_examples=150, deadline=None)
+EXAMPLES = examples(60)
 LIMIT_BYTES = 8 << 20
 NOW = 1_700_000_000_000
 EVER = (MIN_TIMESTAMP, MAX_TIMESTAMP)

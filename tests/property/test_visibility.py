@@ -9,8 +9,9 @@ plain records where they were written.
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.raw import RawClient, batch
 from support.raw_log import READ_UNCOMMITTED, Log
 from support.raw_transactions import RawProducer, make_topic, new_name
@@ -120,7 +121,7 @@ class Run:
         assert self.journal.end == self.journal.stable == len(self.history.journal), "no gaps, nobody waits"
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15)
 @given(history=st.lists(steps, min_size=5, max_size=25))
 def test_each_visibility_shows_the_history_in_its_own_order(
     bootstrap: str, history: list[tuple[str, int, int]]

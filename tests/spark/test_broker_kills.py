@@ -18,9 +18,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 REQUEST_SECONDS = 2
 
+SHORT = [("extended", "before the decision"), ("extended", "after the ends")]
 KILLS = [
     pytest.param(
-        protocol, place, id=f"{protocol}, {place}", marks=pytest.mark.long if protocol == "portable" else ()
+        protocol,
+        place,
+        id=f"{protocol}, {place}",
+        marks=() if (protocol, place) in SHORT else pytest.mark.long,
     )
     for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
     for place in places

@@ -17,9 +17,9 @@ from support.sparking import BATCH, Numbers, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-#: What every broker has takes a driver for each point: minutes. The same points are in `test_recovery`.
 LONG = pytest.mark.long
-#: Points that lie closer together are in `test_recovery` and `test_broker_kills`, where a death costs less.
+#: Each point takes a driver of its own, so `make test` has one of them. Points that lie closer together are
+#: in `test_recovery` and `test_broker_kills`, where a death costs less.
 PLACES = {
     "portable": [
         "while tasks write",
@@ -31,8 +31,9 @@ PLACES = {
     ],
     "extended": ["before the decision", "after the ends"],
 }
+SHORT = ("extended", "before the decision")
 DEATHS = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}", marks=LONG if protocol == "portable" else ())
+    pytest.param(protocol, place, id=f"{protocol}, {place}", marks=() if (protocol, place) == SHORT else LONG)
     for protocol, places in PLACES.items()
     if protocol == "portable" or "SEMEL_PEER" not in os.environ
     for place in places
@@ -62,6 +63,7 @@ def test_a_driver_is_killed(numbers: Numbers, proxy: Proxy, protocol: str, place
     numbers.go_on()
 
 
+@LONG
 @pytest.mark.parametrize(("protocol", "place"), [("portable", "before the ends")])
 def test_a_driver_is_killed_and_its_checkpoint_is_lost(
     numbers: Numbers, proxy: Proxy, protocol: str, place: str

@@ -58,6 +58,7 @@ def check_numbered(pipeline: Pipeline, rows_each: int) -> None:
     assert open_transactions(pipeline.bootstrap, pipeline.name) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["extended"])
 def test_rows_are_numbered(proxied: Pipeline, proxy: Proxy, protocol: str, rocks_db: None) -> None:
     proxied.change = numbered
@@ -83,6 +84,7 @@ def test_rows_are_numbered_in_pandas(pipeline: Pipeline, place: str, rocks_db: N
     check_numbered(pipeline, 40)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["portable"])
 def test_windows_are_counted(proxied: Pipeline, proxy: Proxy, protocol: str) -> None:
     """Ten records in every second, and at last one that is far behind all of them."""

@@ -79,6 +79,7 @@ def test_an_older_checkpoint_and_a_new_partition(world: World, job: Job) -> None
     go_on(world, job)
 
 
+@LONG
 def test_an_older_checkpoint_and_a_new_topic(world: World, pattern_job: Job) -> None:
     world.restore_checkpoint(pattern_job)
     world.create("in-b")
@@ -113,9 +114,8 @@ def test_a_query_gets_a_copy_of_the_checkpoint_of_another(world: World, job: Job
 # ---- topics
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(0, marks=LONG), 5, pytest.param(20, marks=LONG), pytest.param(50, marks=LONG)]
-)
+@LONG
+@pytest.mark.parametrize("count", [0, 5, 20, 50])
 def test_an_input_topic_is_made_again(world: World, job: Job, count: int) -> None:
     """With fewer records than were read of the old one, as many, or more."""
     world.recreate("in-a")
@@ -190,12 +190,14 @@ def test_a_group_is_deleted(world: World, job: Job) -> None:
     go_on(world, job)
 
 
+@LONG
 def test_group_and_checkpoint_are_deleted(world: World, job: Job) -> None:
     world.delete_group(job)
     world.lose_checkpoint(job)
     go_on(world, job)
 
 
+@LONG
 @pytest.mark.parametrize(
     "is_lost", [False, pytest.param(True, marks=LONG)], ids=["checkpoint kept", "checkpoint lost"]
 )
@@ -213,6 +215,7 @@ def test_the_first_batch_is_not_in_the_commits_log_and_the_group_is_deleted(
     go_on(world, job)
 
 
+@LONG
 @pytest.mark.parametrize("is_lost", LOST)
 def test_the_offsets_of_one_partition_are_deleted(world: World, job: Job, is_lost: bool) -> None:
     world.delete_offsets(job, [("in-a", 1)])
@@ -222,11 +225,12 @@ def test_the_offsets_of_one_partition_are_deleted(world: World, job: Job, is_los
     go_on(world, job)
 
 
+@LONG
 @pytest.mark.parametrize("is_lost", LOST)
 @pytest.mark.parametrize(
     "partitions", [(1,), pytest.param((0, 1), marks=LONG)], ids=["one partition", "all partitions"]
 )
-@pytest.mark.parametrize("to", ["earliest", "latest", pytest.param("4", marks=LONG)])
+@pytest.mark.parametrize("to", ["earliest", "latest", "4"])
 def test_offsets_are_reset(
     world: World, job: Job, to: str, partitions: tuple[int, ...], is_lost: bool
 ) -> None:
@@ -244,9 +248,10 @@ def test_offsets_are_reset(
 # ---- pipeline ids
 
 
+@LONG
 @pytest.mark.parametrize(
     "change",
-    ["another output", pytest.param("another input", marks=LONG), pytest.param("nothing else", marks=LONG)],
+    ["another output", "another input", "nothing else"],
 )
 def test_another_query_takes_the_id(world: World, job: Job, change: str) -> None:
     reads = "in-a"

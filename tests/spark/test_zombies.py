@@ -22,9 +22,7 @@ from support.sparking import ENVIRONMENT, Numbers, Pipeline
 from semel.wire.messages import ProduceRequest
 from tools.spark_classes import java_options
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-PORTABLE = pytest.param("portable", marks=pytest.mark.long)
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 #: Who is held must not lose its patience before it is let go.
 PATIENCE = {"kafka.request.timeout.ms": 240_000}
@@ -37,7 +35,7 @@ def numbers(proxied: Pipeline) -> Numbers:
     return Numbers(proxied)
 
 
-@pytest.mark.parametrize("protocol", [PORTABLE, "extended"])
+@pytest.mark.parametrize("protocol", ["portable", "extended"])
 def test_a_task_of_an_older_run(numbers: Numbers, proxy: Proxy, protocol: str) -> None:
     """Its driver was killed, and the successor has done the batch when it goes on."""
     caught = catch(proxy, points(protocol)[BEGIN])
@@ -55,7 +53,7 @@ def test_a_task_of_an_older_run(numbers: Numbers, proxy: Proxy, protocol: str) -
     numbers.go_on()
 
 
-@pytest.mark.parametrize("protocol", [PORTABLE])
+@pytest.mark.parametrize("protocol", ["portable"])
 def test_a_driver_that_another_copy_has_succeeded(
     numbers: Numbers, proxy: Proxy, protocol: str, tmp_path: Path
 ) -> None:
@@ -126,7 +124,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["extended"])
 def test_an_executor_is_killed(numbers: Numbers, proxy: Proxy, protocol: str, cluster: Cluster) -> None:
     """With its Python workers, while a task writes. What that had sent arrives when the batch is done."""

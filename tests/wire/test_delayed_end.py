@@ -38,7 +38,7 @@ from semel.wire.errors import ErrorCode
 from semel.wire.messages import FindCoordinatorRequest, InitProducerIdRequest
 
 INIT = 22
-HISTORIES = int(os.environ.get("SEMEL_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("SEMEL_HISTORIES", "60"))
 
 
 @pytest.fixture(scope="module")

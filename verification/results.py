@@ -64,6 +64,7 @@ _FOOT = """
 - **defects found**: one line of the real code is changed, following the catalogue of real bugs. Every defect must be found.
 - **correct histories for the checker**: histories of a log without faults, in which the checker must find nothing.
 - **state machine steps**: steps of Hypothesis state machines, compared with a simple model.
+- **property tests**: the tests of `tests/property`, with more examples than `make test` tries.
 - **power-loss states**: the writes of a store are recorded, the disk is rebuilt as a power cut could have left it, and the store is opened.
 - **damaged data directories**: a file of a stopped or killed directory is removed, truncated, replaced by an older copy, or has one bit flipped. The broker must
   refuse to start, or serve everything that was acknowledged.

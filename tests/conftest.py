@@ -6,6 +6,11 @@ import inspect
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("semel", deadline=None)
+settings.load_profile("semel")
 
 BUSY = "tests/spark/"
 WAITING = tuple(f"tests/{each}/" for each in ("chaos", "check", "cli", "client", "wire"))

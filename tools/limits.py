@@ -4,8 +4,8 @@ Settings are named here by their dotted names and shown with their defaults from
 cannot be set are shown with their constants. A house test checks that no setting with a maximum is missing.
 """
 
-from semel.broker.fair_queue import COMMANDS_MAX
 from semel.broker.fetch_planner import BATCHES_MAX, BATCHES_OF_ALL_MAX
+from semel.broker.pending_commands import COMMANDS_MAX
 from semel.config import Settings
 from semel.core.names import CLIENT_ID_CHARS_MAX, ID_CHARS_MAX
 from semel.core.topics import NAME_LENGTH_MAX

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
@@ -176,7 +176,7 @@ mutations = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=2000)
+@examples(150)
 @given(st.sampled_from(SEEDS), mutations, st.booleans())
 def test_mutated_batches(batch: bytes, steps: list[tuple[str, int, int]], fix: bool) -> None:
     data = bytearray(batch)
@@ -197,7 +197,7 @@ def test_mutated_batches(batch: bytes, steps: list[tuple[str, int, int]], fix: b
     open_everything(bytes(data), 1 << 20)
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(120)
 @given(st.binary(max_size=200), st.sampled_from(Codec), st.integers(-1, 2**31 - 1))
 def test_any_bytes_as_records(payload: bytes, codec: Codec, count: int) -> None:
     header = struct.pack(">hiqqqhii", codec, 2**31 - 1, 0, 2**62, -1, -1, -1, count)
@@ -206,7 +206,7 @@ def test_any_bytes_as_records(payload: bytes, codec: Codec, count: int) -> None:
     open_everything(payload, 1 << 16)
 
 
-@settings(max_examples=300, deadline=2000)
+@examples(120)
 @given(st.binary(max_size=300), st.sampled_from(Codec), st.sampled_from([0, 1, 100, 1 << 16]))
 def test_any_bytes_as_compressed(data: bytes, codec: Codec, limit_bytes: int) -> None:
     prefix = {Codec.GZIP: b"\x1f\x8b\x08\0", Codec.LZ4: b"\x04\x22\x4d\x18", Codec.ZSTD: b"\x28\xb5\x2f\xfd"}

@@ -12,5 +12,5 @@ FACTOR = int(os.environ.get("SEMEL_EXAMPLES", "1"))
 
 
 def examples(count: int, **others: int) -> settings:
-    """Settings for this many examples in `make test`. An example may take any time."""
+    """Settings for this many examples in `make test`."""
     return settings(max_examples=count * FACTOR, deadline=None, **others)

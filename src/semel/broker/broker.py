@@ -28,10 +28,10 @@ from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
-from semel.broker.fair_queue import ASKER
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
+from semel.broker.pending_commands import ASKER
 from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog
 from semel.broker.publisher import Publisher

@@ -1,6 +1,6 @@
 """The commit loop: the single task that decides and writes.
 
-Commands are queued with ``submit``. A tick takes pending commands from all clients in turn (``fair_queue``),
+Commands are queued with ``submit``. A tick takes pending commands from all clients in turn (``FairQueue``),
 loads the entities that are not in memory, decides the commands one after another (each sees the facts of
 those before it), commits all facts and batches to the store, publishes them, and replies. Commands that
 arrive during a commit wait for the next tick, so a busy broker commits many requests with one flush: group
@@ -31,10 +31,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from semel.broker.clock import Clock
-from semel.broker.fair_queue import FairQueue
 from semel.broker.latest_connections import LatestConnections
 from semel.broker.metrics import Metrics
-from semel.broker.pending_commands import PendingCommands, without_room
+from semel.broker.pending_commands import FairQueue, PendingCommands, without_room
 from semel.broker.promise import Promise
 from semel.broker.publisher import Publisher
 from semel.broker.replies import Replies

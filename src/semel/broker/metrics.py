@@ -9,16 +9,60 @@ formats them at a scrape.
 called at the scrape.
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from semel.broker.histogram import SECONDS, Histogram
 from semel.broker.tick import Tick
-from semel.broker.transaction_metrics import TransactionMetrics
+from semel.core.facts import EndReason, TransactionEnded
+from semel.core.partition import Appended
+from semel.core.types import ErrorCode
 from semel.wire.messages import APIS
 
+# fmt: off
+SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)
+# fmt: on
 COMMANDS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 REASONS_MAX: Final = 64
+REFUSED: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""The errors of a batch that does not belong to the transaction it claims to be in."""
+
+
+class Histogram:
+    """Counts values by the bounds between which they fall, as a list of integers."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Prometheus' form: for each bound, the number of values up to it."""
+        buckets: list[tuple[str, float]] = []
+        below = 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            below += count
+            buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), below))
+        return buckets
 
 
 class ApiCounters:
@@ -32,6 +76,39 @@ class ApiCounters:
         self.errors = 0
         """Requests without an answer, because they are malformed or hit a bug. Error codes are answers."""
         self.seconds = Histogram(SECONDS)
+
+
+class TransactionMetrics:
+    """Transactions: how many end and why, how long their ends take, how many batches are refused."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """By outcome ("commit", "abort") and reason."""
+        self.fenced: Counter[str] = Counter()
+        """Open transactions that were ended for their producer, by reason."""
+        self.end_seconds = Histogram(SECONDS)
+        self.verification_seconds = Histogram(SECONDS)
+        self.verification_failures = 0
+
+    def observe(self, tick: Tick) -> None:
+        """Count a committed tick with transactions."""
+        if len(tick.durable) < len(tick.facts):
+            self._count_ends(tick)
+        for each in tick.pending:
+            if each.is_transactional:
+                self.verification_seconds.observe(tick.decided_at - tick.started_at)
+                self.verification_failures += sum(
+                    answer.error in REFUSED for answer in each.answers if type(answer) is Appended
+                )
+            if each.submitted_at:
+                self.end_seconds.observe(tick.committed_at - each.submitted_at)
+
+    def _count_ends(self, tick: Tick) -> None:
+        for fact in tick.facts:
+            if type(fact) is TransactionEnded:
+                self.ended["commit" if fact.is_commit else "abort", fact.reason] += 1
+                if fact.reason != EndReason.CLIENT:
+                    self.fenced[fact.reason] += 1
 
 
 class Metrics:

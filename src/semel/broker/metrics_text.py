@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from semel.broker.metrics import Metrics
-from semel.broker.transaction_metrics import TransactionMetrics
+from semel.broker.metrics import Metrics, TransactionMetrics
 
 
 def page(metrics: Metrics) -> bytes:

@@ -9,7 +9,7 @@ those behind it, as Kafka's muted channel does: after Produce, ListOffsets must 
 must not overtake the batches of its transaction.
 
 Limits. No request starts for a client that does not read its responses (`pause_writing`), and a client with
-waiting requests is not read from. Budgets are in `budget` and `response_budget`, timeouts in `check`. After
+waiting requests is not read from. Budgets are in `budgets`, timeouts in `check`. After
 bytes that are not the protocol, earlier requests are answered and the connection is closed (`_doom`).
 
 Submitted requests of a client that disconnects are decided all the same; only their responses are dropped.
@@ -21,16 +21,14 @@ from collections import deque
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from semel.broker.fair_queue import ASKER
+from semel.broker.pending_commands import ASKER
 from semel.broker.promise import Promise
 from semel.handlers.context import RequestContext
-from semel.server.budget import FRAME_OVERHEAD_BYTES
+from semel.server.budgets import FRAME_OVERHEAD_BYTES, ResponseCharge
 from semel.server.dispatch import PRODUCE
-from semel.server.handling import handle_long, respond
-from semel.server.in_flight import InFlightRequest
+from semel.server.in_flight import InFlightRequest, handle_long, respond
 from semel.server.outgoing import Outgoing
 from semel.server.pace import Pace
-from semel.server.response_budget import ResponseCharge
 from semel.server.sockets import address_of, keep_alive
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError

@@ -1,9 +1,21 @@
-"""A request in flight: started and not yet answered."""
+"""A request in flight: started and not yet answered. Long requests and responses are processed in slices.
+
+A request is long by the bytes of its frame. A response is long by the number of elements in its arrays,
+counted two levels deep: topics and their partitions, groups and their members.
+"""
 
 import time
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from semel.server.dispatch import HandlerResult
+from semel.handlers.context import RequestContext
+from semel.server.dispatch import Decoding, HandlerResult, Opened
+from semel.wire.decoding import SLICE_ELEMENTS
+from semel.wire.messages import FetchRequest
+from semel.wire.schema import Encoded, Request, Response
+
+if TYPE_CHECKING:
+    from semel.server.server_context import ServerContext
 
 
 class Asker(Protocol):
@@ -47,3 +59,63 @@ class InFlightRequest:
         self.outcome = outcome
         self.is_done = True
         self.asker.answered()
+
+
+async def handle_long(
+    server: "ServerContext",
+    opened: Opened,
+    decoding: Decoding,
+    context: RequestContext,
+    decoded: Callable[[], None],
+) -> Response | Encoded | None:
+    """Decode a long request in slices, then handle it. Calls ``decoded`` when the frame can be freed."""
+    request = await server.broker.slices.run(decoding)
+    del decoding
+    decoded()
+    answer = server.dispatch.handlers[opened.api_key](server.broker, request, context)
+    return await respond(server, opened, request, answer)
+
+
+async def respond(
+    server: "ServerContext", opened: Opened, request: Request, answer: Awaitable[Any]
+) -> Response | Encoded | None:
+    """Await a handler's answer. A long response is encoded in slices."""
+    if isinstance(request, FetchRequest):
+        responses = server.responses
+        request.max_bytes = min(request.max_bytes, responses.fetch_share())
+        responses.fetches += 1
+        try:
+            response = await answer
+        finally:
+            responses.fetches -= 1
+    else:
+        response = await answer
+    if is_long(response):
+        parts = await server.broker.slices.run(response.encode_in_slices(opened.response_version))
+        return Encoded(type(response), parts)
+    return response  # type: ignore[no-any-return]
+
+
+def is_long(response: Any) -> bool:
+    """Whether encoding this response at once would block the event loop for too long."""
+    if type(response) is Encoded:
+        return False
+    return isinstance(response, Response) and _elements(response, levels=2) > SLICE_ELEMENTS
+
+
+def _elements(struct: Any, levels: int) -> int:
+    """The number of elements in the arrays of a struct; stops counting above ``SLICE_ELEMENTS``."""
+    count = 0
+    for name, field in struct.declared.items():
+        if field.kind != "array":
+            continue
+        items = getattr(struct, name)
+        if not items:
+            continue
+        count += len(items)
+        if levels > 1 and isinstance(field.element, type):
+            for item in items:
+                if count > SLICE_ELEMENTS:
+                    break
+                count += _elements(item, levels - 1)
+    return count

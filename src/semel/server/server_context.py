@@ -9,10 +9,9 @@ from semel.broker.broker import Broker
 from semel.config import connections_by_host
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.server import descriptors
-from semel.server.budget import RequestBudget, decoded_bytes
+from semel.server.budgets import RequestBudget, ResponseBudget, decoded_bytes
 from semel.server.dispatch import FETCH, PRODUCE, Dispatch
 from semel.server.logs import RateLimit, event
-from semel.server.response_budget import ResponseBudget
 from semel.store.interface import LedgerDamaged, StoreFull
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.looping import append
 
-from semel.broker.fair_queue import ASKER, COMMANDS_MAX, FairQueue
-from semel.broker.pending_commands import PendingCommands
+from semel.broker.pending_commands import ASKER, COMMANDS_MAX, FairQueue, PendingCommands
 from semel.core.offsets import CommitOffsets, Committer
 from semel.core.topics import CreateTopic
 from semel.core.types import CommittedOffset, OffsetKey

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.serving import serving
 
-from semel.server.response_budget import ResponseBudget, ResponseCharge
+from semel.server.budgets import ResponseBudget, ResponseCharge
 from semel.wire.messages import FetchRequest, FetchResponse
 from semel.wire.messages.fetch import FetchableTopicResponse, PartitionData
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.budget import RequestBudget
-from semel.server.response_budget import FETCH_SHARE_MIN_BYTES, ResponseBudget
+from semel.server.budgets import FETCH_SHARE_MIN_BYTES, RequestBudget, ResponseBudget
 
 
 class Asker:

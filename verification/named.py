@@ -24,11 +24,12 @@ KINDS: Final = {
     "two copies at once": r"another_copy",
     "a transactional or compacted input": r"no_gap_is_a_loss|compacted_input",
     "a stateful query": r"test_stateful::",
+    "a query by Spark Connect": r"test_connect::",
     "a Delta table": r"test_delta::|test_world::.*\[table",
     "a change between two runs": r"test_world::",
     "a failed commit or a lost checkpoint": r"test_scenarios::|test_recovery::",
 }
-FILES: Final = ("scenarios", "broker_kills", "recovery", "zombies", "stateful", "delta", "world")
+FILES: Final = ("scenarios", "broker_kills", "recovery", "zombies", "stateful", "connect", "delta", "world")
 OTHERS: Final = ("test_source.py::test_only_what_was_committed_is_read_and_no_gap_is_a_loss",)
 
 

@@ -7,6 +7,7 @@ from support.sparking import Numbers, Pipeline
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["extended"])
 def test_a_pipeline_by_connect(proxied: Pipeline, protocol: str) -> None:
     """It goes on where another program has stopped, and that one goes on after it."""

@@ -15,8 +15,14 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
+SHORT = ("in the decision", "between the ends")
 IN_COMMIT = [
-    pytest.param(protocol, place, id=f"{protocol}, {place}")
+    pytest.param(
+        protocol,
+        place,
+        id=f"{protocol}, {place}",
+        marks=() if protocol == "extended" or place in SHORT else pytest.mark.long,
+    )
     for protocol, places in (("portable", PORTABLE), ("extended", EXTENDED))
     for place in places
     if place != "while tasks write"

@@ -5,11 +5,11 @@ from verification.store_mutants import ROT, rot_killed_by
 
 
 def test_a_damaged_directory_is_refused_or_served_whole() -> None:
-    found = bit_rot.run(400)
+    found = bit_rot.run(100)
     assert found.problems == []
-    assert (found.states, found.refused + found.served) == (400, 400)
+    assert (found.states, found.refused + found.served) == (100, 100)
     # Both happen often.
-    assert min(found.refused, found.served) > 100
+    assert min(found.refused, found.served) > 25
 
 
 def test_a_defect_is_found_and_a_seed_is_the_same_every_time() -> None:

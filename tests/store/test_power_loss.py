@@ -214,7 +214,7 @@ class _Life:
                 await self.book.commit(store, size, defers_sync=what == "early")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 async def test_the_end_of_the_power_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

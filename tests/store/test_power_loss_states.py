@@ -22,9 +22,9 @@ from verification.turns import small_store
 
 
 def test_no_power_cut_takes_what_was_answered() -> None:
-    found = run(600)
+    found = run(150)
     assert (found.problems, found.lost, found.torn) == ([], 0, 0)
-    assert found.states == 600
+    assert found.states == 150
 
 
 def test_recovery_after_a_kill_tells_chunks_nothing_that_a_power_cut_takes_back() -> None:

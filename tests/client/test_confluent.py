@@ -16,9 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka.admin import AdminClient
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
 from support.raw import RawClient
 from support.waiting import until

@@ -10,15 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import (
-    ConsumerGroupState,
-    ConsumerGroupType,
-    KafkaError,
-    TopicPartition,
-)
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce, reader, shared
 from support.process import BrokerProcess
 from support.waiting import until

@@ -18,23 +18,9 @@ from kafka.admin import (
     MemberToRemove,
     OffsetSpec,
 )
-from kafka.errors import (
-    KafkaError,
-    NoError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
+from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
-from support.kafka_python import (
-    WAIT_SECONDS,
-    Fresh,
-    Member,
-    administrator,
-    create,
-    produce,
-    reader,
-    shared,
-)
+from support.kafka_python import WAIT_SECONDS, Fresh, Member, administrator, create, produce, reader, shared
 from support.waiting import until
 
 

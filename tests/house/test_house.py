@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from semel.config import Settings
-from semel.core.facts import (
-    DURABLE,
-    GroupGathered,
-    LatestConnectionChanged,
-    SessionChanged,
-    TransactionEnded,
-)
+from semel.core.facts import DURABLE, GroupGathered, LatestConnectionChanged, SessionChanged, TransactionEnded
 from semel.core.state import APPLY
 from semel.handlers import HANDLERS
 from semel.wire.messages import APIS

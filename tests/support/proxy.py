@@ -28,12 +28,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
-from semel.wire.frames import (
-    RequestHeader,
-    decode_request_header,
-    decode_response_header,
-    encode_response,
-)
+from semel.wire.frames import RequestHeader, decode_request_header, decode_response_header, encode_response
 from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
 

@@ -16,17 +16,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from support.chance import fresh_seed
 from support.confluent import create
-from support.delayed import (
-    ADD_PARTITIONS,
-    END,
-    LATE,
-    OFFSETS,
-    PARTITIONS,
-    History,
-    Logs,
-    finish,
-    write,
-)
+from support.delayed import ADD_PARTITIONS, END, LATE, OFFSETS, PARTITIONS, History, Logs, finish, write
 from support.proxy import Act, Proxy
 from support.raw import KEEPS_RECORDS, RawClient
 from support.raw_transactions import PEER, RawProducer, committed, make_topic, new_name, soon

@@ -9,14 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from semel.client.cluster import Client, by_node
-from semel.client.errors import (
-    ClientError,
-    ErrorCode,
-    KafkaError,
-    UnsupportedRequest,
-    check,
-    is_retriable,
-)
+from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, is_retriable
 from semel.client.retry import Attempts
 from semel.wire.messages import (
     ListOffsetsPartition,

@@ -11,9 +11,12 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.client_transactions import VISIBILITIES
+from support.proxy import Proxy
 from support.raw import RawClient
 
 import semel
+from semel.client import Client
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
@@ -55,6 +58,31 @@ def creating_bootstrap() -> Iterator[str]:
 def raw(bootstrap: str) -> Iterator[RawClient]:
     with RawClient(bootstrap) as client:
         yield client
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[Client]:
+    with Client(bootstrap, timeout_s=20) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(bootstrap: str) -> Iterator[Proxy]:
+    with Proxy(bootstrap) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=VISIBILITIES)
+def visibility(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def topic(raw: RawClient, fresh: Callable[[str], str]) -> str:
+    """A topic with three partitions."""
+    name = fresh("topic")
+    raw.create_topic(name, 3)
+    return name
 
 
 @pytest.fixture

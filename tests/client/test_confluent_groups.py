@@ -22,12 +22,6 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-@pytest.fixture
-def topic(admin: AdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("confluent"), 3)
-
-
 def test_two_members_share_and_take_over(bootstrap: str, admin: AdminClient, fresh: Fresh) -> None:
     topic, group = create(admin, fresh("shared"), 4), fresh("group")
     with reader(bootstrap, group, topic) as first:

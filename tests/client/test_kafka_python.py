@@ -44,12 +44,6 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
         yield client
 
 
-@pytest.fixture
-def topic(admin: KafkaAdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("kafka-python"), 3)
-
-
 def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: Fresh) -> None:
     sent = []
     with producing(bootstrap) as producer:

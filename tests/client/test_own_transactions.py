@@ -58,19 +58,6 @@ def bootstrap() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[Client]:
-    with Client(bootstrap, timeout_s=20) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client, fresh: Fresh) -> str:
-    name = fresh("topic")
-    Admin(client).topics.create(NewTopic(name, partitions=3, replication_factor=1))
-    return name
-
-
 @pytest.fixture(params=[1, 2])
 def version(request: pytest.FixtureRequest) -> int:
     number: int = request.param

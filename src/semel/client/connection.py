@@ -14,7 +14,6 @@ import ssl
 import sys
 import time
 from collections import deque
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from semel.client.errors import (
@@ -133,9 +132,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -20,14 +20,20 @@ How records wait and batches are built is in `batches`.
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from semel.client.batches import Batch, Delivery, Headers, Outgoing, record_of, size_of
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.connection import Connection, Pending
-from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError, check, is_retriable
+from semel.client.errors import (
+    ClientError,
+    ErrorCode,
+    KafkaError,
+    ProtocolError,
+    check,
+    close_after,
+    is_retriable,
+)
 from semel.client.offsets import Partition
 from semel.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
 from semel.client.rounds import Heads, Round, portions
@@ -90,14 +96,8 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(KafkaError, ClientError):  # the error that ended the block says more
-            self.close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        close_after(error, self.close)
 
     def send(
         self,

@@ -19,7 +19,6 @@ by itself.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import NoReturn, Self
 
 from semel.client.batches import Delivery, Headers
@@ -32,6 +31,7 @@ from semel.client.errors import (
     TransactionAborted,
     TransactionError,
     TransactionMisuse,
+    close_after,
     is_retriable,
 )
 from semel.client.group_offsets import CommittedOffset, GroupMetadata
@@ -93,14 +93,8 @@ class TransactionalProducer:
             self.init()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(KafkaError, ClientError):  # the error that ended the block says more
-            self.close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        close_after(error, self.close)
 
     @property
     def identity(self) -> ProducerIdAndEpoch:

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from bench.results import Metric
@@ -69,9 +68,7 @@ class ByClients(Workload[T]):
         self._java: JavaClient | None = None
         self._no_java: CannotBuild | None = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def java_client(self, subject: Subject, size: Size) -> JavaClient:

@@ -11,6 +11,17 @@ that a driver got for its own transactional id.
 
 from semel.wire.schema import Request, Response, array, int16, int32, int64, request, response, string, struct
 
+__all__ = [
+    "BeginAttemptRequest",
+    "BeginAttemptResponse",
+    "CommitTransactionsPartition",
+    "CommitTransactionsRefusal",
+    "CommitTransactionsRequest",
+    "CommitTransactionsResponse",
+    "CommitTransactionsTopic",
+    "CommitTransactionsTransaction",
+]
+
 #: Keys from here on are Semel's own.
 FIRST_OWN_KEY = 20_000
 #: The feature that identifies these keys as Semel's.

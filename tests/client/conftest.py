@@ -5,13 +5,13 @@ the settings below: what passes there is what the clients may expect here.
 """
 
 import itertools
-import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 from support.client_transactions import VISIBILITIES
+from support.peer import broker_or_peer
 from support.proxy import Proxy
 from support.raw import RawClient
 
@@ -37,12 +37,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    peer = os.environ.get("SEMEL_PEER")
-    if peer:
-        yield peer
-        return
-    with semel.embedded(settings=SETTINGS) as broker:
-        yield broker.bootstrap_servers
+    with broker_or_peer(SETTINGS) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,10 @@ from support.client_transactions import (
     visibility_configs,
     wait_for_abort,
 )
+from support.peer import PEER
 from support.proxy import Act, Proxy
 from support.raw import RawClient, batch
-from support.raw_transactions import PEER, Log
+from support.raw_transactions import Log
 from support.waiting import until_async
 
 from semel.wire.compression import Codec

@@ -41,25 +41,21 @@ def test_two_members_share_and_take_over(bootstrap: str, admin: AdminClient, fre
         assert not first.errors
 
 
+def is_balanced(members: list[Reader], count: int) -> bool:
+    """Every member has the same number of partitions, and together they have all."""
+    parts = [member.partitions for member in members]
+    return {len(part) for part in parts} == {count // len(members)} and len(set.union(*parts)) == count
+
+
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_every_assignment_strategy(bootstrap: str, admin: AdminClient, fresh: Fresh, strategy: str) -> None:
     topic, group = create(admin, fresh("strategy"), 6), fresh("group")
     config = {"partition.assignment.strategy": strategy}
     with ExitStack() as stack:
         members = [stack.enter_context(reader(bootstrap, group, topic, **config)) for _ in range(3)]
-
-        def balanced() -> bool:
-            parts = [member.partitions for member in members]
-            return sorted(map(len, parts)) == [2, 2, 2] and len(set.union(*parts)) == 6
-
-        until(balanced, WAIT_SECONDS, "two partitions for each of three")
+        until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
         members.pop().consumer.close()
-
-        def rebalanced() -> bool:
-            parts = [member.partitions for member in members]
-            return sorted(map(len, parts)) == [3, 3] and len(set.union(*parts)) == 6
-
-        until(rebalanced, WAIT_SECONDS, "three partitions for each of two")
+        until(lambda: is_balanced(members, 6), WAIT_SECONDS, "three partitions for each of two")
         assert not [error for member in members for error in member.errors]
 
 
@@ -160,12 +156,7 @@ def test_consumer_protocol_assignors(bootstrap: str, admin: AdminClient, fresh: 
     config = {"group.protocol": "consumer", "group.remote.assignor": assignor}
     with ExitStack() as stack:
         members = [stack.enter_context(reader(bootstrap, group, topic, **config)) for _ in range(3)]
-
-        def balanced() -> bool:
-            parts = [member.partitions for member in members]
-            return sorted(map(len, parts)) == [2, 2, 2] and len(set.union(*parts)) == 6
-
-        until(balanced, WAIT_SECONDS, "two partitions for each of three")
+        until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
 
 
 def test_consumer_protocol_follows_new_topics_of_a_pattern(

@@ -19,9 +19,10 @@ from support.client_transactions import (
     wait_for_abort,
 )
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
+from support.peer import PEER
 from support.proxy import Act, Proxy
 from support.raw import RawClient
-from support.raw_transactions import PEER, Log
+from support.raw_transactions import Log
 from support.waiting import until
 
 from semel.wire.compression import Codec

@@ -24,9 +24,10 @@ from support.client_transactions import (
     wait_for_abort,
 )
 from support.kafka_python import WAIT_SECONDS, Fresh, Reader, administrator, create, produce, reader
+from support.peer import PEER
 from support.proxy import Act, Proxy
 from support.raw import RawClient
-from support.raw_transactions import PEER, Log, soon
+from support.raw_transactions import Log, soon
 from support.waiting import until
 
 

@@ -1,7 +1,8 @@
 """What the tests of transactions by different clients share."""
 
+from support.peer import PEER
 from support.raw import RawClient
-from support.raw_transactions import PEER, describe
+from support.raw_transactions import describe
 from support.waiting import until
 
 PARTITIONS = 5

@@ -369,6 +369,18 @@ def read_past_the_stable_offset(history: Sequence[Operation], rng: random.Random
     return None if poll is None else _swap(history, poll, poll._replace(last_stable=poll.records[-1][0]))
 
 
+def _exchanged(history: Sequence[Operation], where: tuple[str, int], other: dict[Any, Any]) -> History:
+    """The history in which readers of a partition got other values in these places."""
+    changed: History = []
+    for each in history:
+        if isinstance(each, Poll) and (each.topic, each.partition) == where:
+            each = each._replace(
+                records=tuple((offset, other.get(value, value)) for offset, value in each.records)
+            )
+        changed.append(each)
+    return changed
+
+
 @bug("nonmonotonic-send", "wrong-acknowledgement")
 def reorder_what_a_producer_sent(history: Sequence[Operation], rng: random.Random) -> History | None:
     """Two records of one transaction in one partition change places for all readers."""
@@ -377,15 +389,7 @@ def reorder_what_a_producer_sent(history: Sequence[Operation], rng: random.Rando
     if batch is None:
         return None
     one, two = batch.values[:2]
-    other = {one: two, two: one}
-    changed: History = []
-    for each in history:
-        if isinstance(each, Poll) and (each.topic, each.partition) == (batch.topic, batch.partition):
-            each = each._replace(
-                records=tuple((offset, other.get(value, value)) for offset, value in each.records)
-            )
-        changed.append(each)
-    return changed
+    return _exchanged(history, (batch.topic, batch.partition), {one: two, two: one})
 
 
 @bug("offset-inversion", "split-transaction", "cyclic-order", "wrong-acknowledgement")
@@ -396,12 +400,4 @@ def commit_out_of_order(history: Sequence[Operation], rng: random.Random) -> His
     if poll is None:
         return None
     first, last = poll.records[0][1], poll.records[-1][1]
-    other = {first: last, last: first}
-    changed: History = []
-    for each in history:
-        if isinstance(each, Poll) and (each.topic, each.partition) == (poll.topic, poll.partition):
-            each = each._replace(
-                records=tuple((offset, other.get(value, value)) for offset, value in each.records)
-            )
-        changed.append(each)
-    return changed
+    return _exchanged(history, (poll.topic, poll.partition), {first: last, last: first})

@@ -269,11 +269,16 @@ def end_a_transaction_twice(history: Sequence[Operation], rng: random.Random) ->
     return None if commit is None else [*history, Abort(*commit)]
 
 
-@bug("error-but-committed")
-def answer_a_commit_with_an_error(history: Sequence[Operation], rng: random.Random) -> History | None:
+def _seen_commit(history: Sequence[Operation], rng: random.Random) -> Any:
+    """A commit whose records were seen."""
     seen = {each[0].transaction for each in _visible(history)}
     commits = [each for each in history if isinstance(each, Commit) and each.outcome == OK]
-    commit = _some(rng, [each for each in commits if each.transaction in seen])
+    return _some(rng, [each for each in commits if each.transaction in seen])
+
+
+@bug("error-but-committed")
+def answer_a_commit_with_an_error(history: Sequence[Operation], rng: random.Random) -> History | None:
+    commit = _seen_commit(history, rng)
     if commit is None:
         return None
     return _swap(history, commit, commit._replace(outcome="info", error="INVALID_TXN_STATE"))
@@ -281,9 +286,7 @@ def answer_a_commit_with_an_error(history: Sequence[Operation], rng: random.Rand
 
 @bug("aborted-read")
 def refuse_a_commit_and_do_it(history: Sequence[Operation], rng: random.Random) -> History | None:
-    seen = {each[0].transaction for each in _visible(history)}
-    commits = [each for each in history if isinstance(each, Commit) and each.outcome == OK]
-    commit = _some(rng, [each for each in commits if each.transaction in seen])
+    commit = _seen_commit(history, rng)
     if commit is None:
         return None
     refused = commit._replace(outcome=FAIL, error="PRODUCER_FENCED")

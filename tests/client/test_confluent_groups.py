@@ -22,22 +22,32 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
+def check_shared(bootstrap: str, topic: str, first: Reader, second: Reader) -> None:
+    """Each of two members reads two of four partitions."""
+    for partition in range(4):
+        produce(bootstrap, topic, [b"shared-%d" % partition], partition=partition)
+    until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
+    assert len(first.messages) == len(second.messages) == 2
+
+
+def check_taken_over(bootstrap: str, topic: str, first: Reader) -> None:
+    """The member that is left reads all of four partitions."""
+    until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "taking over")
+    for partition in range(4):
+        produce(bootstrap, topic, [b"taken-%d" % partition], partition=partition)
+    first.read(6)
+    assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
+
+
 def test_two_members_share_and_take_over(bootstrap: str, admin: AdminClient, fresh: Fresh) -> None:
     topic, group = create(admin, fresh("shared"), 4), fresh("group")
     with reader(bootstrap, group, topic) as first:
         until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "all partitions for one")
         with reader(bootstrap, group, topic) as second:
             until(lambda: shared(first, second, 4), WAIT_SECONDS, "sharing")
-            for partition in range(4):
-                produce(bootstrap, topic, [b"shared-%d" % partition], partition=partition)
-            until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
-            assert len(first.messages) == len(second.messages) == 2
+            check_shared(bootstrap, topic, first, second)
             second.consumer.commit(asynchronous=False)
-        until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "taking over")
-        for partition in range(4):
-            produce(bootstrap, topic, [b"taken-%d" % partition], partition=partition)
-        first.read(6)
-        assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
+        check_taken_over(bootstrap, topic, first)
         assert not first.errors
 
 
@@ -128,20 +138,13 @@ def test_consumer_protocol_two_members_share_and_take_over(
         until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "all partitions for one")
         with reader(bootstrap, group, topic, **config) as second:
             until(lambda: shared(first, second, 4), WAIT_SECONDS, "sharing")
-            for partition in range(4):
-                produce(bootstrap, topic, [b"shared-%d" % partition], partition=partition)
-            until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
-            assert len(first.messages) == len(second.messages) == 2
+            check_shared(bootstrap, topic, first, second)
             described = done(admin.describe_consumer_groups([group]))[group]
             assert described.type is ConsumerGroupType.CONSUMER
             assert described.state is ConsumerGroupState.STABLE
             assert len(described.members) == 2
             second.consumer.commit(asynchronous=False)
-        until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "taking over")
-        for partition in range(4):
-            produce(bootstrap, topic, [b"taken-%d" % partition], partition=partition)
-        first.read(6)
-        assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
+        check_taken_over(bootstrap, topic, first)
         first.consumer.commit(asynchronous=False)
         assert not first.errors
     with reader(bootstrap, group, topic, **config) as last:

@@ -41,3 +41,10 @@ def subscribed(reader: R, topic: str | None) -> Iterator[R]:
         yield reader
     finally:
         reader.consumer.close()
+
+
+def check_came_back(sent: list[tuple[Any, ...]], records: list[Any]) -> None:
+    """What was sent is there, field by field, and a tombstone besides."""
+    got = [(r.partition, r.offset, r.key, r.value, r.timestamp, r.headers) for r in records]
+    assert sorted(each for each in got if each[3] is not None) == sorted(sent)
+    assert [r.key for r in records if r.value is None] == [b"tombstone"]

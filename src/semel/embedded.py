@@ -112,7 +112,9 @@ class Embedded:
             raise EmbeddedError(f"the embedded broker did not stop within {STOP_SECONDS:g} s")
         self._loop = self._server = None
         if self._failure is not None:
-            raise EmbeddedError(f"the embedded broker had to stop: {self._failure}") from self._cause
+            raise EmbeddedError(
+                f"the embedded broker stopped after a failure: {self._failure}"
+            ) from self._cause
 
     @property
     def port(self) -> int:
@@ -120,7 +122,7 @@ class Embedded:
         if self._thread is None or self._server is None:
             raise EmbeddedError("the embedded broker is not running")
         if self._server.failure is not None:
-            raise EmbeddedError("the embedded broker had to stop") from self._server.failure
+            raise EmbeddedError("the embedded broker stopped after a failure") from self._server.failure
         return self._port
 
     @property

@@ -505,7 +505,7 @@ def test_the_group_is_put_right_before_anything_is_read(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"path": ""}, "where is the table"),
+        ({"path": ""}, "the option path is missing"),
         ({"pipeline.id": ""}, "the option pipeline.id is missing"),
         ({"pipeline.id": "a/b"}, "letters, digits"),
         ({"partitionby": "a, a"}, "names a column twice: a, a"),

@@ -86,7 +86,7 @@ class Recorder:
         line = to_line(operation).encode("utf-8", "surrogateescape")
         with self._lock:
             if os.write(self._file, line) != len(line):
-                raise OSError("a history could not be written to its end; is the disk full?")
+                raise OSError("the history was not written completely; is the disk full?")
 
     def process(self, name: str) -> "Process":
         """Return a client in one life; its name gets a number, and the id of the operating system process."""

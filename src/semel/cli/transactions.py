@@ -338,7 +338,8 @@ def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, y
     if chosen.owner is not None:
         # A marker in one partition would tear the transaction: the others would still commit.
         raise ClientError(
-            f"it does not hang, it is open for {chosen.owner.transactional_id!r}. Use '{chosen.command}'."
+            f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
+            f"Use '{chosen.command}'."
         )
     producer = chosen.producer
     confirm(

@@ -85,7 +85,7 @@ class CommitOrderConsumer(PollingConsumer):
         """
         keys = list(partitions)
         if self._start is Start.ERROR and keys:
-            raise ValueError("a consumer in commit order starts at earliest or latest, or at a position")
+            raise ValueError("a consumer in commit order must start at earliest, at latest or at a position")
         where = EARLIEST if self._start is Start.EARLIEST else LATEST
         wanted = dict.fromkeys(keys, where)
         # Query the stable offset first, so that the end cannot be before it.

@@ -39,7 +39,7 @@ class Isolation(IntEnum):
         try:
             return cls[name.upper()]
         except KeyError:
-            raise ValueError(f"isolation is read_committed or read_uncommitted, not {name!r}") from None
+            raise ValueError(f"isolation must be read_committed or read_uncommitted, not {name!r}") from None
 
 
 class OffsetAt(NamedTuple):

@@ -73,7 +73,7 @@ class Producer:
         delivery_timeout_s: float = 60.0,
     ) -> None:
         if acks not in (-1, 0, 1):
-            raise ValueError(f"acks is -1 (all), 0 or 1, not {acks}")
+            raise ValueError(f"acks must be -1 (all), 0 or 1, not {acks}")
         if idempotent and acks != ALL:
             raise ValueError("an idempotent producer needs acks=-1; set idempotent=False for acks 0 or 1")
         self._client = client
@@ -332,11 +332,13 @@ class Producer:
             for answer in topic.partition_responses:
                 key = (name, answer.index)
                 if key not in heads or key in answered:
-                    raise ProtocolError(f"an answer for {name}/{answer.index}, to which nothing was sent")
+                    raise ProtocolError(
+                        f"the response has an answer for {name}/{answer.index}, to which nothing was sent"
+                    )
                 answered.add(key)
                 self._settle_answer(key, heads, answer)
         if missing := set(keys) - answered:
-            raise ProtocolError(f"no answer for {missing}")
+            raise ProtocolError(f"the response has no answer for {missing}")
 
     def _settle_answer(
         self,

@@ -64,9 +64,9 @@ class TransactionalProducer:
         version_max: int = 2,
     ) -> None:
         if not transactional_id:
-            raise ValueError("a transactional id has at least one character")
+            raise ValueError("a transactional id must not be empty")
         if version_max not in (1, 2):
-            raise ValueError(f"version_max is 1 or 2, not {version_max}")
+            raise ValueError(f"version_max must be 1 or 2, not {version_max}")
         self.transactional_id = transactional_id
         self._client = client
         self._timeout_ms = transaction_timeout_ms

@@ -190,7 +190,7 @@ def _start(
         )
     if start is Where.LATEST and not is_stream:
         raise OptionError(
-            "startingOffsets of a batch is earliest, committed or JSON: there is nothing behind latest"
+            "startingOffsets of a batch must be earliest, committed or JSON: there is nothing after latest"
         )
     return start
 
@@ -201,7 +201,7 @@ def _end(given: OptionReader) -> Where | PartitionOffsets | AtTime:
         return at_time
     end = given.where("endingOffsets", Where.LATEST)
     if end in (Where.EARLIEST, Where.COMMITTED):
-        raise OptionError("endingOffsets is latest or JSON with the offset behind the last record")
+        raise OptionError("endingOffsets must be latest, or JSON with the offset after the last record")
     return end
 
 

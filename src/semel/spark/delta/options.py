@@ -42,13 +42,11 @@ class DeltaOptions:
         path = given.text("path")
         pipeline_id = given.pipeline_id() or (version.app if version else None)
         if path is None:
-            raise OptionError(
-                "where is the table? Give the option path: a directory, or a URL such as s3://…"
-            )
+            raise OptionError("the option path is missing: the table's directory, or a URL such as s3://…")
         if pipeline_id is None:
             raise OptionError(
                 "the option pipeline.id is missing: a name that stays the same as long as the pipeline "
-                "lives, by which the table knows what it has of it"
+                "lives. The table records under it what it has of the pipeline"
             )
         given.choice("mode", "append", ("append",))
         checkpoint = given.text("checkpointLocation") if is_stream else None

@@ -67,7 +67,7 @@ def test_sources_and_sinks_by_name() -> None:
         ),
         (
             HEAD + "pipeline('a/b', source=Topic('a'), sink=Topic('b'))(lambda a: a)",
-            "the id of a pipeline has 1 to 200 letters",
+            "the id of a pipeline must be 1 to 200 letters",
         ),
     ],
 )

@@ -138,7 +138,11 @@ def test_a_sink_needs_a_checkpoint_that_it_can_see() -> None:
         ({"txnAppId": "a"}, False, "txnAppId needs txnVersion"),
         ({"txnAppId": "a", "txnVersion": "-1"}, False, "must be a whole number of 0 or more, not '-1'"),
         ({"txnAppId": "a", "txnVersion": "1.5"}, False, "txnVersion must be a whole number of 0 or more"),
-        ({"txnAppId": "a", "txnVersion": str(1 << 63)}, False, f"txnVersion must be .* {(1 << 63) - 1} at most"),
+        (
+            {"txnAppId": "a", "txnVersion": str(1 << 63)},
+            False,
+            f"txnVersion must be .* {(1 << 63) - 1} at most",
+        ),
         ({"txnAppId": "a", "txnVersion": "9" * 5_000}, False, "txnVersion must be a whole number of 64 bits"),
         ({"txnAppId": "a b", "txnVersion": "1"}, False, "txnAppId must be 1 to 200 letters"),
         ({"txnAppId": "a", "txnVersion": "1"}, True, "'txnAppId' belongs to batch writes"),

@@ -25,6 +25,8 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestTopic,
 )
 
+T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
+
 LAST_VERSION_WITH_NAMES = 9
 NO_OFFSET = -1
 
@@ -105,9 +107,6 @@ def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, Co
                 )
                 found[answered.name, each.partition_index] = committed
     return found
-
-
-T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
 
 
 def offset_topics(

@@ -66,7 +66,7 @@ async def consumer_group_heartbeat(
         else:
             answer = await _heartbeat(broker, request, context)
     except StoreRefused:
-        answer = ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker's disk is full.")
+        answer = ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker's disk is full")
     except PatternError as problem:
         message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {problem}."
         answer = ConsumerAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, message)

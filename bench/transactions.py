@@ -1,12 +1,12 @@
 """What transactions cost: beside a plain durable write, beside the mock cluster, and those who only read."""
 
 import statistics
-import threading
 import time
 from functools import partial
 
 from confluent_kafka import Producer
 
+from bench.arrivals import Arrivals
 from bench.raw import RawClient, RawProducer, batch
 from bench.rows import Row, spread
 from bench.subjects import create_topics, mock_cluster, semel
@@ -138,36 +138,6 @@ def transactions_per_second(bootstrap: str, seconds: float) -> float:
     return sum(done) / (time.perf_counter() - started)
 
 
-class Reader:
-    """Waits for committed records of a topic, and notes when each came."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.topic = topic
-        self.came: list[float] = []
-        self._client = RawClient(bootstrap)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def delay_since(self, moment: float, number: int) -> float:
-        """Seconds from a moment until this record had come."""
-        while len(self.came) <= number:
-            assert time.perf_counter() - moment < 30, f"record {number} of {self.topic} did not come"
-            time.sleep(0.0001)
-        return self.came[number] - moment
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self._client.close()
-
-    def _read(self) -> None:
-        offset = 0
-        while not self._is_over.is_set():
-            count, offset = self._client.fetch(self.topic, offset, max_wait_ms=500)
-            self.came += [time.perf_counter()] * count
-
-
 def readers_beside_an_open_transaction(open_seconds: float) -> list[Row]:
     """Two journal topics are written in turn; in one of them a transaction stays open all the while."""
     with semel() as subject:
@@ -177,7 +147,9 @@ def readers_beside_an_open_transaction(open_seconds: float) -> list[Row]:
         opened = RawProducer(client, "open")
         opened.write("blocked", VALUES)
         writer = RawProducer(client, "writer")
-        readers = {topic: Reader(subject.bootstrap, topic) for topic in ("blocked", "free")}
+        readers = {
+            topic: Arrivals(subject.bootstrap, topic, max_wait_ms=500) for topic in ("blocked", "free")
+        }
         delays: dict[str, list[float]] = {topic: [] for topic in readers}
         end = time.perf_counter() + open_seconds
         while time.perf_counter() < end:

@@ -55,6 +55,17 @@ def check_orders(orders: Iterable[Mapping[str, Any]], acknowledged: set[int]) ->
     )
 
 
+def _verdict(where: str, expected: Mapping[Any, Any], found: Counter[Any], wrong: int) -> Verdict:
+    return Verdict(
+        where=where,
+        expected=len(expected),
+        found=found.total(),
+        lost=len(expected.keys() - found.keys()),
+        doubled=sum(count - 1 for count in found.values()),
+        wrong=wrong,
+    )
+
+
 def check_invoices(
     where: str, orders: Iterable[dict[str, Any]], invoices: Iterable[Mapping[str, Any]]
 ) -> Verdict:
@@ -66,14 +77,7 @@ def check_invoices(
         number = int(each["order"])
         found[number] += 1
         wrong += expected.get(number) != each
-    return Verdict(
-        where=where,
-        expected=len(expected),
-        found=found.total(),
-        lost=len(expected.keys() - found.keys()),
-        doubled=sum(count - 1 for count in found.values()),
-        wrong=wrong,
-    )
+    return _verdict(where, expected, found, wrong)
 
 
 def expected_totals(orders: Iterable[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -104,11 +108,4 @@ def check_totals(
         key = (str(each["customer"]), int(each["since"]))
         found[key] += 1
         wrong += expected.get(key) != (each["orders"], each["amount"])
-    return Verdict(
-        where=where,
-        expected=len(expected),
-        found=found.total(),
-        lost=len(expected.keys() - found.keys()),
-        doubled=sum(count - 1 for count in found.values()),
-        wrong=wrong,
-    )
+    return _verdict(where, expected, found, wrong)

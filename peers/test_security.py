@@ -16,15 +16,7 @@ from support.process import free_port
 from support.waiting import until
 
 from peers.brokers import run_kafka
-from semel.client import (
-    Admin,
-    AuthenticationFailed,
-    Client,
-    Consumer,
-    NewTopic,
-    Producer,
-    Security,
-)
+from semel.client import Admin, AuthenticationFailed, Client, Consumer, NewTopic, Producer, Security
 
 pytestmark = needs_openssl
 

@@ -5,7 +5,6 @@ import socket
 import struct
 import threading
 from collections import Counter
-from types import TracebackType
 from typing import NamedTuple, Self
 
 HEADER = struct.Struct(">ihhih")
@@ -38,9 +37,7 @@ class Wiretap:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()
         with self._lock:
             sockets = list(self._sockets)

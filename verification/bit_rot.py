@@ -13,7 +13,6 @@ file, which are those of the last moments before a kill.
 import asyncio
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,9 @@ from semel.store import opening
 from semel.store.embedded import EmbeddedStore
 from semel.store.interface import LedgerDamaged, StoreBroken
 from verification.recorded_disk import lay_out
-from verification.store_life import History, Life, Told, Torn
+from verification.seeds import memory_directory, try_seeds
+from verification.store_history import History, Torn
+from verification.store_life import Life, Told
 from verification.turns import small_store
 
 STATES_PER_SEED: Final = 200
@@ -69,31 +70,21 @@ class Copies(NamedTuple):
 
 def run(states: int, first_seed: int = 0) -> BitRot:
     """Damage and open this many directories."""
-    found = BitRot()
-    seed = first_seed
-    while found.states < states:
-        one(seed, found, min(STATES_PER_SEED, states - found.states))
-        seed += 1
-    found.seeds = range(first_seed, seed)
-    return found
+    return try_seeds(BitRot(), one, states, first_seed, STATES_PER_SEED)
 
 
 def one(seed: int, found: BitRot, states: int = STATES_PER_SEED) -> None:
     """Try the faults of one store."""
-    shared = Path("/dev/shm")
     chance = random.Random(seed)
-    with (
-        tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory,
-        small_store(lambda: BOOT, seed),
-    ):
-        copies = asyncio.run(_lived(Path(directory) / "life", chance))
+    with memory_directory() as directory, small_store(lambda: BOOT, seed):
+        copies = asyncio.run(_lived(directory / "life", chance))
         faults = [(name, fault) for name in copies.damaged for fault in _faults(name, copies, chance)]
         chance.shuffle(faults)
         for number, (name, fault) in enumerate(faults[:states]):
             found.states += 1
             files = dict(copies.damaged[name])
             fault.act(files)
-            location = Path(directory) / f"state-{number}"
+            location = directory / f"state-{number}"
             try:
                 was_refused = asyncio.run(_opened(location, files, copies))
                 found.refused += was_refused

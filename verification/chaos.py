@@ -113,20 +113,31 @@ def _killed(run: Run, count: int, deadline: float) -> None:
     chance = run.chance
     with ChaosBroker(run.directory / "data", *OPTIONS) as broker:
         _workloads(run, broker.bootstrap)
-        with run.running():
-            for number in range(count):
-                run.progress(chance.randrange(1, 30), of_everyone=number % EVERYONE_EVERY == 0)
-                _kill(broker, chance)
-                run.outcome.episodes += 1
-                if chance.random() < 0.3:
-                    broker.arm(chance.choice(STARTING), chance.choice([1, 1, 2, 3]))
-                run.outcome.episodes += _revive(broker)
-                run.look_for_hangs(broker.bootstrap)
-                if time.monotonic() > deadline:
-                    break
-            run.progress(10, of_everyone=True)
-        _restart(broker)
-        run.judge(broker.bootstrap)
+
+        def episode(number: int) -> None:
+            run.progress(chance.randrange(1, 30), of_everyone=number % EVERYONE_EVERY == 0)
+            _kill(broker, chance)
+            run.outcome.episodes += 1
+            if chance.random() < 0.3:
+                broker.arm(chance.choice(STARTING), chance.choice([1, 1, 2, 3]))
+            run.outcome.episodes += _revive(broker)
+
+        _episodes(run, broker, episode, count, deadline)
+
+
+def _episodes(
+    run: Run, broker: ChaosBroker, episode: Callable[[int], None], count: int, deadline: float
+) -> None:
+    """Cause faults until there were this many or time is up, and judge what is on disk."""
+    with run.running():
+        for number in range(count):
+            episode(number)
+            run.look_for_hangs(broker.bootstrap)
+            if time.monotonic() > deadline:
+                break
+        run.progress(10, of_everyone=True)
+    _restart(broker)
+    run.judge(broker.bootstrap)
 
 
 def _revive(broker: ChaosBroker) -> int:
@@ -240,19 +251,15 @@ def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
         # A failing disk begins a new term, which fences open transactions: a legitimate reason.
         _workloads(run, broker.bootstrap, tells_timeouts=False)
         run.mend = lambda: _start_again(broker)
-        with run.running():
-            for _ in range(count):
-                run.progress(chance.randrange(1, 20))
-                DISK_FAULTS[chance.choice(list(DISK_FAULTS))](broker, chance)
-                broker.repair()
-                run.progress(1)
-                run.outcome.episodes += 1
-                run.look_for_hangs(broker.bootstrap)
-                if time.monotonic() > deadline:
-                    break
-            run.progress(10, of_everyone=True)
-        _restart(broker)
-        run.judge(broker.bootstrap)
+
+        def episode(_: int) -> None:
+            run.progress(chance.randrange(1, 20))
+            DISK_FAULTS[chance.choice(list(DISK_FAULTS))](broker, chance)
+            broker.repair()
+            run.progress(1)
+            run.outcome.episodes += 1
+
+        _episodes(run, broker, episode, count, deadline)
 
 
 def _start_again(broker: ChaosBroker) -> None:

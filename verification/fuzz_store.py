@@ -25,7 +25,9 @@ from semel.store.interface import StoreBroken, StoreRefused
 from semel.store.wal_frame import BODY_AT, HEADER, pack_frame
 from verification.mutations import damaged
 from verification.recorded_disk import lay_out
-from verification.store_life import EVERYTHING, History, Life, Told
+from verification.seeds import shared_memory
+from verification.store_history import EVERYTHING, History
+from verification.store_life import Life, Told
 from verification.turns import small_store
 
 SETTINGS: Final = Settings(semel_chunk_bytes_max=20 * 1024, semel_disk_reserve_bytes=0)
@@ -54,11 +56,6 @@ PLAIN: Final[tuple[Any, ...]] = (
     [],
     {},
 )
-
-
-def shared_memory() -> str | None:
-    """Return a directory in memory, if the system has one."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 # -- images -----------------------------------------------------------------------------------------------

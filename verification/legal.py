@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from semel.embedded import Embedded, embedded
 from semel.handlers import served
@@ -105,7 +105,7 @@ def made(seed: int) -> tuple[Request, int]:
     long_one = chance.choice(arrays) if arrays else ()
     elements = chance.choice(ELEMENTS)
     while True:
-        request = _struct(api.request, version, chance, (), long_one, elements)
+        request = _Making(version, chance, long_one, elements).struct(api.request)
         if sum(map(len, request.encode_parts(version))) <= BODY_BYTES_MAX or elements <= 1:
             return request, version
         elements //= 2
@@ -123,45 +123,40 @@ def _arrays(kind: type, version: int, path: tuple[str, ...]) -> Iterator[tuple[s
             yield from _arrays(member.field.element, version, here)
 
 
-def _struct(
-    kind: type,
-    version: int,
-    chance: random.Random,
-    path: tuple[str, ...],
-    long_one: tuple[str, ...],
-    elements: int,
-) -> Any:
-    values: dict[str, Any] = {}
-    for member in members(kind):
-        if version in member.field.versions:
-            here = (*path, member.name)
-            values[member.name] = _value(member.field, version, chance, here, long_one, elements)
-    return kind(**values)
+class _Making(NamedTuple):
+    """Makes a request of a version, with one long array."""
 
+    version: int
+    chance: random.Random
+    long_one: tuple[str, ...]
+    """The path of the long array."""
+    elements: int
+    """Its length."""
 
-def _value(
-    what: Field,
-    version: int,
-    chance: random.Random,
-    path: tuple[str, ...],
-    long_one: tuple[str, ...],
-    elements: int,
-) -> Any:
-    if what.kind == "array":
-        is_on_the_way = long_one[: len(path)] == path
-        if what.nullable is not None and version in what.nullable and not is_on_the_way:
-            return chance.choice((None, []))
-        count = elements if path == long_one else 1
-        if isinstance(what.element, type):
-            kind, distinct = what.element, min(count, DISTINCT)
-            made = [_struct(kind, version, chance, path, long_one, elements) for _ in range(distinct)]
-            return (made * (count // distinct + 1))[:count]
-        assert what.element is not None
-        return [_plain(what.element, chance, at) for at in range(count)]
-    if what.kind == "nested":
-        assert isinstance(what.element, type)
-        return _struct(what.element, version, chance, path, long_one, elements)
-    return _plain(what.kind, chance, chance.randrange(PARTITIONS))
+    def struct(self, kind: type, path: tuple[str, ...] = ()) -> Any:
+        values: dict[str, Any] = {}
+        for member in members(kind):
+            if self.version in member.field.versions:
+                values[member.name] = self._value(member.field, (*path, member.name))
+        return kind(**values)
+
+    def _value(self, what: Field, path: tuple[str, ...]) -> Any:
+        chance = self.chance
+        if what.kind == "array":
+            is_on_the_way = self.long_one[: len(path)] == path
+            if what.nullable is not None and self.version in what.nullable and not is_on_the_way:
+                return chance.choice((None, []))
+            count = self.elements if path == self.long_one else 1
+            if isinstance(what.element, type):
+                distinct = min(count, DISTINCT)
+                made = [self.struct(what.element, path) for _ in range(distinct)]
+                return (made * (count // distinct + 1))[:count]
+            assert what.element is not None
+            return [_plain(what.element, chance, at) for at in range(count)]
+        if what.kind == "nested":
+            assert isinstance(what.element, type)
+            return self.struct(what.element, path)
+        return _plain(what.kind, chance, chance.randrange(PARTITIONS))
 
 
 def _plain(kind: str, chance: random.Random, number: int) -> Any:

@@ -14,7 +14,6 @@ import contextlib
 import copy
 import random
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +26,9 @@ from semel.store.embedded import EmbeddedStore
 from semel.store.opening import LOST
 from semel.store.sqlite_ledger import SqliteLedger
 from verification.recorded_disk import MODES, Event, Platter, Recorder, lay_out
-from verification.store_life import History, Life, Told, Torn
+from verification.seeds import memory_directory, try_seeds
+from verification.store_history import History, Torn
+from verification.store_life import Life, Told
 from verification.turns import by_turns, replaced, small_store
 
 STATES_PER_SEED: Final = 120
@@ -60,20 +61,13 @@ class PowerLoss:
 
 def run(states: int, first_seed: int = 0) -> PowerLoss:
     """Rebuild and recover this many states."""
-    found = PowerLoss()
-    seed = first_seed
-    while found.states < states:
-        one(seed, found, min(STATES_PER_SEED, states - found.states))
-        seed += 1
-    found.seeds = range(first_seed, seed)
-    return found
+    return try_seeds(PowerLoss(), one, states, first_seed, STATES_PER_SEED)
 
 
 def one(seed: int, found: PowerLoss, states: int = STATES_PER_SEED) -> None:
     """Try the states of one recording."""
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as directory:
-        recording = _Recording(seed, found, Path(directory))
+    with memory_directory() as directory:
+        recording = _Recording(seed, found, directory)
         with small_store(recording.boot_id, seed):
             asyncio.run(recording.go(states))
 

@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from confluent_kafka import Producer
 
@@ -44,41 +43,46 @@ class Timed:
         return self.count / self.seconds
 
 
-Run = Callable[[str, Sequence[Place], int, int, float, str], Timed]
-"""Address, places, records to each, producers, seconds, and a name for their ids."""
+class Load(NamedTuple):
+    """Which transactions are run."""
+
+    bootstrap: str
+    places: Sequence[Place]
+    records: int
+    """Records to each place."""
+    producers: int
+    seconds: float
+    name: str
+    """Their ids begin with it."""
+
+
+Run = Callable[[Load], Timed]
 Transaction = Callable[[], None]
 Opening = Callable[[int], AbstractContextManager[Transaction]]
 
 
-def librdkafka(
-    bootstrap: str,
-    places: Sequence[Place],
-    records: int,
-    producers: int,
-    seconds: float,
-    name: str,
-    *,
-    plain: bool = False,
-) -> Timed:
+def librdkafka(load: Load, *, plain: bool = False) -> Timed:
     """Transactions, or plain groups of records of which each is acknowledged before the next."""
 
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
-        producer = idempotent(bootstrap) if plain else transactional(bootstrap, f"{name}-{number}")
+        producer = (
+            idempotent(load.bootstrap) if plain else transactional(load.bootstrap, f"{load.name}-{number}")
+        )
 
         def group() -> None:
-            write(producer, places, records)
+            write(producer, load.places, load.records)
             left = producer.flush(PATIENCE_SECONDS)
             assert left == 0, f"{left} records were not acknowledged"
 
         def transaction() -> None:
             producer.begin_transaction()
-            write(producer, places, records)
+            write(producer, load.places, load.records)
             producer.commit_transaction(PATIENCE_SECONDS)
 
         yield group if plain else transaction
 
-    return by_the_clock(opened, producers, seconds)
+    return by_the_clock(opened, load.producers, load.seconds)
 
 
 def idempotent(bootstrap: str) -> Producer:
@@ -100,26 +104,25 @@ def write(producer: Producer, places: Sequence[Place], records: int) -> None:
             producer.produce(topic, VALUE, partition=partition)
 
 
-def semel_client(
-    bootstrap: str, places: Sequence[Place], records: int, producers: int, seconds: float, name: str
-) -> Timed:
+def semel_client(load: Load) -> Timed:
     """Ours, in the second form of transactions."""
 
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
-        with Client(bootstrap) as client, TransactionalProducer(client, f"{name}-{number}") as producer:
+        name = f"{load.name}-{number}"
+        with Client(load.bootstrap) as client, TransactionalProducer(client, name) as producer:
             assert producer.version == 2
 
             def transaction() -> None:
                 producer.begin()
-                for topic, partition in places:
-                    for _ in range(records):
+                for topic, partition in load.places:
+                    for _ in range(load.records):
                         producer.send(topic, VALUE, partition=partition)
                 producer.commit()
 
             yield transaction
 
-    return by_the_clock(opened, producers, seconds)
+    return by_the_clock(opened, load.producers, load.seconds)
 
 
 def by_the_clock(opening: Opening, producers: int, seconds: float) -> Timed:
@@ -161,25 +164,14 @@ class JavaClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
-    def __call__(
-        self,
-        bootstrap: str,
-        places: Sequence[Place],
-        records: int,
-        producers: int,
-        seconds: float,
-        name: str,
-        *,
-        plain: bool = False,
-    ) -> Timed:
+    def __call__(self, load: Load, *, plain: bool = False) -> Timed:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        bootstrap, places, records, producers, seconds, name = load
         where = ",".join(f"{topic}:{partition}" for topic, partition in places)
         kind = "plain" if plain else "transactions"
         question = f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM} {kind}\n"

@@ -4,7 +4,7 @@ from functools import partial
 from typing import ClassVar
 
 from bench.results import Metric
-from bench.side_by_side.clients import Run, librdkafka
+from bench.side_by_side.clients import Load, Run, librdkafka
 from bench.side_by_side.measuring import Size
 from bench.side_by_side.places import places
 from bench.side_by_side.transactions import (
@@ -79,7 +79,6 @@ class Overhead(ByClients[Both]):
         run: Run = partial(librdkafka, plain=plain)
         if cell.client == JAVA:
             run = partial(self.java_client(subject, size), plain=plain)
-        timed = run(
-            subject.bootstrap, where, cell.records, cell.producers, cell.seconds(size), self.fresh("id")
-        )
+        seconds, name = cell.seconds(size), self.fresh("id")
+        timed = run(Load(subject.bootstrap, where, cell.records, cell.producers, seconds, name))
         return timed.rate * cell.records * cell.partitions

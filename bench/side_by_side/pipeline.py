@@ -9,7 +9,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -73,9 +72,7 @@ class Pipeline(Workload[Step]):
         self._stack.callback(self._spark.stop)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def cells(self, size: Size) -> list[Step]:

@@ -1,14 +1,13 @@
 """What readers get while a producer hangs in the middle of a transaction."""
 
-import threading
 import time
 from typing import ClassVar
 
-from bench.raw import RawClient
+from bench.arrivals import Arrivals
 from bench.results import Metric
 from bench.side_by_side.clients import VALUE
-from bench.side_by_side.measuring import Size, Workload
-from bench.side_by_side.visibility import JOURNAL, MARKER, Visibility
+from bench.side_by_side.measuring import Size
+from bench.side_by_side.visibility import MARKER, OfBothVisibilities, Visibility
 from bench.subjects import Subject
 from semel.client import Client, TransactionalProducer
 
@@ -18,7 +17,7 @@ HANG_SECONDS = 3.0
 PACE_SECONDS = 0.01
 
 
-class Stall(Workload[Visibility]):
+class Stall(OfBothVisibilities):
     """One producer hangs, another goes on, a reader waits."""
 
     name = "stall"
@@ -30,12 +29,6 @@ class Stall(Workload[Visibility]):
         " and its longest wait for a record."
     )
     metrics: ClassVar = (Metric(SHARE, "share"), Metric(LONGEST, "ms", False))
-
-    def cells(self, size: Size) -> list[Visibility]:
-        return [Visibility(MARKER), Visibility(JOURNAL)]
-
-    def why_not(self, subject: Subject, cell: Visibility) -> str | None:
-        return cell.why_not(subject)
 
     def measure(self, subject: Subject, cell: Visibility, size: Size) -> dict[str, float]:
         topic = self.fresh("topic")
@@ -49,7 +42,7 @@ class Stall(Workload[Visibility]):
             hanging.begin()
             hanging.send(topic, VALUE, partition=0)
             hanging.flush()
-            follower = Follower(subject.bootstrap, topic)
+            follower = Arrivals(subject.bootstrap, topic, max_wait_ms=100)
             committed: list[float] = []
             end = time.perf_counter() + HANG_SECONDS * size.seconds
             while time.perf_counter() < end:
@@ -67,32 +60,3 @@ class Stall(Workload[Visibility]):
         came = follower.came[1:] if cell.kind == MARKER else follower.came[:-1]
         waits = [arrived - at for arrived, at in zip(came, committed, strict=True)]
         return {SHARE: meanwhile / len(committed), LONGEST: max(0.0, *waits) * 1e3}
-
-
-class Follower:
-    """Waits for committed records of a topic in a thread of its own, and notes when each came."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.came: list[float] = []
-        self._topic = topic
-        self._client = RawClient(bootstrap)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def follow(self, count: int, seconds: float) -> None:
-        """Until so many have come, or the time is up."""
-        end = time.perf_counter() + seconds
-        while len(self.came) < count and time.perf_counter() < end:
-            time.sleep(0.001)
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self._client.close()
-
-    def _read(self) -> None:
-        offset = 0
-        while not self._is_over.is_set():
-            count, offset = self._client.fetch(self._topic, offset, max_wait_ms=100)
-            self.came += [time.perf_counter()] * count

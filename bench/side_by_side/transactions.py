@@ -2,11 +2,10 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from bench.results import Metric
-from bench.side_by_side.clients import JavaClient, Run, librdkafka, semel_client
+from bench.side_by_side.clients import JavaClient, Load, Run, librdkafka, semel_client
 from bench.side_by_side.measuring import LESS, Cell, Size, Workload, counted
 from bench.side_by_side.places import places
 from bench.subjects import FlushingKafka, Mock, Subject
@@ -69,9 +68,7 @@ class ByClients(Workload[T]):
         self._java: JavaClient | None = None
         self._no_java: CannotBuild | None = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def java_client(self, subject: Subject, size: Size) -> JavaClient:
@@ -85,7 +82,8 @@ class ByClients(Workload[T]):
                 self._no_java = error
                 raise
             where = places(subject, "warming", 1)
-            self._java(subject.bootstrap, where, BAR_RECORDS, 4, size.warm_seconds * 2, self.fresh("id"))
+            seconds, name = size.warm_seconds * 2, self.fresh("id")
+            self._java(Load(subject.bootstrap, where, BAR_RECORDS, 4, seconds, name))
         return self._java
 
 
@@ -120,5 +118,5 @@ class Transactions(ByClients[Transaction]):
         where = places(subject, "transactions", cell.partitions)
         run: Run = self.java_client(subject, size) if cell.client == JAVA else IN_PYTHON[cell.client]
         seconds, name = cell.seconds(size), self.fresh("id")
-        timed = run(subject.bootstrap, where, cell.records, cell.producers, seconds, name)
+        timed = run(Load(subject.bootstrap, where, cell.records, cell.producers, seconds, name))
         return {RATE: timed.rate, P50: timed.p50_ms, P99: timed.p99_ms}

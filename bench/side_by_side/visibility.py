@@ -39,7 +39,17 @@ class Visibility(Cell):
         return None
 
 
-class Visible(Workload[Visibility]):
+class OfBothVisibilities(Workload[Visibility]):
+    """A workload on a topic of either visibility."""
+
+    def cells(self, size: Size) -> list[Visibility]:
+        return [Visibility(MARKER), Visibility(JOURNAL)]
+
+    def why_not(self, subject: Subject, cell: Visibility) -> str | None:
+        return cell.why_not(subject)
+
+
+class Visible(OfBothVisibilities):
     """One commits, and then asks as a reader."""
 
     name = "visibility"
@@ -55,12 +65,6 @@ class Visible(Workload[Visibility]):
         Metric(P50, "ms", False),
         Metric(P99, "ms", False),
     )
-
-    def cells(self, size: Size) -> list[Visibility]:
-        return [Visibility(MARKER), Visibility(JOURNAL)]
-
-    def why_not(self, subject: Subject, cell: Visibility) -> str | None:
-        return cell.why_not(subject)
 
     def measure(self, subject: Subject, cell: Visibility, size: Size) -> dict[str, float]:
         topic = self.fresh("topic")

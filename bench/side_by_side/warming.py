@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.side_by_side.clients import librdkafka
+from bench.side_by_side.clients import Load, librdkafka
 from bench.side_by_side.places import places
 from bench.subjects import Subject
 from bench.workloads import bulk_consume, bulk_produce
@@ -22,8 +22,8 @@ def warm_up(subject: Subject, seconds: float) -> float:
     bulk_consume(subject.bootstrap, where, BULK)
     rates: list[float] = []
     while len(rates) < WINDOWS_MAX and not is_steady(rates):
-        name = f"warming-{len(rates)}"
-        rates.append(librdkafka(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, name).rate)
+        load = Load(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, f"warming-{len(rates)}")
+        rates.append(librdkafka(load).rate)
     return max(rates)
 
 

@@ -211,7 +211,7 @@ class Settings:
             choices = each.metadata["choices"]
             if choices and getattr(self, each.name) not in choices:
                 name = each.name.replace("_", ".")
-                raise ValueError(f"{name} is {' or '.join(choices)}, not {getattr(self, each.name)!r}")
+                raise ValueError(f"{name} must be {' or '.join(choices)}, not {getattr(self, each.name)!r}")
         connections_by_host(self.max_connections_per_ip_overrides)
 
     @classmethod
@@ -249,6 +249,9 @@ def connections_by_host(overrides: str) -> dict[str, int]:
     return limits
 
 
+_CALLED = {int: "a whole number", bool: "true or false", str: "text"}
+
+
 def _coerce(name: str, value: Any, kind: type) -> Any:
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
@@ -258,4 +261,4 @@ def _coerce(name: str, value: Any, kind: type) -> Any:
             return {"true": True, "false": False}[text.lower()]
         return kind(text)
     except (ValueError, KeyError):
-        raise ValueError(f"{name} takes {kind.__name__}, not {value!r}") from None
+        raise ValueError(f"{name} must be {_CALLED[kind]}, not {value!r}") from None

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ class Embedded:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.close()
         except EmbeddedError:
@@ -115,7 +112,9 @@ class Embedded:
             raise EmbeddedError(f"the embedded broker did not stop within {STOP_SECONDS:g} s")
         self._loop = self._server = None
         if self._failure is not None:
-            raise EmbeddedError(f"the embedded broker had to stop: {self._failure}") from self._cause
+            raise EmbeddedError(
+                f"the embedded broker stopped after a failure: {self._failure}"
+            ) from self._cause
 
     @property
     def port(self) -> int:
@@ -123,7 +122,7 @@ class Embedded:
         if self._thread is None or self._server is None:
             raise EmbeddedError("the embedded broker is not running")
         if self._server.failure is not None:
-            raise EmbeddedError("the embedded broker had to stop") from self._server.failure
+            raise EmbeddedError("the embedded broker stopped after a failure") from self._server.failure
         return self._port
 
     @property

@@ -95,7 +95,7 @@ class Pipeline:
             return {self.id: returned}
         if not isinstance(returned, Mapping):
             raise DeclarationError(
-                f"{self} has named sinks, so its function returns a dict with a DataFrame for each of them, "
+                f"{self} has named sinks, so its function must return a dict with a DataFrame for each, "
                 f"not {type(returned).__name__}"
             )
         found = {f"{self.id}.{name}": result for name, result in returned.items()}
@@ -111,18 +111,18 @@ class Pipeline:
             found = dict(source)
             if found.keys() != set(parameters):
                 raise DeclarationError(
-                    f"the function of {self} has a parameter for every source, by its name. The sources are "
-                    f"{_list(found)}; the parameters are {_list(parameters)}"
+                    f"the function of {self} must have a parameter for every source, by its name. The "
+                    f"sources are {_list(found)}; the parameters are {_list(parameters)}"
                 )
         else:
             if len(parameters) != 1:
                 raise DeclarationError(
-                    f"{self} has one source, so its function has one parameter, not {_list(parameters)}"
+                    f"{self} has one source, so its function must have one parameter, not {_list(parameters)}"
                 )
             found = {parameters[0]: source}
         _check_kinds(f"a source of {self}", found, (Topic, Lookup))
         if not any(isinstance(each, Topic) for each in found.values()):
-            raise DeclarationError(f"{self} reads no stream: one of its sources has to be a Topic")
+            raise DeclarationError(f"{self} reads no stream: one of its sources must be a Topic")
         return found
 
     def _sinks(self, sink: Sink | Mapping[str, Sink]) -> dict[str, Sink]:
@@ -147,14 +147,14 @@ def pipeline(
 
 def _check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise DeclarationError(f"{what} has 1 to 200 letters, digits, '.', '_' or '-', unlike {name!r}")
+        raise DeclarationError(f"{what} must be 1 to 200 letters, digits, '.', '_' or '-', not {name!r}")
 
 
 def _check_kinds(what: str, found: Mapping[str, object], kinds: tuple[type, ...]) -> None:
     for name, each in found.items():
         if not isinstance(each, kinds):
             known = " or ".join(kind.__name__ for kind in kinds)
-            raise DeclarationError(f"{what} is a {known}; {name!r} is {each!r}")
+            raise DeclarationError(f"{what} must be a {known}; {name!r} is {each!r}")
 
 
 def _list(names: Iterable[str]) -> str:

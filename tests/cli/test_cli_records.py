@@ -88,7 +88,7 @@ def test_a_bad_line_is_told_with_its_place(cli) -> None:
     cli("topics", "create", "bad-lines")
     error = cli("produce", "bad-lines", "-f", "json", stdin=b'{"value": "ok"}\n{"val": 1}\n', code=1).err
     assert error.startswith("Error: Line 2 of standard input is not a record")
-    assert "The 1 before it were written" in error
+    assert "Records written before it: 1." in error
     assert cli("consume", "bad-lines", "--from-beginning").out == "ok\n"
     assert "--key-separator" in cli("produce", "bad-lines", "-k", ":", stdin=b"no key\n", code=1).err
     assert "not hex" in cli("produce", "bad-lines", "-f", "hex", stdin=b"xyz\n", code=1).err

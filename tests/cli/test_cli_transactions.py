@@ -17,8 +17,9 @@ from typing import Any
 
 import apsw
 import pytest
+from support.peer import PEER
 from support.raw import RawClient
-from support.raw_transactions import PEER, Log, RawProducer, make_topic, new_name, ours, soon
+from support.raw_transactions import Log, RawProducer, make_topic, new_name, ours, soon
 
 import semel
 from semel.store import page_checksums

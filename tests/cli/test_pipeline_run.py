@@ -111,7 +111,10 @@ def test_a_query_that_fails_ends_with_a_sentence(broker: semel.Embedded, tmp_pat
     [
         ("", "declares no pipeline. Put @pipeline(...) of semel.pipeline before the function."),
         ("import no_such_thing", "line 1: ModuleNotFoundError: No module named 'no_such_thing'."),
-        (FILE.replace("rows):", "rows, more):"), "so its function has one parameter, not 'rows', 'more'."),
+        (
+            FILE.replace("rows):", "rows, more):"),
+            "so its function must have one parameter, not 'rows', 'more'.",
+        ),
     ],
 )
 def test_a_file_that_is_wrong(cli, tmp_path: Path, text: str, message: str) -> None:

@@ -5,15 +5,18 @@ the settings below: what passes there is what the clients may expect here.
 """
 
 import itertools
-import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.client_transactions import VISIBILITIES
+from support.peer import broker_or_peer
+from support.proxy import Proxy
 from support.raw import RawClient
 
 import semel
+from semel.client import Client
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
@@ -34,12 +37,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    peer = os.environ.get("SEMEL_PEER")
-    if peer:
-        yield peer
-        return
-    with semel.embedded(settings=SETTINGS) as broker:
-        yield broker.bootstrap_servers
+    with broker_or_peer(SETTINGS) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +54,31 @@ def creating_bootstrap() -> Iterator[str]:
 def raw(bootstrap: str) -> Iterator[RawClient]:
     with RawClient(bootstrap) as client:
         yield client
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[Client]:
+    with Client(bootstrap, timeout_s=20) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(bootstrap: str) -> Iterator[Proxy]:
+    with Proxy(bootstrap) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=VISIBILITIES)
+def visibility(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def topic(raw: RawClient, fresh: Callable[[str], str]) -> str:
+    """A topic with three partitions."""
+    name = fresh("topic")
+    raw.create_topic(name, 3)
+    return name
 
 
 @pytest.fixture

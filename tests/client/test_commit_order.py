@@ -20,12 +20,6 @@ Fresh = Callable[[str], str]
 
 
 @pytest.fixture
-def client(bootstrap: str) -> Iterator[Client]:
-    with Client(bootstrap, timeout_s=20) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(client: Client, fresh: Fresh) -> str:
     name = fresh("topic")
     Admin(client).topics.create(NewTopic(name, partitions=1, replication_factor=1))

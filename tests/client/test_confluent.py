@@ -16,9 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka.admin import AdminClient
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, produce, reader
 from support.raw import RawClient
 from support.waiting import until
@@ -29,12 +27,6 @@ from semel.wire.compression import Codec
 @pytest.fixture(scope="module")
 def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
-
-
-@pytest.fixture
-def topic(admin: AdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("confluent"), 3)
 
 
 def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: Fresh) -> None:

@@ -31,12 +31,6 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-@pytest.fixture
-def topic(admin: AdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("confluent"), 3)
-
-
 def test_describe_cluster_and_topics(bootstrap: str, admin: AdminClient, fresh: Fresh) -> None:
     topic = create(admin, fresh("described"), 3)
     cluster = admin.describe_cluster(include_authorized_operations=True).result(WAIT_SECONDS)

@@ -10,15 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import (
-    ConsumerGroupState,
-    ConsumerGroupType,
-    KafkaError,
-    TopicPartition,
-)
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 from support.confluent import WAIT_SECONDS, Fresh, Reader, create, done, produce, reader, shared
 from support.process import BrokerProcess
 from support.waiting import until
@@ -29,10 +22,21 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-@pytest.fixture
-def topic(admin: AdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("confluent"), 3)
+def check_shared(bootstrap: str, topic: str, first: Reader, second: Reader) -> None:
+    """Each of two members reads two of four partitions."""
+    for partition in range(4):
+        produce(bootstrap, topic, [b"shared-%d" % partition], partition=partition)
+    until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
+    assert len(first.messages) == len(second.messages) == 2
+
+
+def check_taken_over(bootstrap: str, topic: str, first: Reader) -> None:
+    """The member that is left reads all of four partitions."""
+    until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "taking over")
+    for partition in range(4):
+        produce(bootstrap, topic, [b"taken-%d" % partition], partition=partition)
+    first.read(6)
+    assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
 
 
 def test_two_members_share_and_take_over(bootstrap: str, admin: AdminClient, fresh: Fresh) -> None:
@@ -41,17 +45,16 @@ def test_two_members_share_and_take_over(bootstrap: str, admin: AdminClient, fre
         until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "all partitions for one")
         with reader(bootstrap, group, topic) as second:
             until(lambda: shared(first, second, 4), WAIT_SECONDS, "sharing")
-            for partition in range(4):
-                produce(bootstrap, topic, [b"shared-%d" % partition], partition=partition)
-            until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
-            assert len(first.messages) == len(second.messages) == 2
+            check_shared(bootstrap, topic, first, second)
             second.consumer.commit(asynchronous=False)
-        until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "taking over")
-        for partition in range(4):
-            produce(bootstrap, topic, [b"taken-%d" % partition], partition=partition)
-        first.read(6)
-        assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
+        check_taken_over(bootstrap, topic, first)
         assert not first.errors
+
+
+def is_balanced(members: list[Reader], count: int) -> bool:
+    """Every member has the same number of partitions, and together they have all."""
+    parts = [member.partitions for member in members]
+    return {len(part) for part in parts} == {count // len(members)} and len(set.union(*parts)) == count
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
@@ -60,19 +63,9 @@ def test_every_assignment_strategy(bootstrap: str, admin: AdminClient, fresh: Fr
     config = {"partition.assignment.strategy": strategy}
     with ExitStack() as stack:
         members = [stack.enter_context(reader(bootstrap, group, topic, **config)) for _ in range(3)]
-
-        def balanced() -> bool:
-            parts = [member.partitions for member in members]
-            return sorted(map(len, parts)) == [2, 2, 2] and len(set.union(*parts)) == 6
-
-        until(balanced, WAIT_SECONDS, "two partitions for each of three")
+        until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
         members.pop().consumer.close()
-
-        def rebalanced() -> bool:
-            parts = [member.partitions for member in members]
-            return sorted(map(len, parts)) == [3, 3] and len(set.union(*parts)) == 6
-
-        until(rebalanced, WAIT_SECONDS, "three partitions for each of two")
+        until(lambda: is_balanced(members, 6), WAIT_SECONDS, "three partitions for each of two")
         assert not [error for member in members for error in member.errors]
 
 
@@ -145,20 +138,13 @@ def test_consumer_protocol_two_members_share_and_take_over(
         until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "all partitions for one")
         with reader(bootstrap, group, topic, **config) as second:
             until(lambda: shared(first, second, 4), WAIT_SECONDS, "sharing")
-            for partition in range(4):
-                produce(bootstrap, topic, [b"shared-%d" % partition], partition=partition)
-            until(lambda: len(first.poll()) + len(second.poll()) >= 4, WAIT_SECONDS, "reading")
-            assert len(first.messages) == len(second.messages) == 2
+            check_shared(bootstrap, topic, first, second)
             described = done(admin.describe_consumer_groups([group]))[group]
             assert described.type is ConsumerGroupType.CONSUMER
             assert described.state is ConsumerGroupState.STABLE
             assert len(described.members) == 2
             second.consumer.commit(asynchronous=False)
-        until(lambda: first.partitions == {0, 1, 2, 3}, WAIT_SECONDS, "taking over")
-        for partition in range(4):
-            produce(bootstrap, topic, [b"taken-%d" % partition], partition=partition)
-        first.read(6)
-        assert sorted(first.values)[2:] == [b"taken-%d" % partition for partition in range(4)]
+        check_taken_over(bootstrap, topic, first)
         first.consumer.commit(asynchronous=False)
         assert not first.errors
     with reader(bootstrap, group, topic, **config) as last:
@@ -173,12 +159,7 @@ def test_consumer_protocol_assignors(bootstrap: str, admin: AdminClient, fresh: 
     config = {"group.protocol": "consumer", "group.remote.assignor": assignor}
     with ExitStack() as stack:
         members = [stack.enter_context(reader(bootstrap, group, topic, **config)) for _ in range(3)]
-
-        def balanced() -> bool:
-            parts = [member.partitions for member in members]
-            return sorted(map(len, parts)) == [2, 2, 2] and len(set.union(*parts)) == 6
-
-        until(balanced, WAIT_SECONDS, "two partitions for each of three")
+        until(lambda: is_balanced(members, 6), WAIT_SECONDS, "two partitions for each of three")
 
 
 def test_consumer_protocol_follows_new_topics_of_a_pattern(

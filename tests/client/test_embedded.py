@@ -134,7 +134,7 @@ def test_what_stops_the_broker_is_told_to_the_caller() -> None:
     reason = OSError("the disk is on fire")
     broker._loop.call_soon_threadsafe(broker._server.fail, reason)
     broker._thread.join(10)
-    with pytest.raises(semel.EmbeddedError, match="had to stop"):
+    with pytest.raises(semel.EmbeddedError, match="stopped after a failure"):
         _ = broker.bootstrap_servers
     with pytest.raises(semel.EmbeddedError, match="the disk is on fire") as raised:
         broker.close()

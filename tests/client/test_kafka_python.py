@@ -33,6 +33,7 @@ from support.kafka_python import (
 )
 from support.process import BrokerProcess
 from support.raw import RawClient
+from support.reading import check_came_back
 from support.waiting import until
 
 from semel.wire.compression import Codec
@@ -42,12 +43,6 @@ from semel.wire.compression import Codec
 def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     with administrator(bootstrap) as client:
         yield client
-
-
-@pytest.fixture
-def topic(admin: KafkaAdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("kafka-python"), 3)
 
 
 def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: Fresh) -> None:
@@ -62,13 +57,7 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, fresh: 
     assert [each[:2] for each in sent] == [(number % 3, number // 3) for number in range(30)]
     with reader(bootstrap, fresh("group"), topic) as each:
         each.read(31)
-        got = sorted(
-            (r.partition, r.offset, r.key, r.value, r.timestamp, r.headers)
-            for r in each.records
-            if r.value is not None
-        )
-        assert got == sorted(sent)
-        assert [r.key for r in each.records if r.value is None] == [b"tombstone"]
+        check_came_back(sent, each.records)
 
 
 def codec_parameter(name: str, is_installed: bool) -> Any:

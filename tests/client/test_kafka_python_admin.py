@@ -18,23 +18,9 @@ from kafka.admin import (
     MemberToRemove,
     OffsetSpec,
 )
-from kafka.errors import (
-    KafkaError,
-    NoError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
+from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
-from support.kafka_python import (
-    WAIT_SECONDS,
-    Fresh,
-    Member,
-    administrator,
-    create,
-    produce,
-    reader,
-    shared,
-)
+from support.kafka_python import WAIT_SECONDS, Fresh, Member, administrator, produce, reader, shared
 from support.waiting import until
 
 
@@ -42,12 +28,6 @@ from support.waiting import until
 def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     with administrator(bootstrap) as client:
         yield client
-
-
-@pytest.fixture
-def topic(admin: KafkaAdminClient, fresh: Fresh) -> str:
-    """A topic with three partitions."""
-    return create(admin, fresh("kafka-python"), 3)
 
 
 def test_admin_of_the_cluster(bootstrap: str, topic: str, admin: KafkaAdminClient) -> None:

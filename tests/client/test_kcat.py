@@ -26,13 +26,6 @@ def kcat(bootstrap: str) -> Callable[..., str]:
     return run
 
 
-@pytest.fixture
-def topic(raw: RawClient, fresh: Fresh) -> str:
-    name = fresh("kcat")
-    raw.create_topic(name, 3)
-    return name
-
-
 def test_list(kcat: Callable[..., str], bootstrap: str, topic: str) -> None:
     listed = json.loads(kcat("-L", "-J", "-t", topic))
     assert [each["name"] for each in listed["brokers"]] == [bootstrap]

@@ -13,15 +13,7 @@ from support.process import BrokerProcess
 from support.sasl_broker import SaslBroker
 from support.waiting import until
 
-from semel.client import (
-    Admin,
-    AuthenticationFailed,
-    BrokerUnreachable,
-    Client,
-    Consumer,
-    Producer,
-    Security,
-)
+from semel.client import Admin, AuthenticationFailed, BrokerUnreachable, Client, Consumer, Producer, Security
 
 USER, SECRET = "ann, of = fame", "hush-hush ä"
 

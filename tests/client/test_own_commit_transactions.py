@@ -41,12 +41,6 @@ def bootstrap() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[Client]:
-    with Client(bootstrap, timeout_s=20) as client:
-        yield client
-
-
 @pytest.fixture(params=["marker", "journal"])
 def topic(client: Client, fresh: Fresh, request: pytest.FixtureRequest) -> str:
     name = fresh("topic")

@@ -4,14 +4,13 @@ SEMEL_PEER names another broker to run them against (see `conftest`). What only 
 `test_own_two_phase.py`.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.peer import PEER, broker_or_peer
 from support.proxy import Act, Proxy
 
-import semel
 from semel.client import (
     LATEST,
     Admin,
@@ -40,7 +39,6 @@ from semel.client.transactions_admin import (
 )
 from semel.wire.messages import EndTxnRequest
 
-PEER = os.environ.get("SEMEL_PEER")
 SETTINGS = {
     "auto.create.topics.enable": False,
     "group.initial.rebalance.delay.ms": 0,
@@ -51,24 +49,8 @@ Fresh = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    if PEER:
-        yield PEER
-        return
-    with semel.embedded(settings=SETTINGS) as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[Client]:
-    with Client(bootstrap, timeout_s=20) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client, fresh: Fresh) -> str:
-    name = fresh("topic")
-    Admin(client).topics.create(NewTopic(name, partitions=3, replication_factor=1))
-    return name
+    with broker_or_peer(SETTINGS) as address:
+        yield address
 
 
 @pytest.fixture(params=[1, 2])

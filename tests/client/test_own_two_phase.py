@@ -34,12 +34,6 @@ def bootstrap() -> Iterator[str]:
 
 
 @pytest.fixture
-def client(bootstrap: str) -> Iterator[Client]:
-    with Client(bootstrap, timeout_s=20) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(client: Client, fresh: Fresh) -> str:
     name = fresh("topic")
     Admin(client).topics.create(name)

@@ -226,6 +226,13 @@ def swap(log: Log, part: list[Batch], replaced: Any) -> None:
     log.aborted = [each for each in log.aborted if each[2] not in replaced.removed]
 
 
+def write_or_end(log: Log, step: Any, now: int) -> None:
+    if isinstance(step, Write):
+        write(log, step, now)
+    elif isinstance(step, End):
+        end(log, step, now)
+
+
 KEYLESS = Write(NOBODY, [(None, b"")], Codec.NONE)
 ONE_PASS = Compact(0, 0, 4, 99, 99)
 
@@ -238,10 +245,8 @@ def test_the_last_value_of_every_key_is_what_it_was(life: list[Any]) -> None:
     log, now = Log(), 1_000
     for step in life:
         now += 1
-        if isinstance(step, Write):
-            write(log, step, now)
-        elif isinstance(step, End):
-            end(log, step, now)
+        if not isinstance(step, Compact):
+            write_or_end(log, step, now)
         else:
             now += step.later
             before, table, stable = {each.offset: each for each in log.records()}, log.table(), log.stable
@@ -262,10 +267,7 @@ def test_where_a_pass_has_been_nothing_is_there_twice(life: list[Any]) -> None:
     log, now = Log(), 1_000
     for step in life:
         now += 1
-        if isinstance(step, Write):
-            write(log, step, now)
-        elif isinstance(step, End):
-            end(log, step, now)
+        write_or_end(log, step, now)
     compact(log, Compact(0, 10, 3, 1_000, 99), now)
     compacted = [each for each in log.batches if each.last_offset < log.cleaned]
     if not compacted:

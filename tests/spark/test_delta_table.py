@@ -505,12 +505,12 @@ def test_the_group_is_put_right_before_anything_is_read(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"path": ""}, "where is the table"),
+        ({"path": ""}, "the option path is missing"),
         ({"pipeline.id": ""}, "the option pipeline.id is missing"),
         ({"pipeline.id": "a/b"}, "letters, digits"),
         ({"partitionby": "a, a"}, "names a column twice: a, a"),
-        ({"mergeschema": "yes"}, "mergeSchema is true or false"),
-        ({"mode": "overwrite"}, "mode is append, not 'overwrite'"),
+        ({"mergeschema": "yes"}, "mergeSchema must be true or false"),
+        ({"mode": "overwrite"}, "mode must be append, not 'overwrite'"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
         ({"checkpointlocation": ""}, "checkpointLocation on this query"),
         ({"partionby": "a"}, "did you mean 'partitionBy'"),

@@ -67,7 +67,7 @@ def test_sources_and_sinks_by_name() -> None:
         ),
         (
             HEAD + "pipeline('a/b', source=Topic('a'), sink=Topic('b'))(lambda a: a)",
-            "the id of a pipeline has 1 to 200 letters",
+            "the id of a pipeline must be 1 to 200 letters",
         ),
     ],
 )
@@ -91,13 +91,13 @@ def test_functions_that_do_not_fit() -> None:
     with pytest.raises(DeclarationError, match="reads no stream"):
         Pipeline("p", lambda a: a, Lookup("a"), topic)
     with pytest.raises(
-        DeclarationError, match="a source of pipeline 'p' is a Topic or Lookup; 'a' is 'orders'"
+        DeclarationError, match="a source of pipeline 'p' must be a Topic or Lookup; 'a' is 'orders'"
     ):
         Pipeline("p", lambda a: a, "orders", topic)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="has no sink"):
         Pipeline("p", lambda a: a, topic, {})
     named = Pipeline("p", lambda a: a, topic, {"x": topic})
-    with pytest.raises(DeclarationError, match="returns a dict with a DataFrame for each of them, not int"):
+    with pytest.raises(DeclarationError, match="must return a dict with a DataFrame for each, not int"):
         named.results({"a": 1})
     with pytest.raises(DeclarationError, match="returned 'y'; its sinks are 'x'"):
         named.results({"a": {"y": 1}})

@@ -15,15 +15,7 @@ from typing import Any
 
 from semel.check import Recorder, Verdict, check, read_history
 from semel.check.history import Topic
-from semel.client import (
-    Admin,
-    Client,
-    Consumer,
-    Isolation,
-    NewTopic,
-    Partition,
-    TransactionalProducer,
-)
+from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Partition, TransactionalProducer
 from semel.client.group_offsets import fetch_offsets
 from semel.client.transactions_admin import describe_producers, list_transactions
 from support.raw import RawClient

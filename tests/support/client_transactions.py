@@ -1,7 +1,8 @@
 """What the tests of transactions by different clients share."""
 
+from support.peer import PEER
 from support.raw import RawClient
-from support.raw_transactions import PEER, describe
+from support.raw_transactions import describe
 from support.waiting import until
 
 PARTITIONS = 5
@@ -19,6 +20,18 @@ def numbered(word: str, count: int = 10) -> list[bytes]:
 
 def values_of(records: Found) -> list[bytes]:
     return sorted(value for _, _, value in records)
+
+
+def check_second_was_aborted(visibility: str, committed: Found, everything: Found) -> None:
+    """Three transactions wrote `numbered` words; readers of either isolation saw what they should."""
+    expected = numbered("first") + numbered("third")
+    assert values_of(committed) == expected
+    if visibility == "journal":
+        # Plain consumers too see only what is committed, without gaps and in the order of commits.
+        assert values_of(everything) == expected
+        assert [each[:2] for each in everything] == [(index, at) for index in range(5) for at in range(4)]
+    else:
+        assert values_of(everything) == sorted([*expected, *numbered("second")])
 
 
 def visibility_configs(visibility: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Words for tests of compaction: a broker with topics that are compacted, writers with keys, readers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -158,3 +158,17 @@ def seen(result: FetchResult, offset: int) -> list[Record]:
 
 
 CODECS = list(Codec)
+
+
+def before_first(call: Callable[..., Awaitable[Any]], act: Callable[[], Awaitable[None]]) -> Any:
+    """The call, which does something else before it is called for the first time."""
+    is_first = True
+
+    async def called(*args: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            await act()
+        return await call(*args)
+
+    return called

@@ -1,26 +1,16 @@
 """confluent-kafka as the tests use it: make topics, send and wait, read and complain about every error."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
-from confluent_kafka.admin import (
-    AdminClient,
-    NewTopic,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.waiting import until
+from support.reading import WAIT_SECONDS, PollingReader, subscribed
 
 Fresh = Callable[[str], str]
-WAIT_SECONDS = 30.0
 FAST_CLASSIC = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 200}
 
 
@@ -54,7 +44,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[bytes], **config: Any) 
     return reports
 
 
-class Reader:
+class Reader(PollingReader):
     """A consumer that notes what it got and complains about every error."""
 
     def __init__(self, bootstrap: str, group: str, **config: Any) -> None:
@@ -77,10 +67,6 @@ class Reader:
             self.messages.append(message)
         return self.messages
 
-    def read(self, count: int) -> list[bytes]:
-        until(lambda: len(self.poll()) >= count, WAIT_SECONDS, f"reading {count} records")
-        return self.values
-
     @property
     def values(self) -> list[bytes]:
         return [bytes(message.value() or b"") for message in self.messages]
@@ -91,15 +77,10 @@ class Reader:
         return {each.partition for each in self.consumer.assignment()}
 
 
-@contextmanager
-def reader(bootstrap: str, group: str, topic: str | None = None, **config: Any) -> Iterator[Reader]:
-    each = Reader(bootstrap, group, **config)
-    if topic is not None:
-        each.consumer.subscribe([topic])
-    try:
-        yield each
-    finally:
-        each.consumer.close()
+def reader(
+    bootstrap: str, group: str, topic: str | None = None, **config: Any
+) -> AbstractContextManager[Reader]:
+    return subscribed(Reader(bootstrap, group, **config), topic)
 
 
 def shared(first: Reader, second: Reader, count: int) -> bool:

@@ -41,13 +41,15 @@ def batches() -> list[Hostile]:
             for n in (-1, 0, 48, 10_000, INT_MAX)
         ),
         Hostile(32, "half a batch", produce(good[:40]), refused),
-        *(Hostile(33, f"magic {m}", produce(batch(magic=m)), refused) for m in (0, 1, 3, -1)),
+        *(Hostile(33, f"magic {m}", produce(batch(magic=m)), refused) for m in (0, 1, 3, 255)),
         Hostile(34, "a wrong checksum", produce(batch(is_sealed=False, crc=1)), corrupt),
-        *(Hostile(35, f"{n} records", produce(batch(count=n)), invalid) for n in (-1, 0, 2, INT_MAX)),
+        *(Hostile(35, f"{n} records", produce(batch(record_count=n)), invalid) for n in (-1, 0, 2, INT_MAX)),
         Hostile(36, "last offset delta is not count - 1", produce(batch(last_offset_delta=5)), invalid),
         Hostile(36, "last offset delta -1", produce(batch(last_offset_delta=-1)), invalid),
         Hostile(36, "last offset delta 2^31 - 1", produce(batch(last_offset_delta=INT_MAX)), invalid),
-        Hostile(36, "100 records that are one", produce(batch(count=100, last_offset_delta=99)), invalid),
+        Hostile(
+            36, "100 records that are one", produce(batch(record_count=100, last_offset_delta=99)), invalid
+        ),
         Hostile(37, "a record past the end", produce(batch(payload=b"\xfe\x7f" + bytes(6))), invalid),
         Hostile(
             38, "2^31 - 1 headers", produce(batch(payload=b"\x14\0\0\0\1\1\xfe\xff\xff\xff\x0f")), invalid

@@ -8,12 +8,7 @@ exchanges (59).
 import struct
 
 from semel.wire.errors import ErrorCode
-from semel.wire.messages import (
-    CreateTopicsRequest,
-    JoinGroupRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-)
+from semel.wire.messages import CreateTopicsRequest, JoinGroupRequest, MetadataRequest, OffsetCommitRequest
 from semel.wire.messages.groups import JoinGroupRequestProtocol
 from semel.wire.messages.metadata import MetadataRequestTopic
 from semel.wire.messages.offsets import OffsetCommitRequestPartition, OffsetCommitRequestTopic

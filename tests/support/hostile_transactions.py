@@ -17,10 +17,7 @@ from semel.wire.messages import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from semel.wire.messages.transactions import (
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from semel.wire.messages.transactions import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
 from support.hostile_words import CLOSED, EITHER, INT_MAX, TOPIC, Hostile, answered, call, request
 
 INT_64_MAX = 2**63 - 1

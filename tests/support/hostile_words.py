@@ -24,7 +24,8 @@ CORRELATION_ID = 7
 BATCH_FIELDS = {
     "base_offset": (0, ">q"),
     "length": (8, ">i"),
-    "magic": (16, ">b"),
+    "leader_epoch": (12, ">i"),
+    "magic": (16, ">B"),
     "crc": (17, ">I"),
     "attributes": (21, ">h"),
     "last_offset_delta": (23, ">i"),
@@ -33,7 +34,7 @@ BATCH_FIELDS = {
     "producer_id": (43, ">q"),
     "producer_epoch": (51, ">h"),
     "base_sequence": (53, ">i"),
-    "count": (57, ">i"),
+    "record_count": (57, ">i"),
 }
 
 

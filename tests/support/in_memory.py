@@ -8,7 +8,9 @@ from semel.broker.broker import Broker, Endpoint
 from semel.config import Settings
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, Topic
+from semel.handlers import HANDLERS
 from semel.handlers.context import RequestContext
+from semel.wire.messages import APIS
 
 LISTENER = "plain"
 HOST, PORT = "broker.example", 9092
@@ -17,6 +19,15 @@ HOST, PORT = "broker.example", 9092
 def context(version: int) -> RequestContext:
     """A request that came in by the listener that clients know as ``HOST:PORT``."""
     return RequestContext(version, "test", "127.0.0.1", LISTENER, 1)
+
+
+async def send(broker: Broker, key: int, request: Any, version: int | None = None) -> Any:
+    """Through the wire both ways, so that a field which a version lacks is not there."""
+    api = APIS[key]
+    version = api.max_version if version is None else version
+    decoded = api.request.decode(request.encode(version), version)
+    response = await HANDLERS[key](broker, decoded, context(version))
+    return api.response.decode(response.encode(version), version)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import kafka.net.inet
@@ -12,10 +12,9 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, Topic
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError
 
-from support.waiting import until
+from support.reading import WAIT_SECONDS, PollingReader, subscribed
 
 Fresh = Callable[[str], str]
-WAIT_SECONDS = 30.0
 
 
 class ForgottenSocket(socket.socket):
@@ -70,7 +69,7 @@ def produce(
         return [each.get(WAIT_SECONDS).offset for each in sent]
 
 
-class Reader:
+class Reader(PollingReader):
     """A consumer that notes what it got.
 
     It polls for a long time, which returns at once when something came: kafka-python 3.0.12 loses a rebalance
@@ -88,24 +87,15 @@ class Reader:
             self.records += records
         return self.records
 
-    def read(self, count: int) -> list[bytes]:
-        until(lambda: len(self.poll()) >= count, WAIT_SECONDS, f"reading {count} records")
-        return self.values
-
     @property
     def values(self) -> list[bytes]:
         return [each.value for each in self.records]
 
 
-@contextmanager
-def reader(bootstrap: str, group: str | None, topic: str | None = None, **config: Any) -> Iterator[Reader]:
-    each = Reader(bootstrap, group, **config)
-    if topic is not None:
-        each.consumer.subscribe([topic])
-    try:
-        yield each
-    finally:
-        each.consumer.close()
+def reader(
+    bootstrap: str, group: str | None, topic: str | None = None, **config: Any
+) -> AbstractContextManager[Reader]:
+    return subscribed(Reader(bootstrap, group, **config), topic)
 
 
 class Member(Reader):

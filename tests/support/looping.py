@@ -12,16 +12,7 @@ from semel.config import Settings
 from semel.core.partition import Append, TransactionContext
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import EndTransaction, InitProducer, ProducerGiven
-from semel.core.types import (
-    Buffer,
-    Fact,
-    Key,
-    Partition,
-    PartitionKey,
-    Transaction,
-    TransactionState,
-    Value,
-)
+from semel.core.types import Buffer, Fact, Key, Partition, PartitionKey, Transaction, TransactionState, Value
 from semel.store.interface import StoreFull
 from support.rules import PARTITION, TOPIC_ID, header
 

@@ -25,15 +25,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
-from semel.wire.frames import (
-    RequestHeader,
-    decode_request_header,
-    decode_response_header,
-    encode_response,
-)
+from semel.wire.frames import RequestHeader, decode_request_header, decode_response_header, encode_response
 from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
 
@@ -193,9 +187,7 @@ class Proxy:
         self._accepting.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.refuse_all()
         self._accepting.join(WAIT_SECONDS)
         for rule in self._rules:

@@ -8,7 +8,6 @@ import contextlib
 import socket
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from semel.wire.errors import ErrorCode
@@ -62,9 +61,7 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def send(self, request: Request, version: int) -> int:

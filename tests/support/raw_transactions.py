@@ -6,7 +6,6 @@ it: `soon` looks once, and `patiently` asks once.
 """
 
 import itertools
-import os
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,11 +15,12 @@ import pytest
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import offsets, produce, topics, transactions
 from semel.wire.records import Record, encode_batch
+from support.pairs import HasPair
+from support.peer import PEER
 from support.raw import NOW, RawClient
 from support.raw_log import Log as Log  # for those who need both
 from support.waiting import until
 
-PEER = os.environ.get("SEMEL_PEER")
 ours = pytest.mark.skipif(PEER is not None, reason="needs settings or a restart of a broker of our own")
 TIMEOUT_MS = 60_000
 
@@ -66,7 +66,7 @@ def make_topic(client: RawClient, partitions: int = 1, **configs: str) -> str:
     return name
 
 
-class RawProducer:
+class RawProducer(HasPair):
     """A transactional producer that knows its pair and counts its sequences. Nothing is retried.
 
     ``generation`` chooses the versions: 1 adds partitions by request, 2 by writing (KIP-890).
@@ -87,14 +87,6 @@ class RawProducer:
         answer = self.init()
         assert answer.error_code == ErrorCode.NONE, answer
         self.pair = (answer.producer_id, answer.producer_epoch)
-
-    @property
-    def producer_id(self) -> int:
-        return self.pair[0]
-
-    @property
-    def epoch(self) -> int:
-        return self.pair[1]
 
     def init(self, pair: tuple[int, int] = (-1, -1), version: int = 4, **fields: Any) -> Any:
         """Ask for a pair; it is not taken."""

@@ -12,7 +12,6 @@ import socketserver
 import struct
 import threading
 from collections.abc import Generator
-from types import TracebackType
 from typing import Any, Self
 
 from semel.wire.errors import ErrorCode
@@ -75,9 +74,7 @@ class SaslBroker:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

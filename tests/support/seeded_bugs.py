@@ -269,11 +269,16 @@ def end_a_transaction_twice(history: Sequence[Operation], rng: random.Random) ->
     return None if commit is None else [*history, Abort(*commit)]
 
 
-@bug("error-but-committed")
-def answer_a_commit_with_an_error(history: Sequence[Operation], rng: random.Random) -> History | None:
+def _seen_commit(history: Sequence[Operation], rng: random.Random) -> Any:
+    """A commit whose records were seen."""
     seen = {each[0].transaction for each in _visible(history)}
     commits = [each for each in history if isinstance(each, Commit) and each.outcome == OK]
-    commit = _some(rng, [each for each in commits if each.transaction in seen])
+    return _some(rng, [each for each in commits if each.transaction in seen])
+
+
+@bug("error-but-committed")
+def answer_a_commit_with_an_error(history: Sequence[Operation], rng: random.Random) -> History | None:
+    commit = _seen_commit(history, rng)
     if commit is None:
         return None
     return _swap(history, commit, commit._replace(outcome="info", error="INVALID_TXN_STATE"))
@@ -281,9 +286,7 @@ def answer_a_commit_with_an_error(history: Sequence[Operation], rng: random.Rand
 
 @bug("aborted-read")
 def refuse_a_commit_and_do_it(history: Sequence[Operation], rng: random.Random) -> History | None:
-    seen = {each[0].transaction for each in _visible(history)}
-    commits = [each for each in history if isinstance(each, Commit) and each.outcome == OK]
-    commit = _some(rng, [each for each in commits if each.transaction in seen])
+    commit = _seen_commit(history, rng)
     if commit is None:
         return None
     refused = commit._replace(outcome=FAIL, error="PRODUCER_FENCED")
@@ -369,6 +372,18 @@ def read_past_the_stable_offset(history: Sequence[Operation], rng: random.Random
     return None if poll is None else _swap(history, poll, poll._replace(last_stable=poll.records[-1][0]))
 
 
+def _exchanged(history: Sequence[Operation], where: tuple[str, int], other: dict[Any, Any]) -> History:
+    """The history in which readers of a partition got other values in these places."""
+    changed: History = []
+    for each in history:
+        if isinstance(each, Poll) and (each.topic, each.partition) == where:
+            each = each._replace(
+                records=tuple((offset, other.get(value, value)) for offset, value in each.records)
+            )
+        changed.append(each)
+    return changed
+
+
 @bug("nonmonotonic-send", "wrong-acknowledgement")
 def reorder_what_a_producer_sent(history: Sequence[Operation], rng: random.Random) -> History | None:
     """Two records of one transaction in one partition change places for all readers."""
@@ -377,15 +392,7 @@ def reorder_what_a_producer_sent(history: Sequence[Operation], rng: random.Rando
     if batch is None:
         return None
     one, two = batch.values[:2]
-    other = {one: two, two: one}
-    changed: History = []
-    for each in history:
-        if isinstance(each, Poll) and (each.topic, each.partition) == (batch.topic, batch.partition):
-            each = each._replace(
-                records=tuple((offset, other.get(value, value)) for offset, value in each.records)
-            )
-        changed.append(each)
-    return changed
+    return _exchanged(history, (batch.topic, batch.partition), {one: two, two: one})
 
 
 @bug("offset-inversion", "split-transaction", "cyclic-order", "wrong-acknowledgement")
@@ -396,12 +403,4 @@ def commit_out_of_order(history: Sequence[Operation], rng: random.Random) -> His
     if poll is None:
         return None
     first, last = poll.records[0][1], poll.records[-1][1]
-    other = {first: last, last: first}
-    changed: History = []
-    for each in history:
-        if isinstance(each, Poll) and (each.topic, each.partition) == (poll.topic, poll.partition):
-            each = each._replace(
-                records=tuple((offset, other.get(value, value)) for offset, value in each.records)
-            )
-        changed.append(each)
-    return changed
+    return _exchanged(history, (poll.topic, poll.partition), {first: last, last: first})

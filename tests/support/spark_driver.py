@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -98,9 +97,7 @@ class DriverProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.is_alive:
             self.kill()
 

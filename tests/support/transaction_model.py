@@ -7,13 +7,7 @@ does. `Expected` knows no rule of the broker: it is told what was answered, and 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from semel.core.facts import (
-    BatchAppended,
-    BatchStaged,
-    StagedCommitted,
-    StagedDropped,
-    TopicDeleted,
-)
+from semel.core.facts import BatchAppended, BatchStaged, StagedCommitted, StagedDropped, TopicDeleted
 from semel.core.types import Fact, Partition, PartitionKey
 from semel.wire.records import BatchHeader, decode_batch, read_header
 from support.transaction_rules import STAGED, TransactionRules

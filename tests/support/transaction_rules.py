@@ -34,6 +34,7 @@ from semel.core.types import (
     TransactionState,
 )
 from semel.wire.records import Marker, read_header, read_marker
+from support.pairs import HasPair
 from support.rules import Rules, header
 
 ID = "id"
@@ -170,7 +171,7 @@ class TransactionRules(Rules):
         return fresh
 
 
-class Producer:
+class Producer(HasPair):
     """A client that keeps the rules: it knows its pair, counts its sequences, adds before it writes."""
 
     def __init__(
@@ -183,14 +184,6 @@ class Producer:
         given = rules.init(transactional_id, **fields)
         assert given.error is ErrorCode.NONE, given
         self.pair = (given.producer_id, given.epoch)
-
-    @property
-    def producer_id(self) -> int:
-        return self.pair[0]
-
-    @property
-    def epoch(self) -> int:
-        return self.pair[1]
 
     def add(self, *keys: PartitionKey, pair: tuple[int, int] | None = None, **fields: Any) -> Any:
         return self.rules.run(AddPartitions(self.transactional_id, *(pair or self.pair), keys, **fields))
@@ -295,17 +288,12 @@ def holds_together(rules: HasState) -> None:
     """What is true of every state: nothing in one place says other than what another place says."""
     state = rules.state
     ongoing = {
-        key.transactional_id: each.deadline_ms
+        key.transactional_id: each
         for key, each in state.transactions.items()
         if each is not None and each.state is TransactionState.ONGOING
     }
-    assert state.ongoing == ongoing
-    opened = {
-        (partition, each.producer_id)
-        for each in state.transactions.values()
-        if each is not None and each.state is TransactionState.ONGOING
-        for partition in each.partitions
-    }
+    assert state.ongoing == {name: each.deadline_ms for name, each in ongoing.items()}
+    opened = {(partition, each.producer_id) for each in ongoing.values() for partition in each.partitions}
     for key, partition in state.partitions.items():
         if partition is None:
             continue
@@ -325,12 +313,7 @@ def holds_together(rules: HasState) -> None:
             place = PartitionKey(producer.topic_id, producer.index)
             if state.partitions.get(place) is not None:
                 assert (place, producer.producer_id) in opened, "open in a partition and not in a transaction"
-    holders = {
-        (group_id, each.producer_id)
-        for each in state.transactions.values()
-        if each is not None and each.state is TransactionState.ONGOING
-        for group_id in each.groups
-    }
+    holders = {(group_id, each.producer_id) for each in ongoing.values() for group_id in each.groups}
     for group, pending in state.pending.items():
         assert pending is None or pending, "nothing pending is None"
         for each in pending or ():

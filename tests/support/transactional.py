@@ -8,11 +8,7 @@ from semel.handlers import HANDLERS
 from semel.handlers.context import CloseConnection
 from semel.wire.messages import APIS, transactions
 from semel.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from semel.wire.messages.offsets import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
+from semel.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from semel.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from semel.wire.records import Record, encode_batch
 from support.in_memory import context

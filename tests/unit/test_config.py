@@ -25,5 +25,5 @@ def test_a_choice(word: str) -> None:
     "make", [lambda: Settings(semel_durability="x"), lambda: Settings.of({"semel.durability": "x"})]
 )
 def test_a_word_that_is_no_choice_is_refused(make: object) -> None:
-    with pytest.raises(ValueError, match=r"semel\.durability is early or flush, not 'x'"):
+    with pytest.raises(ValueError, match=r"semel\.durability must be early or flush, not 'x'"):
         make()  # type: ignore[operator]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import uvloop
+from support.proxy import Proxy
+from support.raw import RawClient
 
 from semel.config import Settings
 from semel.server.listener import ListenerConfig
@@ -119,3 +121,15 @@ def serve_in_thread(data: Path | None = None, **settings: Any) -> Iterator[Serve
 def serve_broker() -> Callable[..., Any]:
     """Starts a broker: `with serve_broker(max_connections=3) as served`."""
     return serve_in_thread
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[RawClient]:
+    with RawClient(bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(bootstrap: str) -> Iterator[Proxy]:
+    with Proxy(bootstrap) as proxy:
+        yield proxy

@@ -6,13 +6,13 @@ has a test here with a short `producer.id.expiration.ms`).
 """
 
 import itertools
-import os
 import struct
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.peer import PEER, broker_or_peer
 from support.raw import KEEPS_RECORDS, RawClient, batch, produce_request
 from support.waiting import until
 
@@ -30,7 +30,6 @@ from semel.wire.messages import (
 from semel.wire.partitioner import coordinator_partition, java_hash
 from semel.wire.records import HEADER_BYTES
 
-PEER = os.environ.get("SEMEL_PEER")
 LAST = 2**31 - 1
 _run = uuid.uuid4().hex[:8]
 _numbers = itertools.count()
@@ -39,17 +38,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
     """A broker for all tests here; SEMEL_PEER names another one to hold them against (see `tests/client`)."""
-    if PEER:
-        yield PEER
-        return
-    with semel.embedded(settings=KEEPS_RECORDS) as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[RawClient]:
-    with RawClient(bootstrap) as client:
-        yield client
+    with broker_or_peer(KEEPS_RECORDS) as address:
+        yield address
 
 
 class Producer:

@@ -10,12 +10,7 @@ import pytest
 from support.hostile_words import TOPIC, batch, error_codes, fetch, produce
 
 from semel.wire.frames import decode_response_header, encode_request
-from semel.wire.messages import (
-    ApiVersionsRequest,
-    CreateTopicsRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-)
+from semel.wire.messages import ApiVersionsRequest, CreateTopicsRequest, ListOffsetsRequest, MetadataRequest
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsTopic
 from semel.wire.messages.topics import CreatableTopic
 from semel.wire.records import Record, encode_batch

@@ -16,20 +16,11 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from support.chance import fresh_seed
 from support.confluent import create
-from support.delayed import (
-    ADD_PARTITIONS,
-    END,
-    LATE,
-    OFFSETS,
-    PARTITIONS,
-    History,
-    Logs,
-    finish,
-    write,
-)
+from support.delayed import ADD_PARTITIONS, END, LATE, OFFSETS, PARTITIONS, History, Logs, finish, write
+from support.peer import PEER
 from support.proxy import Act, Proxy
 from support.raw import KEEPS_RECORDS, RawClient
-from support.raw_transactions import PEER, RawProducer, committed, make_topic, new_name, soon
+from support.raw_transactions import RawProducer, committed, make_topic, new_name, soon
 from support.stubborn import StubbornClient
 
 import semel
@@ -55,12 +46,6 @@ def bootstrap() -> Iterator[str]:
             init = InitProducerIdRequest(transactional_id=f"warm-{number}", transaction_timeout_ms=60_000)
             soon(lambda ask=init: client.ask(ask, 4).error_code == ErrorCode.NONE, "a coordinator")
     yield PEER
-
-
-@pytest.fixture
-def proxy(bootstrap: str) -> Iterator[Proxy]:
-    with Proxy(bootstrap) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -6,21 +6,19 @@ purpose, the handler's docstring says so and there is no test here.
 """
 
 import itertools
-import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.peer import PEER, broker_or_peer
 from support.raw import KEEPS_RECORDS, NOW, RawClient, batch
 from support.waiting import until
 
-import semel
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import configs, fetch, groups, metadata, offsets, produce, topics, transactions
 from semel.wire.records import Record, encode_batch
 
-PEER = os.environ.get("SEMEL_PEER")
 TOPIC_OPERATIONS = 3_576
 GROUP_OPERATIONS = 3_400
 UNASKED = -(2**31)
@@ -32,17 +30,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    if PEER:
-        yield PEER
-        return
-    with semel.embedded(settings={"group.initial.rebalance.delay.ms": 0} | KEEPS_RECORDS) as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[RawClient]:
-    with RawClient(bootstrap) as client:
-        yield client
+    with broker_or_peer({"group.initial.rebalance.delay.ms": 0} | KEEPS_RECORDS) as address:
+        yield address
 
 
 def new_name(kind: str = "like") -> str:

@@ -72,7 +72,7 @@ def from_line(line: str) -> Operation:
         raise HistoryError(f"an operation is an object, not {line.strip()[:SHOWN]!r}")
     name = fields.pop("op", None)
     if not isinstance(name, str) or name not in KINDS:
-        raise HistoryError(f"op is {name!r}; it may be {', '.join(KINDS)}")
+        raise HistoryError(f"op is {name!r}; it must be one of {', '.join(KINDS)}")
     return _operation(name, fields)
 
 
@@ -165,7 +165,7 @@ def _claims(value: Any) -> tuple[Claim, ...]:
 def _one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in choices:
-            raise ValueError(f"may be {', '.join(choices)}")
+            raise ValueError(f"must be one of {', '.join(choices)}")
         return str(value)
 
     return read

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from semel.check.history import (
@@ -72,9 +71,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -89,7 +86,7 @@ class Recorder:
         line = to_line(operation).encode("utf-8", "surrogateescape")
         with self._lock:
             if os.write(self._file, line) != len(line):
-                raise OSError("a history could not be written to its end; is the disk full?")
+                raise OSError("the history was not written completely; is the disk full?")
 
     def process(self, name: str) -> "Process":
         """Return a client in one life; its name gets a number, and the id of the operating system process."""

@@ -63,7 +63,7 @@ def read_line(line: bytes, form: InputFormat, separator: bytes | None) -> Line:
     if separator is not None:
         key, found, value = line.partition(separator)
         if not found:
-            raise LineError(f"it does not contain {separator.decode()!r}, the --key-separator")
+            raise LineError(f"it does not contain the --key-separator, {separator.decode()!r}")
     return Line(None if key is None else _unwrapped(key, form), _unwrapped(value, form))
 
 
@@ -85,7 +85,7 @@ def _from_json(line: bytes) -> Line:
         raise LineError(f"it is not JSON: {error}") from None
     if not isinstance(fields, dict) or "value" not in fields:
         raise LineError(
-            'it is not an object with "value", and perhaps "key", "headers", "partition", "timestamp"'
+            'it must be an object with "value", and optionally "key", "headers", "partition" and "timestamp"'
         )
     if unknown := sorted(fields.keys() - _JSON_NAMES):
         raise LineError(f"it has an unknown member {unknown[0]!r}")
@@ -94,7 +94,7 @@ def _from_json(line: bytes) -> Line:
     try:
         read = tuple((str(name), _bytes(value)) for name, value in listed)
     except (TypeError, ValueError):
-        raise LineError('"headers" is an object, or a list of pairs') from None
+        raise LineError('"headers" must be an object or a list of pairs') from None
     return Line(
         key=_bytes(fields.get("key")),
         value=_bytes(fields["value"]),
@@ -107,7 +107,7 @@ def _from_json(line: bytes) -> Line:
 def _number(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise LineError(f'"{name}" is a whole number')
+        raise LineError(f'"{name}" must be a whole number')
     return value
 
 

@@ -1,12 +1,11 @@
 """`semel groups`: list, describe, delete, and reset, which moves a group to other offsets."""
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, moment_ms
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, moment_ms
 from semel.cli.output import say, show_json, show_rows
 from semel.printable import printable
 
@@ -92,14 +91,13 @@ def _offsets(client: "Client", group: str) -> list[dict[str, Any]]:
 @app.command()
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete groups with their offsets. They must have no members. Asks for confirmation at a terminal."""
     from semel.client import Admin
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(printable(f"Delete {', '.join(groups)} with all offsets?"), abort=True)
+    confirm(f"Delete {', '.join(groups)} with all offsets?", yes)
     with connected(bootstrap) as client:
         Admin(client).groups.delete(*groups)
     for group in groups:

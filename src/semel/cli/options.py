@@ -1,5 +1,6 @@
 """Options that several commands share, with the same name, default and help everywhere."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client, Security
@@ -43,6 +46,7 @@ ClientSettings = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class IsolationName(StrEnum):
@@ -63,6 +67,12 @@ Isolation = Annotated[
     IsolationName,
     typer.Option("--isolation", help="Whether records of open and aborted transactions are seen."),
 ]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask at a terminal, unless the answer is given already. Abort the command at a no."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(printable(question), abort=True)
 
 
 #: The settings of the client given before the command, for all commands.

@@ -123,7 +123,7 @@ def _send(
             producer.flush()
             _count(waiting, counts)
             sent = sum(counts.values())
-            raise LineError(f"{where} is not a record: {error}. The {sent} before it were written.") from None
+            raise LineError(f"{where} is not a record: {error}. Records written before it: {sent}.") from None
         delivery = producer.send(
             topic,
             read.value,

@@ -209,11 +209,13 @@ def _from_file(path: Path) -> dict[str, Any]:
         texts = value if isinstance(value, list) else []
         if not isinstance(value, kind) or not all(isinstance(each, str) for each in texts):
             shown = reprlib.repr(value)  # which may be nested too deeply to be shown in full
-            raise typer.BadParameter(f"{name} in {path} is {called}, not {shown}", param_hint="--config")
+            raise typer.BadParameter(f"{name} in {path} must be {called}, not {shown}", param_hint="--config")
     for name, allowed in (("log-level", LogLevel), ("log-format", LogFormat)):
         known = [each.value for each in allowed]
         if name in options and options[name] not in known:
-            raise typer.BadParameter(f"{name} in {path} is one of {', '.join(known)}", param_hint="--config")
+            raise typer.BadParameter(
+                f"{name} in {path} must be one of {', '.join(known)}", param_hint="--config"
+            )
     return options
 
 

@@ -1,13 +1,11 @@
 """`semel topics`: create, list, describe, alter, delete."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, pairs
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, pairs
 from semel.cli.output import say, show_json, show_rows
-from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client, ConfigValue, TopicInfo
@@ -178,14 +176,13 @@ def alter(
 @app.command()
 def delete(
     names: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete topics with all their records. Asks for confirmation at a terminal."""
     from semel.client import Admin
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(printable(f"Delete {', '.join(names)} with all records?"), abort=True)
+    confirm(f"Delete {', '.join(names)} with all records?", yes)
     with connected(bootstrap) as client:
         Admin(client).topics.delete(*names)
     for name in names:

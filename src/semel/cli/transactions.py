@@ -1,6 +1,5 @@
 """`semel transactions`: list, describe, abort, find-hanging, and explain what blocks a partition."""
 
-import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semel.cli import blocking
-from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, connected, duration_ms
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Yes, confirm, connected, duration_ms
 from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text, time_text
-from semel.printable import printable
 
 if TYPE_CHECKING:
     from semel.client import Client
@@ -123,7 +121,7 @@ def abort(
         int | None,
         typer.Option("--start-offset", min=0, help="Its first offset there, as find-hanging shows it."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Abort the open transaction of an id, and fence its producer.
@@ -322,7 +320,7 @@ def _abort_id(client: "Client", transactional_id: str, yes: bool) -> None:
     question = f"Abort the transaction of {transactional_id} ({_places(found.partitions)})?"
     if found.is_two_phase:
         question = f"It is two-phase: a decision to commit it would be lost. {question}"
-    _confirm(question, yes)
+    confirm(question, yes)
     fenced = Admin(client).transactions.fence(transactional_id)
     say(f"Aborted the transaction of {transactional_id}. Epochs before {fenced.epoch} are refused.")
 
@@ -340,10 +338,11 @@ def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, y
     if chosen.owner is not None:
         # A marker in one partition would tear the transaction: the others would still commit.
         raise ClientError(
-            f"it does not hang, it is open for {chosen.owner.transactional_id!r}. Use '{chosen.command}'."
+            f"the transaction does not hang; it is open for {chosen.owner.transactional_id!r}. "
+            f"Use '{chosen.command}'."
         )
     producer = chosen.producer
-    _confirm(
+    confirm(
         f"Abort the transaction of producer {producer.producer_id} in {where} at offset {start_offset}?", yes
     )
     Admin(client).transactions.abort(
@@ -354,8 +353,3 @@ def _abort_at(client: "Client", topic: str, partition: int, start_offset: int, y
 
 def _places(partitions: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{topic}/{partition}" for topic, partition in partitions) or "no partitions yet"
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes and sys.stdin.isatty():
-        typer.confirm(printable(question), abort=True)

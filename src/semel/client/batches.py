@@ -246,4 +246,4 @@ def _checked(what: str, value: bytes | None) -> bytes | None:
     """Refuse early what cannot be encoded; later the caller could not be identified."""
     if value is None or isinstance(value, bytes):
         return value
-    raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")
+    raise TypeError(f"the {what} of a record must be bytes or None, not {type(value).__name__}")

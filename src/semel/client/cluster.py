@@ -18,7 +18,6 @@ reached before. On first contact the address may be wrong, and that should be re
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from semel.client.cluster_info import ClusterInfo, Node, TopicInfo, topic_of
@@ -92,9 +91,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

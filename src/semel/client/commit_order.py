@@ -27,20 +27,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.commit_order_log import CommitOrderLog, CommitOrderPosition
 from semel.client.compaction_watch import CompactionWatch
-from semel.client.consumer import IDLE_PAUSE_S, Start
+from semel.client.consumer import Start
 from semel.client.errors import ClientError, KafkaError, check
 from semel.client.fetching import ConsumedRecord, FetchLimits, fetch_batches
 from semel.client.offsets import EARLIEST, LATEST, Isolation, Partition, list_offsets
+from semel.client.polling import IDLE_PAUSE_S, PollingConsumer
 from semel.client.spool import Spool
 
 
-class CommitOrderConsumer:
+class CommitOrderConsumer(PollingConsumer):
     """Reads topics, or some of their partitions, through a client, which it does not close."""
 
     def __init__(
@@ -53,14 +52,13 @@ class CommitOrderConsumer:
         spill_directory: Path | str | None = None,
         limits: FetchLimits | None = None,
     ) -> None:
-        self._client = client
+        super().__init__(client)
         self._start = Start(start)
         self._limits = limits or FetchLimits()
         self._spool = Spool(memory_bytes, spill_directory)
         self._logs: dict[Partition, CommitOrderLog] = {}
         self._ready: deque[tuple[Partition, Iterator[ConsumedRecord]]] = deque()
         self._watch = CompactionWatch(client, self._spool, self._limits)
-        self._failing_since: float | None = None
         names = [topics] if isinstance(topics, str) else list(topics)
         self.assign(
             (name, each.partition)
@@ -68,12 +66,7 @@ class CommitOrderConsumer:
             for each in client.topic(name, create=True, wait_s=UNKNOWN_TOPIC_WAIT_S, anew=True).partitions
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -92,7 +85,7 @@ class CommitOrderConsumer:
         """
         keys = list(partitions)
         if self._start is Start.ERROR and keys:
-            raise ValueError("a consumer in commit order starts at earliest or latest, or at a position")
+            raise ValueError("a consumer in commit order must start at earliest, at latest or at a position")
         where = EARLIEST if self._start is Start.EARLIEST else LATEST
         wanted = dict.fromkeys(keys, where)
         # Query the stable offset first, so that the end cannot be before it.
@@ -113,23 +106,6 @@ class CommitOrderConsumer:
         return {key: log.open_transactions for key, log in self._logs.items() if log.open_transactions}
 
     # ---- reading
-
-    def __iter__(self) -> Iterator[ConsumedRecord]:
-        while True:
-            yield from self.poll(1.0, max_records=1)
-
-    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
-        """Return the next records, at most this many; an empty list if there are none within the timeout."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if records := self._hand_out(max_records):
-                return records
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 and timeout_s > 0:
-                return []
-            self._fetch(max(0.0, left_s))
-            if timeout_s <= 0:
-                return self._hand_out(max_records)
 
     def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
         """Iterate over what is committed before the current ends; stops there, or after `timeout_s`."""
@@ -198,11 +174,3 @@ class CommitOrderConsumer:
             for topic, _ in wanted:
                 self._client.forget_topic(topic)
             self._note_failure(error)
-
-    def _note_failure(self, error: Exception) -> None:
-        """Tolerate a lost broker or a moving leader, but not for longer than the client's timeout."""
-        now = time.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        if now - self._failing_since > self._client.timeout_s:
-            raise error
-        time.sleep(IDLE_PAUSE_S)

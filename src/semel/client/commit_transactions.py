@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from semel.client.cluster import TRANSACTION, Client
 from semel.client.errors import TransactionError, TransactionMisuse, check
-from semel.client.group_offsets import CommittedOffset
+from semel.client.group_offsets import CommittedOffset, offset_topics
 from semel.client.offsets import Partition
 from semel.client.prepared import PreparedTransaction
 from semel.client.transactional_producer import TransactionalProducer
@@ -87,7 +87,7 @@ def commit_transactions(
             for each in transactions
         ],
         group_id=group_id,
-        topics=_topics(offsets or {}),
+        topics=offset_topics(offsets or {}, CommitTransactionsTopic, CommitTransactionsPartition),
     )
     response: CommitTransactionsResponse = client.ask_coordinator(
         run.transactional_id, request, lambda answer: [answer.error_code], kind=TRANSACTION
@@ -156,19 +156,3 @@ class AttemptProducer(TransactionalProducer):
 
     def _recovered(self) -> bool:
         return False
-
-
-def _topics(offsets: Mapping[Partition, int | CommittedOffset]) -> list[CommitTransactionsTopic]:
-    topics: dict[str, CommitTransactionsTopic] = {}
-    for (name, partition), value in offsets.items():
-        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
-        topic = topics.setdefault(name, CommitTransactionsTopic(name=name))
-        topic.partitions.append(
-            CommitTransactionsPartition(
-                partition_index=partition,
-                committed_offset=committed.offset,
-                committed_leader_epoch=committed.leader_epoch,
-                committed_metadata=committed.metadata,
-            )
-        )
-    return list(topics.values())

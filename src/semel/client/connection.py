@@ -14,7 +14,6 @@ import ssl
 import sys
 import time
 from collections import deque
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from semel.client.errors import (
@@ -76,7 +75,9 @@ class Pending:
         api = APIS[self.request.api_key]
         correlation_id, offset = decode_response_header(frame, api.key, self.version)
         if correlation_id != self.correlation_id:
-            raise ProtocolError(f"got correlation id {correlation_id} instead of {self.correlation_id}")
+            raise ProtocolError(
+                f"the response has correlation id {correlation_id} instead of {self.correlation_id}"
+            )
         if api.key == ApiVersionsRequest.api_key and frame[offset : offset + 2] == _UNSUPPORTED:
             self._response = _unsupported(frame, offset)
         else:
@@ -133,9 +134,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -228,7 +227,7 @@ class Connection:
                     raise ConnectionLost(f"{self.host}:{self.port} closed the connection before it answered.")
                 for frame in frames:
                     if not self._pending:
-                        raise ProtocolError("a response without a request")
+                        raise ProtocolError("the broker sent a response without a request")
                     self._pending.popleft()._answer(frame)
         except TimeoutError:
             self.close()

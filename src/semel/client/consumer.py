@@ -23,14 +23,11 @@ Fetching and isolation are in `fetching`, membership in `membership`.
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from types import TracebackType
-from typing import Self
 
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check, close_after
 from semel.client.fetching import ConsumedRecord, Fetched, FetchLimits, fetch
 from semel.client.group_offsets import (
     NOBODY,
@@ -43,8 +40,7 @@ from semel.client.group_offsets import (
 )
 from semel.client.membership import LOST_MEMBERSHIP, Member, join
 from semel.client.offsets import EARLIEST, LATEST, Isolation, OffsetAt, Partition, list_offsets
-
-IDLE_PAUSE_S = 0.02
+from semel.client.polling import IDLE_PAUSE_S, PollingConsumer
 
 
 class Start(Enum):
@@ -55,7 +51,7 @@ class Start(Enum):
     ERROR = "error"
 
 
-class Consumer:
+class Consumer(PollingConsumer):
     """Reads records through a client, which it does not close."""
 
     def __init__(
@@ -70,7 +66,7 @@ class Consumer:
         commit_interval_s: float = 5.0,
         limits: FetchLimits | None = None,
     ) -> None:
-        self._client = client
+        super().__init__(client)
         self._group_id = group_id
         self._isolation = Isolation.of(isolation)
         self._start = Start(start)
@@ -84,24 +80,15 @@ class Consumer:
         self._committed: dict[Partition, int] = {}
         self._ready: deque[Fetched] = deque()
         self._commit_at = time.monotonic() + commit_interval_s
-        self._failing_since: float | None = None
         names = [topics] if isinstance(topics, str) else list(topics)
         if names:
             self.subscribe(names)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        # Perhaps the last record failed, so it is not committed; the consumer leaves the group all the same.
-        self._auto_commit = False
-        with suppress(KafkaError, ClientError):
-            self.close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            # Perhaps the last record failed, so it is not committed. The consumer still leaves the group.
+            self._auto_commit = False
+        close_after(error, self.close)
 
     def close(self) -> None:
         """Commit if `auto_commit` is set, and leave the group. May be called again."""
@@ -159,24 +146,6 @@ class Consumer:
         return dict(self._positions)
 
     # ---- reading
-
-    def __iter__(self) -> Iterator[ConsumedRecord]:
-        while True:
-            yield from self.poll(1.0, max_records=1)
-
-    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[ConsumedRecord]:
-        """Return the next records, at most this many; an empty list if there are none within the timeout."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self._look_after_group()
-            if records := self._hand_out(max_records):
-                return records
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 and timeout_s > 0:
-                return []
-            self._fetch(max(0.0, left_s))
-            if timeout_s <= 0:
-                return self._hand_out(max_records)
 
     def read_to_end(self, timeout_s: float = 30.0) -> Iterator[ConsumedRecord]:
         """Iterate over the records up to the current ends; stops there, or when none comes in time."""
@@ -343,14 +312,6 @@ class Consumer:
                 self._fetch_from[key] = fetched.next_offset
                 self._ready.append(fetched)
         return problem
-
-    def _note_failure(self, error: Exception) -> None:
-        """Tolerate a lost broker or a moving leader, but not for longer than the client's timeout."""
-        now = time.monotonic()
-        self._failing_since = now if self._failing_since is None else self._failing_since
-        if now - self._failing_since > self._client.timeout_s:
-            raise error
-        time.sleep(IDLE_PAUSE_S)
 
     def _begin_if_stable(self) -> None:
         """Start new partitions, but continue without them while a transaction may change their offsets."""

@@ -14,6 +14,8 @@ In a transaction, the class of a `TransactionError` says what to do next:
     ProducerFailed       close this producer, fix the cause, and create another
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 from semel.wire.errors import ErrorCode, KafkaError, ProtocolError
@@ -36,6 +38,7 @@ __all__ = [
     "TransactionMisuse",
     "UnsupportedRequest",
     "check",
+    "close_after",
     "is_retriable",
 ]
 
@@ -151,3 +154,12 @@ def is_retriable(error: Exception) -> bool:
     if isinstance(error, KafkaError):
         return error.retriable
     return isinstance(error, BrokerUnreachable | ConnectionLost | RequestTimedOut)
+
+
+def close_after(error: object, close: Callable[[], None]) -> None:
+    """Close at the end of a `with` block. The error of a failed block says more than one of closing."""
+    if error is None:
+        close()
+        return
+    with suppress(KafkaError, ClientError):
+        close()

@@ -231,7 +231,9 @@ def _take(
         for data in topic.partitions:
             key = (name, data.partition_index)
             if key not in positions:
-                raise ProtocolError(f"records of {name}/{data.partition_index}, which were not requested")
+                raise ProtocolError(
+                    f"the response has {name}/{data.partition_index}, which was not requested"
+                )
             found.append((key, data))
     return found
 

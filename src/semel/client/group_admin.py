@@ -154,7 +154,10 @@ class GroupAdmin:
         check(response.error_code, f"the offsets of group {group_id!r} were not deleted")
         for answer in response.topics:
             for each in answer.partitions:
-                check(each.error_code, f"the offset of {group_id!r} on {answer.name}/{each.partition_index}")
+                check(
+                    each.error_code,
+                    f"the offset of {group_id!r} on {answer.name}/{each.partition_index} was not deleted",
+                )
 
 
 def _partitions(assignment: ConsumerGroupDescribeAssignment) -> tuple[Partition, ...]:

@@ -5,13 +5,14 @@ can cover any topic that the group ever read, also a deleted one.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from semel.client.cluster import Client
 from semel.client.errors import ErrorCode, KafkaError, check
 from semel.client.offsets import Partition
 from semel.client.retry import Attempts
 from semel.wire.messages import (
+    CommitTransactionsTopic,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -21,7 +22,10 @@ from semel.wire.messages import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    TxnOffsetCommitRequestTopic,
 )
+
+T = TypeVar("T", OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic, CommitTransactionsTopic)
 
 LAST_VERSION_WITH_NAMES = 9
 NO_OFFSET = -1
@@ -105,6 +109,25 @@ def _fetched(response: OffsetFetchResponse, group_id: str) -> dict[Partition, Co
     return found
 
 
+def offset_topics(
+    offsets: Mapping[Partition, int | CommittedOffset], topic_as: type[T], partition_as: type[Any]
+) -> list[T]:
+    """Convert offsets to the topics of a request, whose classes these are."""
+    topics: dict[str, T] = {}
+    for (name, partition), value in offsets.items():
+        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
+        topic = topics.setdefault(name, topic_as(name=name))
+        topic.partitions.append(
+            partition_as(
+                partition_index=partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return list(topics.values())
+
+
 def commit_offsets(
     client: Client,
     group_id: str,
@@ -114,24 +137,12 @@ def commit_offsets(
     """Commit offsets. From outside (`NOBODY`) that works only while the group has no members."""
     if not offsets:
         return
-    topics: dict[str, OffsetCommitRequestTopic] = {}
-    for (name, partition), value in offsets.items():
-        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
-        topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
-        topic.partitions.append(
-            OffsetCommitRequestPartition(
-                partition_index=partition,
-                committed_offset=committed.offset,
-                committed_leader_epoch=committed.leader_epoch,
-                committed_metadata=committed.metadata,
-            )
-        )
     request = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=member.epoch,
         member_id=member.member_id,
         group_instance_id=member.instance_id,
-        topics=list(topics.values()),
+        topics=offset_topics(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
     )
     response: OffsetCommitResponse = client.ask_coordinator(
         group_id, request, _commit_codes, max_version=LAST_VERSION_WITH_NAMES

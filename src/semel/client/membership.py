@@ -127,7 +127,11 @@ class ConsumerMember:
             response = self._heartbeat(self._epoch)
             if response.error_code in LOST_MEMBERSHIP:
                 return self._start_over(revoke)
-            check(response.error_code, f"no membership in group {self._group_id!r}", response.error_message)
+            check(
+                response.error_code,
+                f"the heartbeat to group {self._group_id!r} was refused",
+                response.error_message,
+            )
             self._epoch = response.member_epoch
             self._due_at = time.monotonic() + response.heartbeat_interval_ms / 1000
             self._must_report = False
@@ -237,7 +241,7 @@ class ClassicMember:
         response: HeartbeatResponse = self._ask(request)
         self._due_at = time.monotonic() + CLASSIC_HEARTBEAT_S
         if response.error_code not in LOST_MEMBERSHIP:
-            check(response.error_code, f"no membership in group {self._group_id!r}")
+            check(response.error_code, f"the heartbeat to group {self._group_id!r} was refused")
             return None
         if self._owned:
             revoke(self._owned)

@@ -9,14 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from semel.client.cluster import Client, by_node
-from semel.client.errors import (
-    ClientError,
-    ErrorCode,
-    KafkaError,
-    UnsupportedRequest,
-    check,
-    is_retriable,
-)
+from semel.client.errors import ClientError, ErrorCode, KafkaError, UnsupportedRequest, check, is_retriable
 from semel.client.retry import Attempts
 from semel.wire.messages import (
     ListOffsetsPartition,
@@ -46,7 +39,7 @@ class Isolation(IntEnum):
         try:
             return cls[name.upper()]
         except KeyError:
-            raise ValueError(f"isolation is read_committed or read_uncommitted, not {name!r}") from None
+            raise ValueError(f"isolation must be read_committed or read_uncommitted, not {name!r}") from None
 
 
 class OffsetAt(NamedTuple):

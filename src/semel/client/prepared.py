@@ -104,7 +104,7 @@ def complete_transaction(
     if wanted is not None and found != wanted:
         raise TransactionError(
             ErrorCode.INVALID_TXN_STATE,
-            f"the transaction {wanted} has ended, and another one, {found}, is open. It was left so.",
+            f"the transaction {wanted} has ended, and another one, {found}, is open. It was not changed.",
         )
     try:
         coordinator.end(taken.identity, transaction_version(client), commit=commit)

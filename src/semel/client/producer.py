@@ -20,14 +20,20 @@ How records wait and batches are built is in `batches`.
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from semel.client.batches import Batch, Delivery, Headers, Outgoing, record_of, size_of
 from semel.client.cluster import UNKNOWN_TOPIC_WAIT_S, Client
 from semel.client.connection import Connection, Pending
-from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError, check, is_retriable
+from semel.client.errors import (
+    ClientError,
+    ErrorCode,
+    KafkaError,
+    ProtocolError,
+    check,
+    close_after,
+    is_retriable,
+)
 from semel.client.offsets import Partition
 from semel.client.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Attempts
 from semel.client.rounds import Heads, Round, portions
@@ -67,7 +73,7 @@ class Producer:
         delivery_timeout_s: float = 60.0,
     ) -> None:
         if acks not in (-1, 0, 1):
-            raise ValueError(f"acks is -1 (all), 0 or 1, not {acks}")
+            raise ValueError(f"acks must be -1 (all), 0 or 1, not {acks}")
         if idempotent and acks != ALL:
             raise ValueError("an idempotent producer needs acks=-1; set idempotent=False for acks 0 or 1")
         self._client = client
@@ -90,14 +96,8 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(KafkaError, ClientError):  # the error that ended the block says more
-            self.close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        close_after(error, self.close)
 
     def send(
         self,
@@ -332,11 +332,13 @@ class Producer:
             for answer in topic.partition_responses:
                 key = (name, answer.index)
                 if key not in heads or key in answered:
-                    raise ProtocolError(f"an answer for {name}/{answer.index}, to which nothing was sent")
+                    raise ProtocolError(
+                        f"the response has an answer for {name}/{answer.index}, to which nothing was sent"
+                    )
                 answered.add(key)
                 self._settle_answer(key, heads, answer)
         if missing := set(keys) - answered:
-            raise ProtocolError(f"no answer for {missing}")
+            raise ProtocolError(f"the response has no answer for {missing}")
 
     def _settle_answer(
         self,

@@ -84,7 +84,7 @@ class Security:
             check_name(name)
         protocol = given.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in PROTOCOLS:
-            raise ValueError(f"security.protocol is {', '.join(PROTOCOLS)}, not {protocol!r}")
+            raise ValueError(f"security.protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
         has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
         for prefix, is_used in (("ssl.", has_tls), ("sasl.", has_sasl)):
             if not is_used and (idle := [name for name in given if name.startswith(prefix)]):
@@ -141,7 +141,7 @@ def _checks_host(settings: Mapping[str, str]) -> bool:
     name = "ssl.endpoint.identification.algorithm"
     algorithm = settings.get(name, "https").strip().lower()
     if algorithm not in ("https", "none", ""):
-        raise ValueError(f"{name} is https, or none to accept any host name, not {algorithm!r}")
+        raise ValueError(f"{name} must be https, or none to accept any host name, not {algorithm!r}")
     return algorithm == "https"
 
 
@@ -160,8 +160,8 @@ def _pem(given: Mapping[str, str], store: str) -> str | None:
 def _sasl(given: Mapping[str, str]) -> tuple[str, str, str]:
     mechanism = given.get("sasl.mechanism", "").upper()
     if mechanism not in MECHANISMS:
-        found = f"not {mechanism}" if mechanism else "and is missing"
-        raise ValueError(f"sasl.mechanism is {', '.join(MECHANISMS)}, {found}")
+        found = f"not {mechanism}" if mechanism else "and it is missing"
+        raise ValueError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, {found}")
     username, password = given.get("sasl.username"), given.get("sasl.password")
     if jaas := given.get("sasl.jaas.config"):
         if username or password:

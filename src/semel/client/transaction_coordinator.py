@@ -9,12 +9,12 @@ Every request here is idempotent and repeated after a lost answer. Each method t
 and then raises the last error. `transactional_producer` decides what an error means for the transaction.
 """
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from semel.client.cluster import GROUP, TRANSACTION, Client
 from semel.client.errors import UnsupportedRequest, check
-from semel.client.group_offsets import CommittedOffset, GroupMetadata
+from semel.client.group_offsets import CommittedOffset, GroupMetadata, offset_topics
 from semel.client.offsets import Partition
 from semel.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -33,6 +33,7 @@ from semel.wire.messages import (
     TxnOffsetCommitResponse,
 )
 from semel.wire.producer_id import ProducerIdAndEpoch
+from semel.wire.schema import Request
 
 NOBODY_YET = ProducerIdAndEpoch()
 
@@ -99,13 +100,8 @@ class Coordinator:
             enable2_pc=two_phase,
             keep_prepared_txn=keep_prepared,
         )
-        response: InitProducerIdResponse = self._client.ask_coordinator(
-            self.transactional_id,
-            request,
-            lambda answer: [answer.error_code],
-            kind=TRANSACTION,
-            max_version=TWO_PHASE_VERSION if two_phase else None,
-            within_s=self._timeout_s,
+        response: InitProducerIdResponse = self._ask(
+            request, max_version=TWO_PHASE_VERSION if two_phase else None
         )
         check(response.error_code, f"the transactional id {self.transactional_id!r} was not initialised")
         ongoing = ProducerIdAndEpoch(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
@@ -130,14 +126,7 @@ class Coordinator:
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=list(topics.values()),
         )
-        response: AddPartitionsToTxnResponse = self._client.ask_coordinator(
-            self.transactional_id,
-            request,
-            _added_codes,
-            kind=TRANSACTION,
-            max_version=LAST_ADD_VERSION,
-            within_s=self._timeout_s,
-        )
+        response: AddPartitionsToTxnResponse = self._ask(request, _added_codes, max_version=LAST_ADD_VERSION)
         for answer in response.results_by_topic_v3_and_below:
             for each in answer.results_by_partition:
                 where = f"{answer.name}/{each.partition_index}"
@@ -151,13 +140,7 @@ class Coordinator:
             producer_epoch=identity.epoch,
             group_id=group_id,
         )
-        response: AddOffsetsToTxnResponse = self._client.ask_coordinator(
-            self.transactional_id,
-            request,
-            lambda answer: [answer.error_code],
-            kind=TRANSACTION,
-            within_s=self._timeout_s,
-        )
+        response: AddOffsetsToTxnResponse = self._ask(request)
         check(response.error_code, f"group {group_id!r} was not added to the transaction")
 
     def commit_offsets(
@@ -176,7 +159,7 @@ class Coordinator:
             generation_id=group.member.epoch,
             member_id=group.member.member_id,
             group_instance_id=group.member.instance_id,
-            topics=_offset_topics(offsets),
+            topics=offset_topics(offsets, TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition),
         )
         response: TxnOffsetCommitResponse = self._client.ask_coordinator(
             group.group_id,
@@ -199,13 +182,9 @@ class Coordinator:
             producer_epoch=identity.epoch,
             committed=commit,
         )
-        response: EndTxnResponse = self._client.ask_coordinator(
-            self.transactional_id,
+        response: EndTxnResponse = self._ask(
             request,
-            lambda answer: [answer.error_code],
-            kind=TRANSACTION,
             max_version=FIRST_END if version >= 2 else FIRST_END - 1,
-            within_s=self._timeout_s,
             on_lost=self._doubt if commit else None,
         )
         what = "committed" if commit else "aborted"
@@ -213,24 +192,26 @@ class Coordinator:
         given = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         return given if given.producer_id >= 0 else identity
 
+    def _ask(
+        self,
+        request: Request,
+        codes: Callable[[Any], Iterable[int]] = lambda answer: [answer.error_code],
+        *,
+        max_version: int | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> Any:
+        return self._client.ask_coordinator(
+            self.transactional_id,
+            request,
+            codes,
+            kind=TRANSACTION,
+            max_version=max_version,
+            within_s=self._timeout_s,
+            on_lost=on_lost,
+        )
+
     def _doubt(self) -> None:
         self.commit_in_doubt = True
-
-
-def _offset_topics(offsets: Mapping[Partition, int | CommittedOffset]) -> list[TxnOffsetCommitRequestTopic]:
-    topics: dict[str, TxnOffsetCommitRequestTopic] = {}
-    for (name, partition), value in offsets.items():
-        committed = value if isinstance(value, CommittedOffset) else CommittedOffset(value)
-        topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
-        topic.partitions.append(
-            TxnOffsetCommitRequestPartition(
-                partition_index=partition,
-                committed_offset=committed.offset,
-                committed_leader_epoch=committed.leader_epoch,
-                committed_metadata=committed.metadata,
-            )
-        )
-    return list(topics.values())
 
 
 def _added_codes(response: AddPartitionsToTxnResponse) -> list[int]:

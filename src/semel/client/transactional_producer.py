@@ -19,7 +19,6 @@ by itself.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import NoReturn, Self
 
 from semel.client.batches import Delivery, Headers
@@ -32,6 +31,7 @@ from semel.client.errors import (
     TransactionAborted,
     TransactionError,
     TransactionMisuse,
+    close_after,
     is_retriable,
 )
 from semel.client.group_offsets import CommittedOffset, GroupMetadata
@@ -64,9 +64,9 @@ class TransactionalProducer:
         version_max: int = 2,
     ) -> None:
         if not transactional_id:
-            raise ValueError("a transactional id has at least one character")
+            raise ValueError("a transactional id must not be empty")
         if version_max not in (1, 2):
-            raise ValueError(f"version_max is 1 or 2, not {version_max}")
+            raise ValueError(f"version_max must be 1 or 2, not {version_max}")
         self.transactional_id = transactional_id
         self._client = client
         self._timeout_ms = transaction_timeout_ms
@@ -93,14 +93,8 @@ class TransactionalProducer:
             self.init()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(KafkaError, ClientError):  # the error that ended the block says more
-            self.close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        close_after(error, self.close)
 
     @property
     def identity(self) -> ProducerIdAndEpoch:

@@ -6,7 +6,7 @@ no configs here: a request for them is INVALID_REQUEST. Each resource succeeds o
 """
 
 from collections import Counter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.topics import DELETE, SET, SUBTRACT, AlterTopic, ConfigOperation, TopicAnswer, name_problem
@@ -15,6 +15,7 @@ from semel.handlers.config_entries import ConfigEntry, broker_entries, topic_ent
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.topics import ask_topics
 from semel.wire.messages.configs import (
+    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
@@ -24,6 +25,7 @@ from semel.wire.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    IncrementalAlterConfigsAlterableConfig,
     IncrementalAlterConfigsAlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -42,7 +44,7 @@ class Resource(NamedTuple):
     name: str
 
 
-Operations = dict[Resource, tuple[ConfigOperation, ...]]
+R = TypeVar("R", AlterConfigsResourceResponse, IncrementalAlterConfigsAlterConfigsResourceResponse)
 
 
 async def describe_configs(
@@ -128,23 +130,8 @@ async def alter_configs(
     Behaviour: deprecated in Kafka in favour of IncrementalAlterConfigs; served because clients still send it.
     Versions:  v2 flexible.
     """
-    wanted: Operations = {}
-    times: Counter[Resource] = Counter()
-    for each in request.resources:
-        resource = Resource(each.resource_type, each.resource_name)
-        times[resource] += 1
-        wanted[resource] = tuple((one.name, SET, one.value) for one in each.configs)
-    answers = await _alter(broker, wanted, times, replace=True, validate_only=request.validate_only)
     return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=answer.error,
-                error_message=answer.message,
-                resource_type=resource.kind,
-                resource_name=resource.name,
-            )
-            for resource, answer in answers.items()
-        ]
+        responses=await _alter(broker, request, AlterConfigsResourceResponse, replace=True)
     )
 
 
@@ -158,30 +145,27 @@ async def incremental_alter_configs(
     Versions:  v1 flexible.
     Differs:   deleting an unknown config is also an error; the broker's settings are read-only.
     """
-    wanted: Operations = {}
-    times: Counter[Resource] = Counter()
-    for each in request.resources:
-        resource = Resource(each.resource_type, each.resource_name)
-        times[resource] += 1
-        wanted[resource] = tuple((one.name, one.config_operation, one.value) for one in each.configs)
-    answers = await _alter(broker, wanted, times, replace=False, validate_only=request.validate_only)
     return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsAlterConfigsResourceResponse(
-                error_code=answer.error,
-                error_message=answer.message,
-                resource_type=resource.kind,
-                resource_name=resource.name,
-            )
-            for resource, answer in answers.items()
-        ]
+        responses=await _alter(
+            broker, request, IncrementalAlterConfigsAlterConfigsResourceResponse, replace=False
+        )
     )
 
 
 async def _alter(
-    broker: Broker, wanted: Operations, times: Counter[Resource], *, replace: bool, validate_only: bool
-) -> dict[Resource, TopicAnswer]:
+    broker: Broker,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    shown_as: type[R],
+    *,
+    replace: bool,
+) -> list[R]:
     """Alter or refuse each resource; returns the answers in the order of the request."""
+    wanted: dict[Resource, tuple[ConfigOperation, ...]] = {}
+    times: Counter[Resource] = Counter()
+    for each in request.resources:
+        resource = Resource(each.resource_type, each.resource_name)
+        times[resource] += 1
+        wanted[resource] = tuple(map(_operation, each.configs))
     refused: dict[Resource, TopicAnswer] = {}
     commands: dict[Resource, AlterTopic] = {}
     for resource, operations in wanted.items():
@@ -189,10 +173,24 @@ async def _alter(
         if answer is not None:
             refused[resource] = answer
         else:
-            commands[resource] = AlterTopic(resource.name, operations, replace, validate_only)
+            commands[resource] = AlterTopic(resource.name, operations, replace, request.validate_only)
     decided = await ask_topics(broker, list(commands.values())) if commands else []
     answers = {**refused, **dict(zip(commands, decided, strict=True))}
-    return {resource: answers[resource] for resource in wanted}
+    return [
+        shown_as(
+            error_code=answers[resource].error,
+            error_message=answers[resource].message,
+            resource_type=resource.kind,
+            resource_name=resource.name,
+        )
+        for resource in wanted
+    ]
+
+
+def _operation(config: AlterableConfig | IncrementalAlterConfigsAlterableConfig) -> ConfigOperation:
+    if isinstance(config, AlterableConfig):
+        return config.name, SET, config.value
+    return config.name, config.config_operation, config.value
 
 
 def _refused(

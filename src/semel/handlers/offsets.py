@@ -8,7 +8,7 @@ ledger or what was applied since.
 """
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
@@ -126,6 +126,8 @@ class _Position(NamedTuple):
 
 _Positions = list[tuple[_AskedTopic, list[_Position]]]
 
+P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
+
 
 async def offset_fetch(
     broker: Broker, request: OffsetFetchRequest, context: RequestContext
@@ -151,7 +153,7 @@ async def offset_fetch(
             response.topics.append(shown)
             for each in found:
                 await steps.step()
-                shown.partitions.append(_partition(each))
+                shown.partitions.append(_partition(each, OffsetFetchResponsePartition))
         return response
     response = OffsetFetchResponse()
     for group in {each.group_id: each for each in request.groups}.values():
@@ -172,7 +174,7 @@ async def offset_fetch(
             answer.topics.append(of_topic)
             for each in found:
                 await steps.step()
-                of_topic.partitions.append(_partition_of_group(each))
+                of_topic.partitions.append(_partition(each, OffsetFetchResponsePartitions))
     return response
 
 
@@ -260,20 +262,9 @@ async def _everything(
     return positions
 
 
-def _partition(position: _Position) -> OffsetFetchResponsePartition:
+def _partition(position: _Position, shown_as: type[P]) -> P:
     value = position.value or CommittedOffset(-1)
-    return OffsetFetchResponsePartition(
-        partition_index=position.partition,
-        committed_offset=value.offset,
-        committed_leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
-        error_code=position.error,
-    )
-
-
-def _partition_of_group(position: _Position) -> OffsetFetchResponsePartitions:
-    value = position.value or CommittedOffset(-1)
-    return OffsetFetchResponsePartitions(
+    return shown_as(
         partition_index=position.partition,
         committed_offset=value.offset,
         committed_leader_epoch=value.leader_epoch,

@@ -47,4 +47,4 @@ def told(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
 
 def close_superseded(transactional_id: str) -> NoReturn:
     """Close the connection: a newer one has used the id, so requests on this one are late."""
-    raise CloseConnection(f"a newer connection speaks for transactional id {transactional_id[:100]!r}")
+    raise CloseConnection(f"a newer connection uses transactional id {transactional_id[:100]!r}")

@@ -33,7 +33,7 @@ def connect(address: Address) -> Client:
             _clients[key] = _SharingClient(address)
         except ValueError as error:
             # A file that does not exist, or not here: it has to be on every machine of the cluster.
-            raise OptionError(f"of the options kafka.*: {error}") from None
+            raise OptionError(f"the options kafka.* are invalid: {error}") from None
     return _clients[key]
 
 

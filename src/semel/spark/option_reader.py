@@ -99,7 +99,7 @@ class OptionReader:
                 raise OptionError(f"the option {name} is not supported: {REFUSED[name]}")
             if name in others:
                 right, place = others[name]
-                raise OptionError(f"there is no option {right!r} here: it is one of {place}")
+                raise OptionError(f"the option {right!r} belongs to {place}")
             raise OptionError(_unknown(name, names))
 
     def text(self, name: str) -> str | None:
@@ -114,10 +114,10 @@ class OptionReader:
         digits = text.lstrip("0") or "0"
         is_number = text.isascii() and text.isdigit()
         if is_number and (len(digits) > len(str(NUMBER_MAX)) or int(digits) > NUMBER_MAX):
-            raise OptionError(f"{name} is a whole number of 64 bits, which is {NUMBER_MAX} at most")
+            raise OptionError(f"{name} must be a whole number of 64 bits, which is {NUMBER_MAX} at most")
         if not is_number or int(digits) < least:
             bound = "above 0" if least == 1 else f"of {least} or more"
-            raise OptionError(f"{name} is a whole number {bound}, not {text!r}")
+            raise OptionError(f"{name} must be a whole number {bound}, not {text!r}")
         return int(digits)
 
     def span_s(self, name: str, default_s: float) -> float:
@@ -127,14 +127,14 @@ class OptionReader:
             return default_s
         found = _SPAN.fullmatch(text.lower())
         if found is None:
-            raise OptionError(f"{name} is a time span such as 500ms, 30s or 15m, not {text!r}")
+            raise OptionError(f"{name} must be a time span such as 500ms, 30s or 15m, not {text!r}")
         return int(found[1]) * _UNITS_S[found[2] or "ms"]
 
     def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
         """Return one of a few words."""
         text = (self.text(name) or default).lower()
         if text not in choices:
-            raise OptionError(f"{name} is {' or '.join(choices)}, not {text!r}")
+            raise OptionError(f"{name} must be {' or '.join(choices)}, not {text!r}")
         return text
 
     def flag(self, name: str, default: bool) -> bool:
@@ -165,7 +165,7 @@ class OptionReader:
         """Return a name that can be part of a transactional id."""
         text = self.text(option)
         if text is not None and not _NAME.fullmatch(text):
-            raise OptionError(f"{option} has 1 to 200 letters, digits, '.', '_' or '-', unlike {text!r}")
+            raise OptionError(f"{option} must be 1 to 200 letters, digits, '.', '_' or '-', not {text!r}")
         return text
 
     def address(self) -> Address:
@@ -194,7 +194,7 @@ class OptionReader:
         try:
             return Security.of(settings)
         except ValueError as error:
-            raise OptionError(f"of the options kafka.*: {error}") from None
+            raise OptionError(f"the options kafka.* are invalid: {error}") from None
 
     def topics(self) -> Topics:
         """Return which partitions are read."""
@@ -231,5 +231,5 @@ def _parse_assigned(text: str) -> tuple[Partition, ...]:
     except (ValueError, TypeError, AttributeError, RecursionError):
         assigned = ()
     if not assigned:
-        raise OptionError(f'assign is JSON such as {{"orders":[0,1]}}, not {text!r}')
+        raise OptionError(f'assign must be JSON such as {{"orders":[0,1]}}, not {text!r}')
     return assigned

@@ -4,7 +4,7 @@ Names and meanings are exactly those of Spark's own Kafka source and sink; `pipe
 `newestByKey`, `delivery.guarantee` and `transaction.timeout.ms` are ours. They are parsed in `option_reader`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
@@ -190,7 +190,7 @@ def _start(
         )
     if start is Where.LATEST and not is_stream:
         raise OptionError(
-            "startingOffsets of a batch is earliest, committed or JSON: there is nothing behind latest"
+            "startingOffsets of a batch must be earliest, committed or JSON: there is nothing after latest"
         )
     return start
 
@@ -201,7 +201,7 @@ def _end(given: OptionReader) -> Where | PartitionOffsets | AtTime:
         return at_time
     end = given.where("endingOffsets", Where.LATEST)
     if end in (Where.EARLIEST, Where.COMMITTED):
-        raise OptionError("endingOffsets is latest or JSON with the offset behind the last record")
+        raise OptionError("endingOffsets must be latest, or JSON with the offset after the last record")
     return end
 
 
@@ -222,6 +222,13 @@ def _check_snapshot(options: SourceOptions) -> None:
         raise OptionError("a snapshot must be complete: omit failOnDataLoss")
 
 
+def sink_reader(
+    options: Mapping[str, str], stream: Sequence[str], batch: Sequence[str], *, is_stream: bool
+) -> OptionReader:
+    """Read the options of a sink, which have other names in a streaming query than in a batch write."""
+    return OptionReader(options, stream, VERSIONS_ELSEWHERE) if is_stream else OptionReader(options, batch)
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The parsed options of the sink."""
@@ -238,11 +245,7 @@ class SinkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Parse them; OptionError names an invalid one."""
-        given = (
-            OptionReader(options, STREAM_SINK, VERSIONS_ELSEWHERE)
-            if is_stream
-            else OptionReader(options, BATCH_SINK)
-        )
+        given = sink_reader(options, STREAM_SINK, BATCH_SINK, is_stream=is_stream)
         guarantee = Guarantee(
             given.choice("delivery.guarantee", "exactly-once", tuple(each.value for each in Guarantee))
         )

@@ -125,7 +125,7 @@ def parse_vector(option: str, text: str, least: int = EARLIEST) -> PartitionOffs
     except (ValueError, AttributeError, RecursionError):
         vector = {}
     if not vector or any(number < least for number in vector.values()):
-        raise OptionError(f'{option} is JSON such as {{"orders":{{"0":23,"1":{least}}}}}, not {text!r}')
+        raise OptionError(f'{option} must be JSON such as {{"orders":{{"0":23,"1":{least}}}}}, not {text!r}')
     return vector
 
 

@@ -158,7 +158,7 @@ class _Fetches:
         info = self._client.topic(self._wanted.topic, wait_s=UNKNOWN_TOPIC_WAIT_S)
         known = id_text(info.topic_id)
         if known and self._wanted.topic_id and known != self._wanted.topic_id:
-            raise _Recreated(f"{self._wanted.topic} is another topic by now.")
+            raise _Recreated(f"topic {self._wanted.topic} was deleted and created again.")
 
 
 def _is_other_topic(error: Exception) -> bool:

@@ -59,7 +59,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     if "value" not in found:
         raise OptionError(f"the sink needs a column 'value'; there are {', '.join(found) or 'none'}")
     if topic is None and "topic" not in found:
-        raise OptionError("where should the records go? Give the option topic, or a column of that name")
+        raise OptionError("the rows have no topic. Give the option topic, or a column of that name")
     for name, types in COLUMNS.items():
         if name in found and found[name] not in types:
             raise OptionError(f"the column {name!r} is {' or '.join(types)}, not {found[name]}; cast it")

@@ -195,7 +195,7 @@ def _fetch(client: Client, tail: Tail, position: int, options: SourceOptions) ->
             check(data.error_code, where)
             if data.records:
                 return data.records
-            raise _Waiting(f"{where}: the log ends at {data.high_watermark}, and {tail.end} was there before")
+            raise _Waiting(f"{where}: the log ends at {data.high_watermark}, and ended at {tail.end} before")
         except (KafkaError, ClientError) as error:
             client.forget_topic(tail.topic)
             attempt.failed(error)

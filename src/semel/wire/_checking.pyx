@@ -35,36 +35,12 @@ MESSAGES = {
 }
 
 
-cdef inline Problem read_int64(const uint8_t** at, const uint8_t* end, uint64_t* folded) noexcept nogil:
-    cdef const uint8_t* here = at[0]
-    cdef uint64_t number
-    cdef uint8_t byte
-    cdef int shift = 7
-    if here >= end:
-        return CUT
-    number = here[0]
-    here += 1
-    if number > 0x7F:
-        number &= 0x7F
-        while True:
-            if here >= end:
-                return CUT
-            byte = here[0]
-            here += 1
-            if shift == 63 and byte > 1:
-                return LONG
-            number |= <uint64_t> (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-    folded[0] = number
-    at[0] = here
-    return FINE
+include "_varint.pxi"
 
 
 cdef inline Problem read_int32(const uint8_t** at, const uint8_t* end, uint64_t* folded) noexcept nogil:
     cdef const uint8_t* before = at[0]
-    cdef Problem problem = read_int64(at, end, folded)
+    cdef Problem problem = read_varint(at, end, folded)
     if problem:
         return problem
     if folded[0] > 0xFFFFFFFFu or at[0] - before > INT32_BYTES_MAX:
@@ -123,7 +99,7 @@ cdef Problem check_record(
     if at[0][0] > 0x7F:
         return ATTRIBUTES
     at[0] += 1
-    problem = read_int64(at, record_end, &folded)
+    problem = read_varint(at, record_end, &folded)
     if problem:
         return problem
     delta = <int64_t> (folded >> 1) ^ -<int64_t> (folded & 1)

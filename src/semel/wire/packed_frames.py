@@ -6,6 +6,7 @@ that size is enough, however few bytes the input has and whatever size it declar
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from semel.wire.errors import ProtocolError
@@ -77,15 +78,19 @@ class _Walk:
         return False
 
 
-def walk_lz4(data: Buffer) -> PackedFrames:
-    """Find the frames of lz4. `ProtocolError` if the structure is damaged."""
+def _walk(data: Buffer, magic: int, walk_frame: Callable[[_Walk], int]) -> PackedFrames:
     walk = _Walk(data)
     frames = bytes_max = 0
     while walk.at < walk.end:
         frames += 1
-        if walk.frame(LZ4_MAGIC):
-            bytes_max += _lz4_frame(walk)
+        if walk.frame(magic):
+            bytes_max += walk_frame(walk)
     return PackedFrames(frames, bytes_max)
+
+
+def walk_lz4(data: Buffer) -> PackedFrames:
+    """Find the frames of lz4. `ProtocolError` if the structure is damaged."""
+    return _walk(data, LZ4_MAGIC, _lz4_frame)
 
 
 def _lz4_frame(walk: _Walk) -> int:
@@ -110,13 +115,7 @@ def _lz4_frame(walk: _Walk) -> int:
 
 def walk_zstd(data: Buffer) -> PackedFrames:
     """Find the frames of zstd. `ProtocolError` if the structure is damaged."""
-    walk = _Walk(data)
-    frames = bytes_max = 0
-    while walk.at < walk.end:
-        frames += 1
-        if walk.frame(ZSTD_MAGIC):
-            bytes_max += _zstd_frame(walk)
-    return PackedFrames(frames, bytes_max)
+    return _walk(data, ZSTD_MAGIC, _zstd_frame)
 
 
 def _zstd_frame(walk: _Walk) -> int:

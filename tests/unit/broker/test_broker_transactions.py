@@ -5,18 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.brokering import (
-    COMMITTED,
-    J0,
-    M0,
-    UNCOMMITTED,
-    Producer,
-    batch,
-    fetch,
-    later,
-    plain,
-    running,
-)
+from support.brokering import COMMITTED, J0, M0, UNCOMMITTED, Producer, batch, fetch, later, plain, running
 from support.serving import until
 from support.shelf import offsets
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.brokering import Producer, later
-from support.compacting import CODECS, COMMITTED, EAGER, UNCOMMITTED, compacting, keyed, seen
+from support.compacting import CODECS, COMMITTED, EAGER, UNCOMMITTED, before_first, compacting, keyed, seen
 
 from semel.broker import compaction
 from semel.core.partition import Append, DeleteRecords
@@ -362,18 +362,13 @@ async def test_a_partition_without_room_does_not_keep_others_from_theirs(
 async def test_a_reader_that_was_overtaken_looks_again(tmp_path: Path) -> None:
     async with compacting(tmp_path) as table:
         await table.put_each(*(("a", "v" * 5_000) for _ in range(20)))
-        read = table.broker.store.chunks.read
-        is_first = True
 
-        async def read_late(locations: Any) -> Any:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                await table.compact()
-                await table.broker._housekeeping.sweep()
-            return await read(locations)
+        async def compact() -> None:
+            await table.compact()
+            await table.broker._housekeeping.sweep()
 
-        table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
+        chunks = table.broker.store.chunks
+        chunks.read = before_first(chunks.read, compact)  # type: ignore[method-assign]
         assert [each.offset for each in await table.records()] == [19]
 
 
@@ -424,20 +419,18 @@ async def test_a_reader_of_aborted_records_is_told_of_them_however_late(is_follo
         await table.put_in(producer, ("a", "aborted"))
         await producer.end(is_commit=False)
         await table.put(("b", "1"))
-        aborted = table.broker.store.ledger.aborted
-        is_first = True
+        was_compacted = False
 
-        async def aborted_late(*args: Any) -> Any:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                for _ in range(3):
-                    await table.compact()
-                    later(table.broker, 1_000)
-                    await table.put(("b", "2"))
-                assert await table.markers() == []
-            return await aborted(*args)
+        async def compact() -> None:
+            nonlocal was_compacted
+            was_compacted = True
+            for _ in range(3):
+                await table.compact()
+                later(table.broker, 1_000)
+                await table.put(("b", "2"))
+            assert await table.markers() == []
 
-        table.broker.store.ledger.aborted = aborted_late  # type: ignore[method-assign]
+        ledger = table.broker.store.ledger
+        ledger.aborted = before_first(ledger.aborted, compact)  # type: ignore[method-assign]
         assert {value for _, _, value in await table.pairs()} <= {"1", "2"}
-        assert not is_first
+        assert was_compacted

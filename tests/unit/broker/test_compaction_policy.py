@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.compacting import EAGER, compacting, keyed
+from support.compacting import EAGER, before_first, compacting, keyed
 
 from semel.core.partition import Append
 from semel.core.topics import AlterTopic, CreateTopic
@@ -16,21 +16,16 @@ async def test_a_policy_that_changes_during_a_round_counts_for_what_comes_later_
         other = PartitionKey(b"zebra".ljust(16, b"."), 0)
         await table.broker.ask(CreateTopic("zebra", other.topic_id, 1, EAGER))
         await table.put_each(("a", "1"), ("a", "2"))
-        read = table.broker.store.chunks.read
-        is_first = True
 
-        async def read_late(locations: Any) -> Any:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                # The round is at "table". "zebra" becomes an ordinary log, acknowledged, and is written to.
-                await table.broker.ask(AlterTopic("zebra", (("cleanup.policy", 0, "delete"),)))
-                for pair in ((None, "1"), (None, "2"), ("a", "3"), ("a", "4")):
-                    data = keyed(pair)
-                    await table.broker.ask(Append(other, read_header(data), data))
-            return await read(locations)
+        async def change() -> None:
+            # The round is at "table". "zebra" becomes an ordinary log, acknowledged, and is written to.
+            await table.broker.ask(AlterTopic("zebra", (("cleanup.policy", 0, "delete"),)))
+            for pair in ((None, "1"), (None, "2"), ("a", "3"), ("a", "4")):
+                data = keyed(pair)
+                await table.broker.ask(Append(other, read_header(data), data))
 
-        table.broker.store.chunks.read = read_late  # type: ignore[method-assign]
+        chunks = table.broker.store.chunks
+        chunks.read = before_first(chunks.read, change)  # type: ignore[method-assign]
         await table.compact()
         table.key = other
         assert [value for _, _, value in await table.pairs()] == ["1", "2", "3", "4"]

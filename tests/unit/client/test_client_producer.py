@@ -197,7 +197,7 @@ def test_a_full_batch_and_linger_send_without_flush(fake_broker) -> None:
 @pytest.mark.parametrize("bad", ["text", 7, bytearray(b"x")])
 def test_what_is_not_bytes_is_refused_at_once(fake_broker, bad) -> None:
     with Client(fake_broker(Log()).address) as client, Producer(client) as producer:
-        with pytest.raises(TypeError, match="value of a record is bytes"):
+        with pytest.raises(TypeError, match="value of a record must be bytes"):
             producer.send("t", bad)
         with pytest.raises(TypeError, match="key"):
             producer.send("t", b"", key=bad)

@@ -227,5 +227,5 @@ def test_calls_that_do_not_fit_are_refused_at_once(stage: Any) -> None:
     producer.close()
     with pytest.raises(TransactionMisuse, match="is closed"):
         producer.begin()
-    with pytest.raises(ValueError, match="at least one character"):
+    with pytest.raises(ValueError, match="must not be empty"):
         TransactionalProducer(producer._client, "")

@@ -4,21 +4,27 @@ from typing import Any
 
 import pytest
 
-from semel.client import ClientError, GroupMetadata, ProducerIdAndEpoch
+from semel.client import ClientError, GroupMetadata, ProducerIdAndEpoch, TransactionalProducer
 from semel.client.group_offsets import CommitAs
 from semel.client.transaction_state import State
 from semel.wire.messages import EndTxnRequest, ProduceRequest
 
 
-def test_version_2_adds_nothing_and_begins_each_transaction_with_a_new_epoch(stage: Any) -> None:
-    """Behaviours 46, 49: no AddPartitionsToTxn, Produce from 12, EndTxn 5, sequences from 0."""
-    producer, script, *_ = stage(2)
+def transact_twice(producer: TransactionalProducer, *offsets: dict[tuple[str, int], int]) -> None:
+    """Two transactions, each with two batches and these offsets."""
     for _ in range(2):
         with producer.transaction():
             producer.send("t", b"a", partition=0)
             producer.flush()
             producer.send("t", b"b", partition=0)
-            producer.send_offsets({("in", 0): 5}, "g")
+            for each in offsets:
+                producer.send_offsets(each, "g")
+
+
+def test_version_2_adds_nothing_and_begins_each_transaction_with_a_new_epoch(stage: Any) -> None:
+    """Behaviours 46, 49: no AddPartitionsToTxn, Produce from 12, EndTxn 5, sequences from 0."""
+    producer, script, *_ = stage(2)
+    transact_twice(producer, {("in", 0): 5})
     transaction = ["Produce", "TxnOffsetCommit", "Produce", "EndTxn"]
     assert script.names == ["InitProducerId", *transaction, *transaction]
     assert min(script.versions("Produce")) >= 12
@@ -31,13 +37,7 @@ def test_version_2_adds_nothing_and_begins_each_transaction_with_a_new_epoch(sta
 def test_version_1_adds_what_it_writes_to_and_counts_on(stage: Any) -> None:
     """Behaviours 40, 47: everything is added before, once; the epoch stays and sequences go on."""
     producer, script, *_ = stage(1)
-    for _ in range(2):
-        with producer.transaction():
-            producer.send("t", b"a", partition=0)
-            producer.flush()
-            producer.send("t", b"b", partition=0)
-            producer.send_offsets({("in", 0): 5}, "g")
-            producer.send_offsets({("in", 1): 6}, "g")
+    transact_twice(producer, {("in", 0): 5}, {("in", 1): 6})
     transaction = [
         "AddPartitionsToTxn",
         "Produce",

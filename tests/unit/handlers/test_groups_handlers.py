@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 from support.group_rules import subscription
-from support.in_memory import broker_in_memory, context, make_topic
+from support.in_memory import broker_in_memory, make_topic, send
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import REGEX_REFRESH_MS, Joined
 from semel.core.topics import AddPartitions, DeleteTopic
 from semel.core.types import ErrorCode
-from semel.handlers import HANDLERS
 from semel.store.interface import StoreFull
-from semel.wire.messages import APIS
 from semel.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -42,15 +40,6 @@ JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, CONSUMER, CONSUMER_DESCRIB
     69,
 )
 QUICK = {"group_initial_rebalance_delay_ms": 0}
-
-
-async def send(broker: Broker, key: int, request: Any, version: int | None = None) -> Any:
-    """Through the wire both ways, so that a field which a version lacks is not there."""
-    api = APIS[key]
-    version = api.max_version if version is None else version
-    decoded = api.request.decode(request.encode(version), version)
-    response = await HANDLERS[key](broker, decoded, context(version))
-    return api.response.decode(response.encode(version), version)
 
 
 def join_request(member_id: str = "", **fields: Any) -> JoinGroupRequest:

@@ -3,14 +3,12 @@
 from typing import Any
 
 import pytest
-from support.in_memory import broker_in_memory, context, make_topic
+from support.in_memory import broker_in_memory, make_topic, send
 
 from semel.broker.broker import Broker
 from semel.core.topics import DeleteTopic
 from semel.core.types import ErrorCode, Topic
-from semel.handlers import HANDLERS
 from semel.store.interface import StoreFull
-from semel.wire.messages import APIS
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -26,14 +24,6 @@ from semel.wire.messages.offsets import (
 
 COMMIT, FETCH, DELETE = 8, 9, 47
 UNKNOWN_ID = b"?" * 16
-
-
-async def send(broker: Broker, key: int, request: Any, version: int | None = None) -> Any:
-    api = APIS[key]
-    version = api.max_version if version is None else version
-    decoded = api.request.decode(request.encode(version), version)
-    response = await HANDLERS[key](broker, decoded, context(version))
-    return api.response.decode(response.encode(version), version)
 
 
 def commit_request(*topics: tuple[Topic, list[int]], offset: int = 7, **fields: Any) -> OffsetCommitRequest:

@@ -7,6 +7,7 @@ import pytest
 from aiokafka.record.control_record import ABORT_MARKER, COMMIT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch
 from crc32c import crc32c
+from support.hostile_words import BATCH_FIELDS
 
 from semel.wire.batch import PREFIX_BYTES, has_valid_crc, produced_fault
 from semel.wire.errors import ErrorCode, ProtocolError
@@ -36,29 +37,12 @@ RECORDS = [
     Record(2, NOW + 70_000, b"", None, ()),
 ]
 
-# name: position and format, to change one field of a batch
-FIELDS = {
-    "base_offset": (0, ">q"),
-    "length": (8, ">i"),
-    "leader_epoch": (12, ">i"),
-    "magic": (16, ">B"),
-    "crc": (17, ">I"),
-    "attributes": (21, ">h"),
-    "last_offset_delta": (23, ">i"),
-    "base_timestamp": (27, ">q"),
-    "max_timestamp": (35, ">q"),
-    "producer_id": (43, ">q"),
-    "producer_epoch": (51, ">h"),
-    "base_sequence": (53, ">i"),
-    "record_count": (57, ">i"),
-}
-
 
 def changed(batch: bytes, /, *, keep_crc: bool = False, **fields: int) -> bytes:
     """Return the batch with other header fields, and a checksum that is right unless it was the point."""
     output = bytearray(batch)
     for name, value in fields.items():
-        at, form = FIELDS[name]
+        at, form = BATCH_FIELDS[name]
         struct.pack_into(form, output, at, value)
     if "crc" not in fields and not keep_crc:
         struct.pack_into(">I", output, 17, crc32c(bytes(output[21:])))

@@ -7,27 +7,17 @@ SEMEL_PEER names another broker to hold them against: one node of Kafka 4.3, wit
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.peer import broker_or_peer
 from support.raw import KEEPS_RECORDS, RawClient
 from support.raw_log import Log
-from support.raw_transactions import PEER, RawProducer, make_topic
-
-import semel
+from support.raw_transactions import RawProducer, make_topic
 
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    if PEER:
-        yield PEER
-        return
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50} | KEEPS_RECORDS
-    with semel.embedded(settings=settings) as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def client(bootstrap: str) -> Iterator[RawClient]:
-    with RawClient(bootstrap) as client:
-        yield client
+    with broker_or_peer(settings) as address:
+        yield address
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from support.faulty import FaultyBroker
+from support.peer import PEER
 from support.raw import RawClient
 from support.raw_log import Log
 from support.raw_transactions import (
-    PEER,
     RawProducer,
     committed,
     describe,

@@ -75,7 +75,7 @@ def plan_stream(options: DeltaOptions, schema: StructType, checkpoint: Checkpoin
     step = checkpoint.step(batch_id)
     if not step.end:
         raise PipelineError(
-            "exactly-once needs an input whose offsets the table can know: a source of format 'semel' in "
+            "exactly-once needs an input whose offsets the table can record: a source of format 'semel' in "
             "this query"
         )
     client, app = _client(options), options.pipeline_id
@@ -209,8 +209,8 @@ def _check_not_restored(table: Table, position: Position, who: str, advice: str)
         raise PipelineMismatch(
             f"the table {table.location} was restored to an older version, by its commit {position.lost_by}, "
             f"after {who} had written to it: rows are gone that the table's transaction identifiers still "
-            f"count. Take that back by a RESTORE to version {position.lost_by - 1}; or, if the table shall "
-            f"stay as it is, {advice}"
+            f"count. Undo it by a RESTORE to version {position.lost_by - 1}; or, to keep the table as it "
+            f"is, {advice}"
         )
 
 

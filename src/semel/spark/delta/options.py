@@ -10,10 +10,9 @@ from semel.spark.errors import OptionError
 from semel.spark.options import (
     COMMON,
     VERSIONS,
-    VERSIONS_ELSEWHERE,
     Address,
-    OptionReader,
     missing_checkpoint,
+    sink_reader,
     write_version,
 )
 from semel.spark.versions import Version
@@ -38,22 +37,16 @@ class DeltaOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Parse them; OptionError names an invalid one."""
-        given = (
-            OptionReader(options, STREAM_SINK, VERSIONS_ELSEWHERE)
-            if is_stream
-            else OptionReader(options, BATCH_SINK)
-        )
+        given = sink_reader(options, STREAM_SINK, BATCH_SINK, is_stream=is_stream)
         version = None if is_stream else write_version(given)
         path = given.text("path")
         pipeline_id = given.pipeline_id() or (version.app if version else None)
         if path is None:
-            raise OptionError(
-                "where is the table? Give the option path: a directory, or a URL such as s3://…"
-            )
+            raise OptionError("the option path is missing: the table's directory, or a URL such as s3://…")
         if pipeline_id is None:
             raise OptionError(
                 "the option pipeline.id is missing: a name that stays the same as long as the pipeline "
-                "lives, by which the table knows what it has of it"
+                "lives. The table records under it what it has of the pipeline"
             )
         given.choice("mode", "append", ("append",))
         checkpoint = given.text("checkpointLocation") if is_stream else None

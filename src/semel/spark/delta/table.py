@@ -161,7 +161,7 @@ def _create(location: str, rows: dict[str, Any], partition_by: Sequence[str]) ->
         DeltaTable.create(location, schema, mode="ignore", partition_by=list(partition_by))
     table = open_table(location)
     if table is None:
-        raise PipelineError(f"the table {location} was made, and cannot be found")
+        raise PipelineError(f"the table {location} was created but cannot be found")
     return table
 
 

@@ -18,6 +18,29 @@ from semel.wire.schema import (
     struct,
 )
 
+__all__ = [
+    "AlterConfigsRequest",
+    "AlterConfigsResource",
+    "AlterConfigsResourceResponse",
+    "AlterConfigsResponse",
+    "AlterableConfig",
+    "DescribeConfigsRequest",
+    "DescribeConfigsResource",
+    "DescribeConfigsResourceResult",
+    "DescribeConfigsResponse",
+    "DescribeConfigsResult",
+    "DescribeConfigsSynonym",
+    "FeatureUpdateKey",
+    "IncrementalAlterConfigsAlterConfigsResource",
+    "IncrementalAlterConfigsAlterConfigsResourceResponse",
+    "IncrementalAlterConfigsAlterableConfig",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
+    "UpdatableFeatureResult",
+    "UpdateFeaturesRequest",
+    "UpdateFeaturesResponse",
+]
+
 
 @struct
 class DescribeConfigsResource:

@@ -22,6 +22,31 @@ from semel.wire.schema import (
     uuid,
 )
 
+__all__ = [
+    "ApiVersion",
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "Coordinator",
+    "Cursor",
+    "DescribeClusterBroker",
+    "DescribeClusterRequest",
+    "DescribeClusterResponse",
+    "DescribeTopicPartitionsRequest",
+    "DescribeTopicPartitionsResponse",
+    "DescribeTopicPartitionsResponsePartition",
+    "DescribeTopicPartitionsResponseTopic",
+    "FinalizedFeatureKey",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "MetadataRequest",
+    "MetadataRequestTopic",
+    "MetadataResponse",
+    "MetadataResponseBroker",
+    "MetadataResponsePartition",
+    "MetadataResponseTopic",
+    "SupportedFeatureKey",
+]
+
 
 @request(18, versions="0-4", flexible=3)
 class ApiVersionsRequest(Request):

@@ -22,6 +22,18 @@ from semel.wire.schema import (
     uuid,
 )
 
+__all__ = [
+    "BatchIndexAndErrorMessage",
+    "LeaderIdAndEpoch",
+    "NodeEndpoint",
+    "PartitionProduceData",
+    "PartitionProduceResponse",
+    "ProduceRequest",
+    "ProduceResponse",
+    "TopicProduceData",
+    "TopicProduceResponse",
+]
+
 
 @struct
 class PartitionProduceData:

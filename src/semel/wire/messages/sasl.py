@@ -3,17 +3,14 @@
 The content of the rounds is defined by the mechanism; here it is bytes, which are never logged.
 """
 
-from semel.wire.schema import (
-    Request,
-    Response,
-    array,
-    bytes_,
-    int16,
-    int64,
-    request,
-    response,
-    string,
-)
+from semel.wire.schema import Request, Response, array, bytes_, int16, int64, request, response, string
+
+__all__ = [
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
+]
 
 
 @request(17, versions="0-1", flexible=None)

@@ -9,18 +9,18 @@ is InitProducerId for a transaction that belongs to a *run*, which is identified
 that a driver got for its own transactional id.
 """
 
-from semel.wire.schema import (
-    Request,
-    Response,
-    array,
-    int16,
-    int32,
-    int64,
-    request,
-    response,
-    string,
-    struct,
-)
+from semel.wire.schema import Request, Response, array, int16, int32, int64, request, response, string, struct
+
+__all__ = [
+    "BeginAttemptRequest",
+    "BeginAttemptResponse",
+    "CommitTransactionsPartition",
+    "CommitTransactionsRefusal",
+    "CommitTransactionsRequest",
+    "CommitTransactionsResponse",
+    "CommitTransactionsTopic",
+    "CommitTransactionsTransaction",
+]
 
 #: Keys from here on are Semel's own.
 FIRST_OWN_KEY = 20_000

@@ -17,7 +17,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## create .venv with everything for development
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/semel/*/*.pyx src/semel/*/*.pxi)
 	@python='$(PYTHON)'; which="$$($$python -c '$(WHICH)')" || exit 1; \
 	[ "$$($(BIN)/python -c '$(WHICH)' 2>&1)" = "$$which" ] || rm -rf $(VENV); \
 	$$python -m venv $(VENV)

@@ -276,4 +276,4 @@ class Broker:
 
 
 def _log_fatal(error: BaseException) -> None:
-    log.critical("the broker cannot go on: %r", error, exc_info=error)
+    log.critical("the broker stops after an error: %r", error, exc_info=error)

@@ -82,7 +82,7 @@ class Housekeeping:
         try:
             await round_()
         except StoreRefused as full:
-            log.warning("housekeeping cannot go on now: %s", full)
+            log.warning("housekeeping waits until the store accepts writes: %s", full)
 
     async def _groups(self) -> None:
         await self._broker.ask(GroupTick())

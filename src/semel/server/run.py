@@ -143,7 +143,7 @@ def _mistakes(server: Server) -> Iterator[None]:
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        log.error("nobody caught: %s", context.get("message"), exc_info=error)
+        log.error("unhandled error in the event loop: %s", context.get("message"), exc_info=error)
         is_callback = "handle" in context and "transport" not in context and "protocol" not in context
         if error is not None and is_callback:
             server.fail(error)

@@ -90,7 +90,7 @@ class Server:
         """Abort all connections and set ``stopping``: the broker has failed. Keeps the first error."""
         if self.failure is None:
             self.failure = error
-            log.critical("the broker cannot go on: %r", error, exc_info=error)
+            log.critical("the broker stops after an error: %r", error, exc_info=error)
         for connection in tuple(self._server.connections):
             connection.abort()
         self.stopping.set()

@@ -132,7 +132,7 @@ def _openssl_name(name: str) -> str:
 
 def _no_password() -> NoReturn:
     """Without this, OpenSSL would prompt on the terminal."""
-    raise ValueError("the key of ssl.key.location is encrypted; store it without a password, readable by us")
+    raise ValueError("the key of ssl.key.location is encrypted; store it without a password (mode 0600)")
 
 
 async def look_for_certificates(tls: ServerTls) -> NoReturn:

@@ -52,10 +52,10 @@ def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:
     try:
         facts, locations = _DECODER.decode(data)
         if any(min(location) < 0 for location in locations):
-            raise ValueError("these are no places")
+            raise ValueError("the frame has no valid locations")
         shaped = [_unpacked(fact) if type(fact) is _GroupPacked else fact for fact in facts]
     except (DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"these are no facts: {error!r}") from error
+        raise ValueError(f"the frame has no valid facts: {error!r}") from error
     return shaped, locations
 
 

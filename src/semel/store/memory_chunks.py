@@ -136,7 +136,7 @@ class MemoryChunks:
     def make_room_now(self, length: int, *, may_use_reserve: bool = False) -> None:
         """Raise StoreFull if this many bytes cannot be appended. No reserve is needed."""
         if not may_use_reserve and not self.has_room(length):
-            raise StoreFull(f"{self._bytes_max} bytes are the most that is kept in memory")
+            raise StoreFull(f"the broker keeps at most {self._bytes_max} bytes in memory")
 
     def check_free(self, length: int) -> None:
         """Like ``make_room_now``: nothing else can fill this memory."""

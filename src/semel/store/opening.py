@@ -44,7 +44,7 @@ async def open_store(
         files.make_directory(directory)
         lock = DirectoryLock(directory)
         if left := tighten(directory):
-            log.warning("others may read %s, and its mode cannot be changed", left[0])
+            log.warning("other users can read %s, and its mode cannot be changed", left[0])
     except BaseException:
         worker.stop()
         raise

@@ -45,7 +45,7 @@ class SimulatedLedger:
         self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}
         """Marker, producer and first offset of aborted transactions."""
         self._unstated: dict[PartitionKey, bool] = {}
-        """Partitions whose batches changed without a ``PartitionChanged`` so far, and whether by compaction."""
+        """Partitions that changed and have no ``PartitionChanged`` so far, and whether compaction did it."""
 
     def copy(self) -> "SimulatedLedger":
         """Return a copy that later folds do not change."""

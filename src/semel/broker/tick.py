@@ -77,5 +77,3 @@ def newest_only(facts: list[Fact]) -> list[Fact]:
         newest.append(fact)
     newest.reverse()
     return newest
-
-

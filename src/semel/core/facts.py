@@ -1,9 +1,10 @@
 """All facts. Facts are the only input of the ledger.
 
 A fact is immutable and named in the past tense. ``DURABLE`` facts are written to the ledger; the others
-change only state that a broker may lose (parked requests, when a member was last heard from). A fact about
-an entity carries the complete new value, so applying it needs no rule. A fact about batches says which rows to
-add, move or remove; the ``PartitionChanged`` behind it has the value that the partition has with them.
+change only state that a broker may lose (parked requests, when a member was last heard from).
+
+A fact about an entity carries its complete new value, so applying it needs no rule. A fact about batches says
+which of them to add, move or remove. If that changes their partition, a ``PartitionChanged`` follows.
 
 The facts of a tick are in the order in which they became true.
 """

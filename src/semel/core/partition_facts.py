@@ -25,7 +25,7 @@ def _partition_changed(state: "BrokerState", fact: PartitionChanged) -> None:
 
 
 def _of_batches(state: "BrokerState", fact: Fact) -> None:
-    """No entity is changed: batches are rows of the ledger. ``PartitionChanged`` follows if they are counted."""
+    """No entity changes. If the batches change their partition, ``PartitionChanged`` follows."""
 
 
 def _producer_advanced(state: "BrokerState", fact: ProducerAdvanced) -> None:

@@ -280,10 +280,10 @@ async def test_a_flush_without_room_changes_nothing() -> None:
 
 
 async def test_only_what_the_ledger_can_take_later_is_early() -> None:
-    """When the store is full, what is early is applied again: only what needs no more than a partition."""
+    """When the store is full, what is early is applied again: only what needs nothing else to be loaded."""
     kept = unsynced_work.UnsyncedWork()
     assert kept.has_room_for([BatchStaged(PARTITION, 7, 1, 1, 100)], 100)
-    assert not kept.has_room_for([LogStartAdvanced(PARTITION, 1, 0)], 0)
+    assert not kept.has_room_for([LogStartAdvanced(PARTITION, 1)], 0)
 
 
 async def test_the_broker_aborts_with_a_flush() -> None:

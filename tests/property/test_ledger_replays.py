@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rules import header
 
+from semel.broker.tick import newest_only
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
@@ -219,7 +220,7 @@ class Broker:
                 self._note(fact, locations)
         self._now += 1
         self.live_locations.update(locations)
-        self.early[0].extend(fact for fact in facts if type(fact) in DURABLE)
+        self.early[0].extend(newest_only([fact for fact in facts if type(fact) in DURABLE]))
         self.early[1].extend(locations)
         if not defers_sync:
             await self.flush()

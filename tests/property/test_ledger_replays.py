@@ -275,7 +275,8 @@ class Broker:
                 reached = next((each for each in found if each.max_timestamp >= timestamp), None)
                 assert await self.ledger.first_batch_since(key, timestamp) == reached
             for first in range(start, end + 1, 3):
-                for before in (first, first + 2, end, end + 1):
+                # A range that ends at the log start is empty: its reader needs no list.
+                for before in (each for each in (first, first + 2, end, end + 1) if each > start):
                     assert await self.ledger.aborted(key, first, before) == log.told(first, before)
         assert await self.ledger.chunk_references() == self._bytes_of_chunks()
 

@@ -181,14 +181,14 @@ async def test_readers_of_staged_records_miss_nothing_and_flush_nothing() -> Non
     await looping.settle()
 
 
-@pytest.mark.parametrize(("name", "limit"), [("FACTS_MAX", 12), ("BYTES_MAX", 400)])
+@pytest.mark.parametrize(("name", "limit"), [("FACTS_MAX", 13), ("BYTES_MAX", 400)])
 async def test_what_is_unflushed_is_bounded(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsynced_work, name, limit)
     looping = Looping()
     producer = await looping.producer()
     for _ in range(20):
         await looping.ask(producer.append())
-        assert len(looping.loop.unsynced.facts) <= 12
+        assert len(looping.loop.unsynced.facts) <= 13
     assert looping.store.unsynced_commits > len(looping.store.commits) > 1
     await looping.settle()
 

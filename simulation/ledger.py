@@ -1,7 +1,8 @@
 """The fold of the facts on the simulated disk, in the simplest possible way.
 
 This is an independent model of the ledger. It shares no code with the broker's state or with SQLite: if the
-broker's state after a crash differs from it, one of the three is wrong.
+broker's state after a crash differs from it, one of the three is wrong. It computes partitions from the facts
+about their batches, so a core that says a wrong ``PartitionChanged`` is found.
 """
 
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ class SimulatedLedger:
         self._staged: dict[tuple[PartitionKey, int], list[tuple[f.BatchStaged, BatchLocation]]] = {}
         self._aborted: dict[PartitionKey, list[tuple[int, int, int]]] = {}
         """Marker, producer and first offset of aborted transactions."""
+        self._unstated: dict[PartitionKey, bool] = {}
+        """Partitions that changed and have no ``PartitionChanged`` so far, and whether compaction did it."""
 
     def copy(self) -> "SimulatedLedger":
         """Return a copy that later folds do not change."""
@@ -68,6 +71,7 @@ class SimulatedLedger:
             else:
                 getattr(self, "_" + type(fact).__name__)(fact)
         assert next(nth, None) is None, "every place belongs to a batch"
+        assert not self._unstated, "a commit has the new value of every partition that it changed"
 
     def _put(self, key: Key, value: Value | None) -> None:
         if value is None:
@@ -78,29 +82,43 @@ class SimulatedLedger:
     def _get(self, key: Key) -> Any:
         return self.values.get((type(key), key))
 
+    def _computed(self, key: PartitionKey, after: Partition, *, is_compacted: bool = False) -> None:
+        self._put(key, after)
+        self._unstated[key] = is_compacted or self._unstated.get(key, False)
+
+    def _size(self, key: PartitionKey) -> int:
+        return sum(each.location.length for each in self.batches[key])
+
+    def _PartitionChanged(self, fact: f.PartitionChanged) -> None:  # noqa: N802 - named after the fact
+        own = self._get(fact.key)
+        if self._unstated.pop(fact.key, False):
+            # How far compaction has come cannot be seen in the batches.
+            cleaned = fact.partition.cleaned_offset
+            assert own.cleaned_offset <= cleaned <= own.last_stable_offset, "compaction only proceeds"
+            own = own.but(cleaned_offset=cleaned)
+        assert fact.partition == own, f"the batches say {own}, the core says {fact.partition}"
+        self._put(fact.key, own)
+
     def _append(self, fact: f.BatchAppended, location: BatchLocation) -> None:
         before = self._get(fact.partition)
+        assert fact.base_offset == before.high_watermark, "a batch begins where the log ends"
         opened = before.open_transactions
         if fact.opens_transaction:
             opened = (*opened, OpenTransaction(fact.base_offset, fact.producer_id))
         after = before.but(
             high_watermark=fact.last_offset + 1,
-            peak_timestamp=fact.peak_timestamp,
-            size_bytes=before.size_bytes + fact.size_bytes,
+            peak_timestamp=max(before.peak_timestamp, fact.max_timestamp),
+            size_bytes=before.size_bytes + location.length,
             open_transactions=opened,
         )
+        assert fact.peak_timestamp == after.peak_timestamp, "a peak is the largest timestamp so far"
         if fact.closes is not None:
             after = self._closed(fact, fact.closes, after)
-        self._put(fact.partition, after)
+        self._computed(fact.partition, after)
         stored = StoredBatch(fact.base_offset, fact.last_offset, fact.max_timestamp, location)
         self.batches[fact.partition].append(stored)
 
     def _replace(self, fact: f.BatchesReplaced, locations: Sequence[BatchLocation]) -> None:
-        before = self._get(fact.partition)
-        after = before.but(
-            size_bytes=fact.size_bytes, cleaned_offset=fact.cleaned_offset, compactions=fact.compactions
-        )
-        self._put(fact.partition, after)
         stored = {each.base_offset: each for each in self.batches[fact.partition]}
         for base_offset in fact.removed:
             del stored[base_offset]
@@ -110,24 +128,27 @@ class SimulatedLedger:
                 batch.base_offset, batch.last_offset, batch.max_timestamp, location
             )
         self.batches[fact.partition] = list(stored.values())
+        before = self._get(fact.partition)
+        after = before.but(size_bytes=self._size(fact.partition), compactions=before.compactions + 1)
+        self._computed(fact.partition, after, is_compacted=True)
         aborted = self._aborted.get(fact.partition, [])
         self._aborted[fact.partition] = [each for each in aborted if each[0] not in fact.removed]
 
-    def _StagedCommitted(self, fact: f.StagedCommitted) -> None:  # noqa: N802 - named after the fact
+    def _StagedCommitted(self, fact: f.StagedCommitted) -> None:  # noqa: N802
         before = self._get(fact.partition)
-        offset = fact.base_offset
+        offset, peak = before.high_watermark, before.peak_timestamp
+        assert (fact.base_offset, fact.peak_before) == (offset, peak), "batches begin where the log ends"
         for staged, location in self._staged.pop((fact.partition, fact.producer_id)):
             last = offset + staged.offsets - 1
             stored = StoredBatch(offset, last, staged.max_timestamp, location)
             self.batches[fact.partition].append(stored)
-            offset = last + 1
-        assert offset == fact.last_offset + 1, "what is committed is what was staged"
-        after = before.but(
-            high_watermark=offset,
-            peak_timestamp=fact.peak_timestamp,
-            size_bytes=before.size_bytes + fact.size_bytes,
+            offset, peak = last + 1, max(peak, staged.max_timestamp)
+        said = (fact.last_offset + 1, fact.peak_timestamp)
+        assert said == (offset, peak), "what is committed is what was staged"
+        size = self._size(fact.partition)
+        self._computed(
+            fact.partition, before.but(high_watermark=offset, peak_timestamp=peak, size_bytes=size)
         )
-        self._put(fact.partition, after)
 
     def _StagedDropped(self, fact: f.StagedDropped) -> None:  # noqa: N802
         self._staged.pop((fact.partition, fact.producer_id), None)
@@ -142,11 +163,11 @@ class SimulatedLedger:
         return before.but(open_transactions=rest, last_aborted_offset=marker.base_offset)
 
     def _LogStartAdvanced(self, fact: f.LogStartAdvanced) -> None:  # noqa: N802
-        before = self._get(fact.partition)
-        after = before.but(log_start_offset=fact.log_start_offset, size_bytes=fact.size_bytes)
-        self._put(fact.partition, after)
-        kept = [each for each in self.batches[fact.partition] if each.last_offset >= fact.log_start_offset]
+        start = fact.log_start_offset
+        kept = [each for each in self.batches[fact.partition] if each.last_offset >= start]
         self.batches[fact.partition] = kept
+        after = self._get(fact.partition).but(log_start_offset=start, size_bytes=self._size(fact.partition))
+        self._computed(fact.partition, after)
 
     def _ProducerAdvanced(self, fact: f.ProducerAdvanced) -> None:  # noqa: N802
         self._put(fact.key, fact.state)
@@ -211,6 +232,7 @@ class SimulatedLedger:
             self._put(key, None)
             self.batches.pop(key, None)
             self._aborted.pop(key, None)
+            self._unstated.pop(key, None)
         for location in [each for each in self._staged if each[0].topic_id == topic.topic_id]:
             del self._staged[location]
         for kind, key in list(self.values):

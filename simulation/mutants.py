@@ -125,8 +125,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "an abort counts as a commit in one partition",
         "transactions.ending",
-        "Closing(first, stable, self._is_commit)",
-        "Closing(first, stable, self._is_commit or key.index == 1)",
+        "Closing(first, after.last_stable_offset, self._is_commit)",
+        "Closing(first, after.last_stable_offset, self._is_commit or key.index == 1)",
     ),
     _core(
         "a commit forgets the offsets",
@@ -186,9 +186,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _core(
         "readers are not told what was aborted (nisshi 716)",
-        "partition_facts",
-        "        aborted = aborted if fact.closes.is_commit else fact.base_offset",
-        "        pass",
+        "transactions.ending",
+        "            aborted = aborted if self._is_commit else offset",
+        "            pass",
     ),
     _broker(
         "readers see the newest batches whatever their bound",
@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "readers see what is not durable",
         "commit_loop",
         "        self.unsynced.add(tick.durable, tick.batches, loop.time())",
-        "        self._publisher.publish(self.state, tick.durable, tick.batches)",
+        "        self._publisher.publish(tick.durable, tick.batches)",
     ),
     # Durability.
     _broker(
@@ -240,10 +240,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "        before = self.state",
     ),
     _broker(
-        "of several states of a transaction an older one is kept",
+        "of several values of an entity an older one is kept",
         "tick",
-        "newest[_key(fact)] is fact",
-        "newest[_key(fact)] is not fact",
+        "        newest.append(fact)",
+        "        newest.append(fact if key_of is None else"
+        " next(each for each in facts if type(each) is type(fact) and key_of(each) == key))",
+    ),
+    _broker(
+        "of several entities one is written",
+        "tick",
+        "            key = key_of(fact)",
+        "            key = type(fact)",
+    ),
+    # What a partition says of its batches.
+    _core(
+        "the size of a partition is one batch behind",
+        "partition",
+        "        partition.size_bytes + header.length,",
+        "        partition.size_bytes,",
+    ),
+    _core(
+        "a transaction stays open in a partition",
+        "transactions.ending",
+        "            opened = tuple(each for each in opened if each.producer_id != producer_id)",
+        "            pass",
+    ),
+    _core(
+        "staged batches leave the size of a partition as it was",
+        "transactions.ending",
+        "            size_bytes=partition.size_bytes + staged.size_bytes,",
+        "            size_bytes=partition.size_bytes,",
+    ),
+    _core(
+        "the size of a partition stays as it was when records are deleted",
+        "partition",
+        "        remaining = partition.size_bytes - command.size_below",
+        "        remaining = partition.size_bytes",
     ),
 )
 

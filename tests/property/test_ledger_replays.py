@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.rules import header
 
+from semel.broker.tick import newest_only
 from semel.core.facts import (
     DURABLE,
     BatchAppended,
@@ -220,7 +221,7 @@ class Broker:
                 self._note(fact, locations)
         self._now += 1
         self.live_locations.update(locations)
-        self.early[0].extend(fact for fact in facts if type(fact) in DURABLE)
+        self.early[0].extend(newest_only([fact for fact in facts if type(fact) in DURABLE]))
         self.early[1].extend(locations)
         if not defers_sync:
             await self.flush()
@@ -275,7 +276,8 @@ class Broker:
                 reached = next((each for each in found if each.max_timestamp >= timestamp), None)
                 assert await self.ledger.first_batch_since(key, timestamp) == reached
             for first in range(start, end + 1, 3):
-                for before in (first, first + 2, end, end + 1):
+                # A range that ends at the log start is empty: its reader needs no list.
+                for before in (each for each in (first, first + 2, end, end + 1) if each > start):
                     assert await self.ledger.aborted(key, first, before) == log.told(first, before)
         assert await self.ledger.chunk_references() == self._bytes_of_chunks()
 

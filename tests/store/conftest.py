@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.core.facts import BatchAppended, LogStartAdvanced, TopicCreated
-from semel.core.types import Partition, PartitionKey, Topic
+from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
+from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
 from semel.store.files import Files
 from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
@@ -85,6 +85,7 @@ class Scribe:
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionKey, Partition] = {}
+        self._stated: dict[PartitionKey, Partition] = {}
         self.batches: dict[PartitionKey, list[StoredBatch]] = {}
         self._chunk_end = 0
 
@@ -92,7 +93,7 @@ class Scribe:
         topic = Topic(name, os.urandom(16), partitions, configs)
         for index in range(partitions):
             key = PartitionKey(topic.topic_id, index)
-            self.partitions[key] = Partition()
+            self.partitions[key] = self._stated[key] = Partition()
             self.batches[key] = []
         return topic
 
@@ -114,17 +115,43 @@ class Scribe:
         )
         return BatchAppended(key, base, last, timestamp, peak, size, -1, False, False), location
 
+    def opens(self, fact: BatchAppended, producer_id: int) -> BatchAppended:
+        """The batch is the first of a producer's transaction."""
+        before = self.partitions[fact.partition]
+        opened = (*before.open_transactions, OpenTransaction(fact.base_offset, producer_id))
+        self.partitions[fact.partition] = before.but(open_transactions=opened)
+        return fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=True)
+
+    def closes(self, marker: BatchAppended, producer_id: int, closes: Closing) -> BatchAppended:
+        """The batch is the marker that ends a producer's transaction."""
+        before = self.partitions[marker.partition]
+        self.partitions[marker.partition] = before.but(
+            open_transactions=tuple(
+                each for each in before.open_transactions if each.producer_id != producer_id
+            ),
+            last_aborted_offset=before.last_aborted_offset if closes.is_commit else marker.base_offset,
+        )
+        return marker.but(producer_id=producer_id, closes=closes)
+
+    def changed(self) -> list[PartitionChanged]:
+        """The values of the partitions that have changed since this was last asked."""
+        found = [(key, each) for key, each in self.partitions.items() if self._stated[key] != each]
+        self._stated.update(found)
+        return [PartitionChanged(key, each) for key, each in found]
+
     def trim(self, key: PartitionKey, offset: int) -> LogStartAdvanced:
         """Everything below an offset is deleted."""
         self.batches[key] = [batch for batch in self.batches[key] if batch.last_offset >= offset]
         size = sum(batch.location.length for batch in self.batches[key])
         self.partitions[key] = self.partitions[key].but(log_start_offset=offset, size_bytes=size)
-        return LogStartAdvanced(key, offset, size)
+        return LogStartAdvanced(key, offset)
 
     async def fill(self, ledger: Ledger, key: PartitionKey, batches: list[dict[str, int]]) -> None:
         """Commit batches in one commit."""
         pairs = [self.append(key, **batch) for batch in batches]
-        await ledger.commit([fact for fact, _ in pairs], [location for _, location in pairs])
+        await ledger.commit(
+            [*(fact for fact, _ in pairs), *self.changed()], [location for _, location in pairs]
+        )
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from support.stored import SETTINGS, Book, opened
 
-from semel.core.facts import LogStartAdvanced
 from semel.store import backup, page_checksums, wal_applier
 from semel.store.backup import back_up
 from semel.store.check_storage import check_storage
@@ -93,8 +92,7 @@ async def test_while_the_broker_writes_and_deletes(tmp_path: Path, monkeypatch: 
             if steps < 25:
                 for _ in range(3):
                     await book.commit(store, 4_000)
-                start = len(book.batches) - 20
-                await store.commit([LogStartAdvanced(key, start, 0) for key in book.keys], [])
+                await book.trim(store, len(book.batches) - 20)
                 await store.checkpoint()
                 while locations := await store.ledger.sweep(limit=1_000):
                     await store.chunks.release(locations)

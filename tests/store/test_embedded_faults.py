@@ -12,7 +12,7 @@ import pytest
 from support.stored import LARGE, SETTINGS, Book, append, assert_dense, log_of, make_small, opened
 
 from semel.config import Settings
-from semel.core.facts import BatchAppended, BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
+from semel.core.facts import BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
 from semel.core.types import PartitionKey
 from semel.store.chunk_header import HEADER_BYTES
 from semel.store.interface import StoreBroken, StoreFull
@@ -127,7 +127,7 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
                 await store.make_room(100_000)
         # Reading, committing facts, deleting and sweeping go on: that is how a disk gets room again.
         assert len(await log_of(store, key)) == 3
-        await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2)], [])
+        await store.commit([ProducerIdAllocated(1), scribe.trim(key, 2), *scribe.changed()], [])
         await store.checkpoint()
         locations = await store.ledger.sweep(limit=10)
         assert len(locations) == 2
@@ -157,11 +157,11 @@ async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_dis
 
         monkeypatch.setattr(failing_files, "free_bytes", lambda path: free)
         monkeypatch.setattr(failing_files, "allocate", allocate)
-        for offset in range(50):
-            marker = BatchAppended(key, offset, offset, 0, 0, 1_000, -1, False, False)
+        for _ in range(50):
+            marker, _ = scribe.append(key, size=1_000)
             with pytest.raises(StoreFull):
                 await store.make_room(1)
-            await store.commit([marker], [bytes(1_000)])
+            await store.commit([marker, *scribe.changed()], [bytes(1_000)])
         assert taken == [HEADER_BYTES + 1_000] + [1_000] * 49
         with pytest.raises(StoreFull):
             await store.commit([marker.but(base_offset=50, last_offset=50)], [b"x"])

@@ -130,8 +130,8 @@ CHILD = textwrap.dedent(
     import asyncio, os, sys
     from pathlib import Path
     from semel.config import Settings
-    from semel.core.facts import BatchAppended, TopicCreated
-    from semel.core.types import PartitionKey, Topic, TopicKey
+    from semel.core.facts import BatchAppended, PartitionChanged, TopicCreated
+    from semel.core.types import Partition, PartitionKey, Topic, TopicKey
     from semel.store.opening import open_store
 
     async def main():
@@ -142,15 +142,18 @@ CHILD = textwrap.dedent(
             topic = Topic("t", os.urandom(16), 1, {})
             await store.commit([TopicCreated(topic)], [])
         key = PartitionKey(topic.topic_id, 0)
-        offset = (await store.ledger.load([key]))[0].high_watermark
+        before = (await store.ledger.load([key]))[0]
+        offset, size = before.high_watermark, before.size_bytes
         while True:
             facts, data = [], []
             for number in range(offset, offset + 1 + offset % 5):
                 each = f"batch {number} ".encode() * (1 + number % 50)
                 facts.append(BatchAppended(key, number, number, number, number, len(each), -1, False, False))
                 data.append(each)
-            await store.commit(facts, data)
             offset += len(facts)
+            size += sum(map(len, data))
+            facts.append(PartitionChanged(key, Partition(0, offset, offset - 1, size)))
+            await store.commit(facts, data)
             os.write(1, f"{offset}\\n".encode())
 
     asyncio.run(main())

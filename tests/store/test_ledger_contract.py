@@ -16,6 +16,7 @@ from semel.core.facts import (
     GroupChanged,
     LogStartAdvanced,
     OffsetCommitted,
+    PartitionChanged,
     ProducerAdvanced,
     ProducerIdAllocated,
     SessionChanged,
@@ -123,7 +124,7 @@ async def test_a_topic_grows_and_keeps_what_it_has(ledgers: Any, scribe: Any) ->
     created = scribe.created("t", 2)
     key = PartitionKey(created.topic.topic_id, 0)
     fact, location = scribe.append(key)
-    await ledger.commit([created, fact], [location])
+    await ledger.commit([created, fact, *scribe.changed()], [location])
     grown = created.topic.but(partitions=4, configs={"cleanup.policy": "delete"})
     await ledger.commit([TopicChanged(grown)], [])
     last = PartitionKey(grown.topic_id, 3)
@@ -145,6 +146,7 @@ async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any)
         [
             other,
             fact,
+            *scribe.changed(),
             ProducerAdvanced(producer, ProducerState(0)),
             OffsetCommitted(OffsetKey("g", "orders", 0), CommittedOffset(1)),
             OffsetCommitted(OffsetKey("g", "other", 0), CommittedOffset(2)),
@@ -170,16 +172,19 @@ async def test_a_topic_made_anew_in_the_same_commit_shares_nothing(ledgers: Any,
     (key,) = await _one_topic(ledger, scribe)
     (topic,) = await ledger.load([TopicKey("orders")])
     fact, location = scribe.append(key)
+    changed = scribe.changed()
     offset = OffsetKey("g", "orders", 0)
     anew = scribe.created("orders")
     new_key = PartitionKey(anew.topic.topic_id, 0)
     new_fact, new_location = scribe.append(new_key, records=3)
     facts = [
         fact,
+        *changed,
         OffsetCommitted(offset, CommittedOffset(1)),
         TopicDeleted(topic),
         anew,
         new_fact,
+        *scribe.changed(),
         OffsetCommitted(offset, CommittedOffset(3)),
     ]
     await ledger.commit(facts, [location, new_location])
@@ -218,7 +223,8 @@ async def test_a_large_tick_is_written_whole(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     keys = await _one_topic(ledger, scribe, 10)
     pairs = [scribe.append(keys[number % 10], records=1 + number % 3) for number in range(1_000)]
-    await ledger.commit([fact for fact, _ in pairs], [location for _, location in pairs])
+    facts = [fact for fact, _ in pairs]
+    await ledger.commit([*facts, *scribe.changed()], [location for _, location in pairs])
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     for key in keys:
         assert await _all_batches(ledger, key) == scribe.batches[key]
@@ -277,13 +283,10 @@ async def test_find_batches_reads_many_pages(ledgers: Any, scribe: Any) -> None:
 async def test_open_transactions_are_kept(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
     (key,) = await _one_topic(ledger, scribe)
-    facts, locations = [], []
     for producer_id, opens in ((7, True), (8, True), (7, False)):
         fact, location = scribe.append(key)
-        facts.append(fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens))
-        locations.append(location)
-    await ledger.commit(facts[:1], locations[:1])
-    await ledger.commit(facts[1:], locations[1:])
+        fact = scribe.opens(fact, producer_id) if opens else fact.but(producer_id=producer_id)
+        await ledger.commit([fact, *scribe.changed()], [location])
     (partition,) = await ledger.load([key])
     assert partition.open_transactions == (OpenTransaction(0, 7), OpenTransaction(1, 8))
     assert partition.last_stable_offset == 0
@@ -301,21 +304,19 @@ async def test_numbers_as_large_as_the_wire_allows(ledgers: Any, scribe: Any) ->
     offset = OffsetKey("", "t\0\u00fc\U0001f600", 2**31 - 1)
     committed = CommittedOffset(-(2**63), -(2**31), "\0 \u20ac", BIG)
     fact = BatchAppended(key, base, BIG - 1, -(2**63), BIG, 2**31 - 1, BIG, True, True)
+    partition = Partition(base, BIG, BIG, 2**31 - 1, (OpenTransaction(base, BIG),) * 3, BIG - 1, BIG, BIG)
     await ledger.commit(
         [
-            LogStartAdvanced(key, base, 0),
+            LogStartAdvanced(key, base),
             fact.but(last_offset=BIG - 1),
+            PartitionChanged(key, partition),
             ProducerAdvanced(producer, state),
             OffsetCommitted(offset, committed),
         ],
         [BatchLocation(BIG, BIG - 5, 2**31 - 1)],
     )
     loaded = await ledger.load([key, producer, offset])
-    assert loaded == [
-        Partition(base, BIG, BIG, 2**31 - 1, (OpenTransaction(base, BIG),)),
-        state,
-        committed,
-    ]
+    assert loaded == [partition, state, committed]
     (batch,) = await ledger.find_batches(key, base, before=BIG, bytes_max=1, batches_max=1)
     assert batch.location == BatchLocation(BIG, BIG - 5, 2**31 - 1)
     await ledger.close()
@@ -341,7 +342,7 @@ async def test_searches_agree_with_looking_at_every_batch(ledgers: Any, scribe: 
     await scribe.fill(ledger, key, batches)
     if seed % 3:
         trim = scribe.trim(key, chance.randint(0, scribe.partitions[key].high_watermark))
-        await ledger.commit([trim], [])
+        await ledger.commit([trim, *scribe.changed()], [])
         if seed % 3 == 2:
             await ledger.sweep(limit=1_000)
     visible = scribe.batches[key]
@@ -385,7 +386,7 @@ async def test_batches_below_the_log_start_are_not_found(ledgers: Any, scribe: A
     (key,) = await _one_topic(ledger, scribe)
     await scribe.fill(ledger, key, [{"records": 5}] * 6)
     for offset, first in ((0, 0), (3, 0), (4, 0), (5, 5), (12, 10), (29, 25), (30, None)):
-        await ledger.commit([scribe.trim(key, offset)], [])
+        await ledger.commit([scribe.trim(key, offset), *scribe.changed()], [])
         found = await _all_batches(ledger, key)
         assert found == scribe.batches[key]
         assert (found[0].base_offset if found else None) == first
@@ -408,7 +409,7 @@ async def test_a_sweep_frees_what_nobody_can_reach_and_nothing_else(ledgers: Any
 
     expected = [batch.location for key in gone_keys for batch in scribe.batches[key]]
     expected += [batch.location for batch in scribe.batches[keys[0]][:7]]
-    await ledger.commit([scribe.trim(keys[0], 22), TopicDeleted(gone.topic)], [])
+    await ledger.commit([scribe.trim(keys[0], 22), *scribe.changed(), TopicDeleted(gone.topic)], [])
     assert sorted(await ledger.leftovers(limit=1_000)) == sorted(expected)
     freed: list[BatchLocation] = []
     while locations := await ledger.leftovers(limit=10):
@@ -435,7 +436,7 @@ async def test_a_chunk_that_nobody_points_at_has_no_reference(ledgers: Any, scri
     await scribe.fill(ledger, key, [{"chunk_id": 1, "size": 10}, {"chunk_id": 1, "size": 20}])
     await scribe.fill(ledger, key, [{"chunk_id": 2, "size": 30}])
     assert await ledger.chunk_references() == {1: 30, 2: 30}
-    await ledger.commit([scribe.trim(key, 2)], [])
+    await ledger.commit([scribe.trim(key, 2), *scribe.changed()], [])
     # Rows that nobody can reach still point until they are swept.
     assert await ledger.chunk_references() == {1: 30, 2: 30}
     await ledger.sweep(limit=100)
@@ -452,7 +453,8 @@ async def test_appending_and_trimming_in_one_commit(ledgers: Any, scribe: Any) -
     second, next_location = scribe.append(key, records=2)
     trim = scribe.trim(key, 2)
     third, last_location = scribe.append(key, records=2)
-    await ledger.commit([first, second, trim, third], [location, next_location, last_location])
+    facts = [first, second, trim, third, *scribe.changed()]
+    await ledger.commit(facts, [location, next_location, last_location])
     assert await ledger.load([key]) == [scribe.partitions[key]]
     assert await _all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.sweep(limit=9) == [location]
@@ -467,7 +469,7 @@ async def test_everything_is_there_after_a_restart(durable_ledgers: Any, scribe:
     keys = await _one_topic(ledger, scribe, 2)
     await scribe.fill(ledger, keys[0], [{"records": 3}] * 50)
     await scribe.fill(ledger, keys[1], [{"records": 2}] * 50)
-    await ledger.commit([scribe.trim(keys[1], 31), ProducerIdAllocated(41)], [])
+    await ledger.commit([scribe.trim(keys[1], 31), *scribe.changed(), ProducerIdAllocated(41)], [])
     number = await ledger.commit([GroupChanged(ClassicGroup("g"))], [])
     await ledger.close()
 

@@ -40,8 +40,7 @@ def _replace(
     size = sum(batch.location.length for batch in old.values())
     after = before.but(size_bytes=size, cleaned_offset=cleaned, compactions=before.compactions + 1)
     scribe.partitions[key] = after
-    fact = BatchesReplaced(key, tuple(new), removed, size, cleaned, after.compactions)
-    return fact, locations
+    return BatchesReplaced(key, tuple(new), removed), locations
 
 
 async def test_replaced_batches_are_found_and_what_they_were_is_left_to_the_sweep(
@@ -51,7 +50,7 @@ async def test_replaced_batches_are_found_and_what_they_were_is_left_to_the_swee
     key = await _filled(ledger, scribe)
     old = {batch.base_offset: batch.location for batch in scribe.batches[key]}
     fact, locations = _replace(scribe, key, {2: 40, 8: 60}, (0, 4), 10)
-    await ledger.commit([fact], locations)
+    await ledger.commit([fact, *scribe.changed()], locations)
     assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     assert await ledger.chunk_references() == {1: 600, 2: 100}
@@ -68,7 +67,7 @@ async def test_questions_step_over_gaps(ledgers: Any, scribe: Any) -> None:
     key = await _filled(ledger, scribe, 40)
     removed = tuple(each for each in range(0, 80, 2) if each not in (30, 32, 60, 78))
     fact, locations = _replace(scribe, key, {}, removed, 80)
-    await ledger.commit([fact], locations)
+    await ledger.commit([fact, *scribe.changed()], locations)
     for offset, found in ((0, 30), (29, 30), (31, 30), (34, 60), (59, 60), (61, 60), (62, 78), (79, 78)):
         (first, *_) = await ledger.find_batches(key, offset, **EVERYTHING)
         assert first.base_offset == found, offset
@@ -85,11 +84,11 @@ async def test_a_replaced_log_can_be_trimmed_grown_and_deleted(ledgers: Any, scr
     ledger = await ledgers.open()
     key = await _filled(ledger, scribe)
     fact, locations = _replace(scribe, key, {4: 10, 10: 20}, (0, 6), 12)
-    await ledger.commit([fact], locations)
-    await ledger.commit([scribe.trim(key, 3)], [])
+    await ledger.commit([fact, *scribe.changed()], locations)
+    await ledger.commit([scribe.trim(key, 3), *scribe.changed()], [])
     await scribe.fill(ledger, key, [{"records": 3}])
     again, more = _replace(scribe, key, {4: 5}, (8,), 12)
-    await ledger.commit([again], more)
+    await ledger.commit([again, *scribe.changed()], more)
     assert await ledger.find_batches(key, 3, **EVERYTHING) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     topic = await ledger.topic_by_id(key.topic_id)
@@ -106,7 +105,7 @@ async def test_batches_of_the_same_commit_can_be_replaced(ledgers: Any, scribe: 
     pairs = [scribe.append(key) for _ in range(3)]
     fact, locations = _replace(scribe, key, {3: 7}, (0, 2), 4)
     last = scribe.append(key)
-    facts = [*(each for each, _ in pairs), fact, last[0]]
+    facts = [*(each for each, _ in pairs), fact, last[0], *scribe.changed()]
     await ledger.commit(facts, [*(location for _, location in pairs), *locations, last[1]])
     assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
@@ -121,10 +120,10 @@ async def test_with_its_marker_an_aborted_transaction_is_forgotten(ledgers: Any,
         marker, location = scribe.append(key)
         markers.append(marker.base_offset)
         closes = Closing(first, stable, is_commit=False)
-        await ledger.commit([marker.but(producer_id=7, closes=closes)], [location])
+        await ledger.commit([scribe.closes(marker, 7, closes), *scribe.changed()], [location])
     assert await ledger.aborted(key, 0, 12) == [(7, 1), (7, 5)]
     fact, locations = _replace(scribe, key, {}, (2, markers[0]), 12)
-    await ledger.commit([fact], locations)
+    await ledger.commit([fact, *scribe.changed()], locations)
     assert await ledger.aborted(key, 0, 12) == [(7, 5)]
     await ledger.close()
 
@@ -134,7 +133,7 @@ async def test_it_is_the_same_after_a_restart(durable_ledgers: Any, scribe: Any,
     ledger = await durable_ledgers.open()
     key = await _filled(ledger, scribe)
     fact, locations = _replace(scribe, key, {2: 40}, (0, 4), 8)
-    await ledger.commit([fact], locations)
+    await ledger.commit([fact, *scribe.changed()], locations)
     if is_swept:
         await ledger.sweep(limit=10)
     await ledger.close()

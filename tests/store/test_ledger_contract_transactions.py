@@ -56,8 +56,11 @@ async def _all_batches(ledger: Any, key: PartitionKey) -> list[StoredBatch]:
     return list(await ledger.find_batches(key, 0, **EVERYTHING))
 
 
-async def _commit(ledger: Any, pairs: list[tuple[Any, BatchLocation | None]], *, at_once: bool) -> None:
-    """Facts and the places of those that have one, in one commit or in one each."""
+async def _commit(
+    ledger: Any, scribe: Any, pairs: list[tuple[Any, BatchLocation | None]], *, at_once: bool
+) -> None:
+    """Facts and the places of those that have one, in one commit or in one each; then the partitions."""
+    pairs = [*pairs, *((fact, None) for fact in scribe.changed())]
     for part in [pairs] if at_once else [[pair] for pair in pairs]:
         await ledger.commit(
             [fact for fact, _ in part], [location for _, location in part if location is not None]
@@ -257,7 +260,9 @@ class _Log:
         fact, location = self._scribe.append(self._key)
         opens = producer_id not in self.open
         self.open.setdefault(producer_id, fact.base_offset)
-        return fact.but(producer_id=producer_id, is_transactional=True, opens_transaction=opens), location
+        if opens:
+            return self._scribe.opens(fact, producer_id), location
+        return fact.but(producer_id=producer_id, is_transactional=True), location
 
     def close(self, producer_id: int, *, is_commit: bool) -> list[tuple[Any, BatchLocation | None]]:
         marker, location = self._scribe.append(self._key)
@@ -265,7 +270,7 @@ class _Log:
         if not is_commit:
             self.aborted.append((marker.base_offset, producer_id, first))
         closes = Closing(first, self.stable, is_commit)
-        return [(marker.but(producer_id=producer_id, closes=closes), location)]
+        return [(self._scribe.closes(marker, producer_id, closes), location)]
 
     def told(self, first: int, before: int) -> list[tuple[int, int]]:
         touched = [each for each in self.aborted if each[0] >= first and each[2] < before]
@@ -278,22 +283,20 @@ async def test_a_closed_transaction_is_not_open(ledgers: Any, scribe: Any, at_on
     (key,) = await _one_topic(ledger, scribe)
     log = _Log(key, scribe)
     pairs: list[Any] = [log.write(7), log.write(8), log.write(9), log.write(7)]
-    await _commit(ledger, [*pairs, *log.close(8, is_commit=True)], at_once=at_once)
+    await _commit(ledger, scribe, [*pairs, *log.close(8, is_commit=True)], at_once=at_once)
     (partition,) = await ledger.load([key])
     assert partition.open_transactions == (OpenTransaction(0, 7), OpenTransaction(2, 9))
     assert (partition.last_stable_offset, partition.last_aborted_offset) == (0, -1)
-    await _commit(ledger, log.close(7, is_commit=False), at_once=at_once)
+    await _commit(ledger, scribe, log.close(7, is_commit=False), at_once=at_once)
     (partition,) = await ledger.load([key])
     assert partition.open_transactions == (OpenTransaction(2, 9),)
     assert (partition.last_stable_offset, partition.last_aborted_offset) == (2, 5)
     assert await ledger.aborted(key, 0, 99) == [(7, 0)]
     # A producer may open the next one at once.
-    await _commit(ledger, [log.write(7), *log.close(9, is_commit=True)], at_once=at_once)
+    await _commit(ledger, scribe, [log.write(7), *log.close(9, is_commit=True)], at_once=at_once)
     (partition,) = await ledger.load([key])
     assert partition.open_transactions == (OpenTransaction(6, 7),)
-    assert partition == scribe.partitions[key].but(
-        open_transactions=(OpenTransaction(6, 7),), last_aborted_offset=5
-    )
+    assert partition == scribe.partitions[key]
     await ledger.close()
 
 
@@ -310,7 +313,7 @@ async def test_readers_are_told_every_abort_that_touches_them(ledgers: Any, scri
             pairs += log.close(chance.choice(list(log.open)), is_commit=chance.random() < 0.4)
         else:
             pairs.append(log.write(chance.randint(1, 6)))
-    await _commit(ledger, pairs, at_once=seed % 2 == 0)
+    await _commit(ledger, scribe, pairs, at_once=seed % 2 == 0)
     for key, log in zip(keys, logs, strict=True):
         assert len(log.aborted) > 5
         for first in range(0, log.end + 2, 3):
@@ -326,8 +329,8 @@ async def test_aborts_below_the_log_start_are_swept(ledgers: Any, scribe: Any) -
     logs = [_Log(key, scribe) for key in keys]
     for _ in range(10):
         for log in logs:
-            await _commit(ledger, [log.write(7), *log.close(7, is_commit=False)], at_once=True)
-    await ledger.commit([scribe.trim(keys[0], 10)], [])
+            await _commit(ledger, scribe, [log.write(7), *log.close(7, is_commit=False)], at_once=True)
+    await ledger.commit([scribe.trim(keys[0], 10), *scribe.changed()], [])
     assert len(await ledger.sweep(limit=100)) == 10
     assert await ledger.aborted(keys[0], 0, BIG) == logs[0].told(10, BIG)
     assert await ledger.aborted(keys[1], 0, BIG) == logs[1].told(0, BIG)
@@ -368,7 +371,8 @@ class _Stage:
         self._scribe.partitions[key] = before.but(
             high_watermark=offset, peak_timestamp=peak, size_bytes=before.size_bytes + size
         )
-        return StagedCommitted(key, producer_id, before.high_watermark, offset - 1, peak, size), None
+        offsets = before.high_watermark, offset - 1
+        return StagedCommitted(key, producer_id, *offsets, before.peak_timestamp, peak), None
 
     def drop(self, key: PartitionKey, producer_id: int) -> tuple[StagedDropped, None]:
         del self.held[key, producer_id]
@@ -390,7 +394,7 @@ async def test_staged_batches_get_offsets_when_they_are_committed(
         stage.stage(keys[1], 7, 5),
         stage.stage(keys[0], 7, 2, timestamp=70),
     ]
-    await _commit(ledger, pairs, at_once=at_once)
+    await _commit(ledger, scribe, pairs, at_once=at_once)
     # Nobody sees what is staged.
     for key in keys:
         assert await _all_batches(ledger, key) == scribe.batches[key]
@@ -404,8 +408,8 @@ async def test_staged_batches_get_offsets_when_they_are_committed(
         stage.stage(keys[0], 7, 2),
         scribe.append(keys[0], timestamp=20),
     ]
-    await _commit(ledger, pairs, at_once=at_once)
-    await _commit(ledger, [stage.commit(keys[0], 7)], at_once=at_once)
+    await _commit(ledger, scribe, pairs, at_once=at_once)
+    await _commit(ledger, scribe, [stage.commit(keys[0], 7)], at_once=at_once)
     offsets = [batch.base_offset for batch in scribe.batches[keys[0]]]
     assert offsets == [0, 4, 7, 8, 10, 11, 13, 14]
     for key in keys:
@@ -430,10 +434,10 @@ async def test_what_was_staged_by_earlier_commits_and_this_one_is_committed_toge
         ]
         if number == 699:
             pairs.append(stage.commit(key, 7))
-        await _commit(ledger, pairs, at_once=True)
+        await _commit(ledger, scribe, pairs, at_once=True)
     assert await _all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
-    await _commit(ledger, [stage.commit(key, 8)], at_once=True)
+    await _commit(ledger, scribe, [stage.commit(key, 8)], at_once=True)
     assert await _all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.chunk_references() == {3: 14_000}
     await ledger.close()
@@ -447,7 +451,7 @@ async def test_what_is_dropped_gives_its_space_back(ledgers: Any, scribe: Any, a
     dropped = [stage.stage(key, 7) for _ in range(25)]
     kept = [stage.stage(key, 8, size=20) for _ in range(2)]
     again: list[Any] = [stage.drop(key, 7), stage.stage(key, 7, size=30)]
-    await _commit(ledger, [*dropped, *kept, *again], at_once=at_once)
+    await _commit(ledger, scribe, [*dropped, *kept, *again], at_once=at_once)
     # Rows point at the bytes until they are swept.
     assert await ledger.chunk_references() == {3: 25 * 10 + 2 * 20 + 30}
     expected = [location for _, location in dropped]
@@ -458,7 +462,7 @@ async def test_what_is_dropped_gives_its_space_back(ledgers: Any, scribe: Any, a
         freed += locations
     assert freed == expected
     assert await ledger.chunk_references() == {3: 2 * 20 + 30}
-    await _commit(ledger, [stage.commit(key, 8), stage.commit(key, 7)], at_once=at_once)
+    await _commit(ledger, scribe, [stage.commit(key, 8), stage.commit(key, 7)], at_once=at_once)
     assert await _all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.sweep(limit=10) == []
     await ledger.close()
@@ -471,10 +475,11 @@ async def test_a_sweep_takes_trimmed_and_dropped_batches_within_its_limit(ledger
     for key in keys:
         await scribe.fill(ledger, key, [{}] * 7)
     pairs = [stage.stage(keys[0], 7) for _ in range(9)]
-    await _commit(ledger, [*pairs, stage.drop(keys[0], 7)], at_once=False)
+    await _commit(ledger, scribe, [*pairs, stage.drop(keys[0], 7)], at_once=False)
     expected = [batch.location for key in keys for batch in scribe.batches[key][:5]]
     expected += [location for _, location in pairs]
-    await ledger.commit([scribe.trim(key, 5) for key in keys], [])
+    trims = [scribe.trim(key, 5) for key in keys]
+    await ledger.commit([*trims, *scribe.changed()], [])
     freed: list[BatchLocation] = []
     while locations := await ledger.leftovers(limit=4):
         assert len(locations) <= 4
@@ -495,14 +500,14 @@ async def test_a_deleted_topic_takes_what_is_staged_along(ledgers: Any, scribe: 
     await ledger.commit([other], [])
     stage = _Stage(scribe)
     pairs: list[Any] = [stage.stage(key, 7), stage.stage(other_key, 7)]
-    await _commit(ledger, pairs, at_once=True)
+    await _commit(ledger, scribe, pairs, at_once=True)
     (topic, _) = await ledger.topics()
     last = stage.stage(key, 8)
-    await _commit(ledger, [last, (TopicDeleted(topic), None)], at_once=True)
+    await _commit(ledger, scribe, [last, (TopicDeleted(topic), None)], at_once=True)
     assert sorted(await ledger.leftovers(limit=10)) == [pairs[0][1], last[1]]
     assert sorted(await ledger.sweep(limit=10)) == [pairs[0][1], last[1]]
     assert await ledger.chunk_references() == {3: 10}
-    await _commit(ledger, [stage.commit(other_key, 7)], at_once=True)
+    await _commit(ledger, scribe, [stage.commit(other_key, 7)], at_once=True)
     assert await _all_batches(ledger, other_key) == scribe.batches[other_key]
     await ledger.close()
 
@@ -541,7 +546,7 @@ async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scri
         (PendingChanged("g", _pending("g", "ba")), None),
         (FeatureChanged(1, 9), None),
     ]
-    await _commit(ledger, pairs, at_once=True)
+    await _commit(ledger, scribe, pairs, at_once=True)
     before = await ledger.load([keys[0], TransactionKey("t"), PendingKey("g"), ClusterKey()])
     assert None not in before
     await ledger.close()
@@ -549,9 +554,10 @@ async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scri
     ledger = await durable_ledgers.open()
     assert await ledger.load([keys[0], TransactionKey("t"), PendingKey("g"), ClusterKey()]) == before
     assert await ledger.aborted(keys[0], 0, 99) == [(7, 0)]
-    await _commit(ledger, [*log.close(8, is_commit=True), stage.commit(keys[1], 7)], at_once=True)
+    await _commit(ledger, scribe, [*log.close(8, is_commit=True), stage.commit(keys[1], 7)], at_once=True)
     for key in keys:
         assert await _all_batches(ledger, key) == scribe.batches[key]
     (partition,) = await ledger.load([keys[0]])
-    assert partition == scribe.partitions[keys[0]].but(last_aborted_offset=1)
+    assert partition == scribe.partitions[keys[0]]
+    assert partition.last_aborted_offset == 1
     await ledger.close()

@@ -15,7 +15,7 @@ from support.power import Disk, nothing_more
 from support.stored import LARGE, SETTINGS, Book, make_small, opened
 
 from semel.config import Settings
-from semel.core.facts import LogStartAdvanced, ProducerIdAllocated
+from semel.core.facts import ProducerIdAllocated
 from semel.core.types import ClusterKey
 from semel.store import opening
 from semel.store.embedded import EmbeddedStore
@@ -262,8 +262,7 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
         await book.begin(store)
         for _ in range(4):
             await book.commit(store, LARGE)
-        trims = [LogStartAdvanced(key, 4, 0) for key in book.keys]
-        await store.commit(trims, [])
+        await book.trim(store, 4)
         locations = await store.ledger.leftovers(limit=100)
         assert len(locations) == 8
         if is_released:

@@ -35,7 +35,7 @@ from semel.store import ledger_opening, page_checksums
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.ledger_writer import LedgerWriter
 from semel.store.queries import SCHEMA
-from semel.store.rows import with_open_transaction
+from semel.store.rows import pack_open_transactions
 from semel.store.sqlite_ledger import SqliteLedger
 
 HERE = Path(__file__).parent
@@ -77,12 +77,15 @@ async def _busy(path: Path, scribe: Any) -> SqliteLedger:
     for key, producer_id in ((keys[0], 5), (keys[0], 7), (keys[0], 9), (keys[1], 9), (keys[1], 5)):
         fact, location = scribe.append(key)
         is_transactional = producer_id > 5
-        facts.append(fact.but(producer_id=producer_id, opens_transaction=is_transactional))
+        facts.append(
+            scribe.opens(fact, producer_id) if is_transactional else fact.but(producer_id=producer_id)
+        )
         locations.append(location)
         first = fact.base_offset if is_transactional else -1
         state = ProducerState(0, transaction_first_offset=first)
         facts.append(ProducerAdvanced(key.of(producer_id), state))
     facts += [
+        *scribe.changed(),
         ProducerAdvanced(staged.of(7), ProducerState(0, staged=Staged(1, 1, 1))),
         TransactionChanged(
             Transaction(
@@ -168,7 +171,7 @@ async def test_blocked_partitions_are_seen(path: Path, scribe: Any) -> None:
     # The view says what the core says, also when the log begins behind the first offset.
     (topic, *_) = await ledger.load([TopicKey("orders")])
     key = PartitionKey(topic.topic_id, 0)
-    await ledger.commit([scribe.trim(key, 2)], [])
+    await ledger.commit([scribe.trim(key, 2), *scribe.changed()], [])
     (partition,) = await ledger.load([key])
     (row,) = _look(path, "SELECT * FROM blocked_partitions WHERE partition_index = 0")
     assert row["last_stable_offset"] == partition.last_stable_offset == 2
@@ -176,10 +179,10 @@ async def test_blocked_partitions_are_seen(path: Path, scribe: Any) -> None:
     locations: list[Any] = []
     for producer_id, first in ((7, 1), (9, 2)):
         marker, location = scribe.append(key)
-        facts.append(marker.but(producer_id=producer_id, closes=Closing(first, 6, is_commit=True)))
+        facts.append(scribe.closes(marker, producer_id, Closing(first, 6, is_commit=True)))
         locations.append(location)
         facts.append(ProducerAdvanced(key.of(producer_id), ProducerState(0)))
-    await ledger.commit(facts, locations)
+    await ledger.commit([*facts, *scribe.changed()], locations)
     assert [row["partition_index"] for row in _look(path, "SELECT * FROM blocked_partitions")] == [1]
     await ledger.close()
 
@@ -236,7 +239,7 @@ def _version_1(path: Path) -> None:
     connection.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
     connection.execute("INSERT INTO cluster VALUES (1, 40, 12, 2)")
     connection.execute("INSERT INTO topics VALUES ('t', ?, 1, '{}')", (TOPIC_ID,))
-    opened = with_open_transaction(b"", 0, 7)
+    opened = pack_open_transactions((OpenTransaction(0, 7),))
     connection.execute("INSERT INTO partitions VALUES (1, ?, 0, 0, 5, 9, 100, ?)", (TOPIC_ID, opened))
     connection.execute("INSERT INTO batches VALUES (1, 0, 4, 9, 9, 1, 0, 100)")
     connection.execute("INSERT INTO chunks VALUES (1, 100)")

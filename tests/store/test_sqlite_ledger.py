@@ -12,6 +12,7 @@ import pytest
 from semel.core.facts import (
     BatchAppended,
     OffsetCommitted,
+    PartitionChanged,
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
@@ -160,7 +161,7 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
     connection = ledger._writer.connection
     connection.exec_trace = lambda cursor, sql, bindings: steps.append(sql) is None
     changes = connection.total_changes()
-    await ledger.commit(facts, locations)
+    await ledger.commit([*facts, *scribe.changed()], locations)
     connection.exec_trace = None
     # A thousand batches, ten partitions, ten producers, one chunk, one row of counters.
     assert connection.total_changes() - changes == 1_000 + 10 + 10 + 1 + 1
@@ -168,7 +169,7 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
     await ledger.close()
 
 
-async def test_partition_rows_in_memory_are_bounded(
+async def test_partition_ids_in_memory_are_bounded(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_fold, "PARTITIONS_MAX", 8)
@@ -180,9 +181,10 @@ async def test_partition_rows_in_memory_are_bounded(
         for key in keys:
             await scribe.fill(ledger, key, [{}])
         pairs = [scribe.append(key) for key in keys]
-        await ledger.commit([fact for fact, _ in pairs], [location for _, location in pairs])
+        facts = [fact for fact, _ in pairs]
+        await ledger.commit([*facts, *scribe.changed()], [location for _, location in pairs])
         await scribe.fill(ledger, keys[0], [{}])
-    assert len(ledger._writer._fold._partitions.rows) <= 8
+    assert len(ledger._writer._fold._partitions.ids) <= 8
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     await ledger.close()
 
@@ -233,6 +235,7 @@ async def test_no_room_for_a_commit_undoes_it(tmp_path: Path, failing_disk: Any,
             await ledger.commit(
                 [
                     BatchAppended(key, 3, 3, 1, 1_000, 100, -1, False, False),
+                    PartitionChanged(key, expected.but(high_watermark=4)),
                     ProducerIdAllocated(1),
                     scribe.created("refused"),
                 ],
@@ -243,7 +246,8 @@ async def test_no_room_for_a_commit_undoes_it(tmp_path: Path, failing_disk: Any,
     failing_disk.failing.clear()
     fact, location = scribe.append(key)
     assert fact.base_offset == 3
-    assert await ledger.commit([fact, scribe.created("after")], [location]) == number + 1
+    facts = [fact, *scribe.changed(), scribe.created("after")]
+    assert await ledger.commit(facts, [location]) == number + 1
     await ledger.close()
     ledger = await SqliteLedger.open(tmp_path / "ledger.db")
     assert await ledger.load([key, ClusterKey()]) == [scribe.partitions[key], Cluster(1)]
@@ -295,7 +299,7 @@ async def test_a_database_that_may_not_grow_still_deletes(tmp_path: Path, scribe
     with pytest.raises(StoreFull):
         await ledger.commit(refused, [BatchLocation(2, number, 1) for number in range(3_000)])
     assert await ledger.load([key]) == [scribe.partitions[key]]
-    await ledger.commit([scribe.trim(key, 1_000)], [])
+    await ledger.commit([scribe.trim(key, 1_000), *scribe.changed()], [])
     await ledger.commit([TopicDeleted(created.topic)], [])
     freed = 0
     while locations := await ledger.sweep(limit=300):

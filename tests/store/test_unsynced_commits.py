@@ -35,7 +35,7 @@ async def _unsynced(store: Any, scribe: Any, key: PartitionKey, count: int = 1) 
         each = bytes_of(scribe.partitions[key].high_watermark)
         facts.append(scribe.append(key, size=len(each))[0])
         data.append(each)
-    return int(await store.commit(facts, data, defers_sync=True))
+    return int(await store.commit([*facts, *scribe.changed()], data, defers_sync=True))
 
 
 async def _one_topic(store: Any, scribe: Any) -> PartitionKey:

@@ -109,7 +109,7 @@ class Looping:
     def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
         return not self.awaited.isdisjoint(keys)
 
-    def publish(self, state: Any, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+    def publish(self, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         self.published.append(list(facts))
         self.shown.set()
         self.batches.append(list(batches))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from semel.config import Settings
-from semel.core.facts import BatchAppended, TopicCreated
-from semel.core.types import PartitionKey, Topic
+from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated
+from semel.core.types import Fact, Partition, PartitionKey, Topic
 from semel.store import embedded, ledger_writer, wal, wal_applier
 from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoredBatch
@@ -48,7 +48,7 @@ async def append(store: EmbeddedStore, scribe: Any, key: PartitionKey, count: in
         each = bytes_of(scribe.partitions[key].high_watermark)
         facts.append(scribe.append(key, size=len(each))[0])
         data.append(each)
-    return await store.commit(facts, data)
+    return await store.commit([*facts, *scribe.changed()], data)
 
 
 def assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
@@ -86,6 +86,7 @@ class Book:
     def __init__(self) -> None:
         self.topic = Topic("book", os.urandom(16), 2, {})
         self.keys = [PartitionKey(self.topic.topic_id, index) for index in range(2)]
+        self._log_start = 0
         self.batches: list[list[bytes]] = []
         """Of each commit that was asked for, one for each partition."""
         self.durable = 0
@@ -104,10 +105,25 @@ class Book:
             BatchAppended(key, offset, offset, offset, offset, len(each), -1, False, False)
             for key, each in zip(self.keys, both, strict=True)
         ]
-        await store.commit(facts, both, defers_sync=defers_sync)
+        await store.commit([*facts, *self._changed()], both, defers_sync=defers_sync)
         self.answered = offset + 1
         if not store.has_unsynced:
             self.durable = self.answered
+
+    async def trim(self, store: EmbeddedStore, offset: int) -> None:
+        """Delete what is below an offset."""
+        self._log_start = offset
+        facts: list[Fact] = [LogStartAdvanced(key, offset) for key in self.keys]
+        await store.commit([*facts, *self._changed()], [])
+
+    def _changed(self) -> list[PartitionChanged]:
+        end, kept = len(self.batches), self.batches[self._log_start :]
+        return [
+            PartitionChanged(
+                key, Partition(self._log_start, end, end - 1, sum(len(both[index]) for both in kept))
+            )
+            for index, key in enumerate(self.keys)
+        ]
 
     async def check(self, store: EmbeddedStore) -> int:
         """Every commit is there whole or not at all, without a gap; how many are there."""

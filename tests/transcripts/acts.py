@@ -8,6 +8,7 @@ from transcripts.printing import (
     duration_text,
     error_text,
     facts_text,
+    partition_text,
     pending_text,
     topic_id,
     transaction_text,
@@ -157,10 +158,7 @@ def _state(session: Session, call: Call) -> Lines:
     partition = state.partitions[session.partition(what)]
     call.finish()
     assert partition is not None
-    yield (
-        f"log start {partition.log_start_offset}, high watermark {partition.high_watermark}, "
-        f"last stable offset {partition.last_stable_offset}"
-    )
+    yield partition_text(partition)
     for each in partition.open_transactions:
         yield f"open: producer {each.producer_id} from offset {each.first_offset}"
 

@@ -9,7 +9,15 @@ from typing import Any
 
 from support.transaction_rules import holds_together
 
-from semel.core.facts import DURABLE, BatchAppended, BatchesReplaced, LogStartAdvanced, StagedCommitted
+from semel.core.facts import (
+    DURABLE,
+    BatchAppended,
+    BatchesReplaced,
+    BatchStaged,
+    LogStartAdvanced,
+    StagedCommitted,
+    StagedDropped,
+)
 from semel.core.state import BrokerState
 from semel.core.transactions.commands import AbortOpen
 from semel.core.types import ClusterKey, Command, Decision, Fact, PartitionKey
@@ -75,11 +83,18 @@ class Broker:
     def log(self, partition: PartitionKey) -> dict[int, tuple[int, int]]:
         """The batches of a partition: last offset and size, by base offset."""
         found: dict[int, tuple[int, int]] = {}
+        staged: dict[int, int] = {}
         for fact in self.facts:
             if getattr(fact, "partition", None) != partition:
                 continue
-            if isinstance(fact, BatchAppended | StagedCommitted):
+            if isinstance(fact, BatchAppended):
                 found[fact.base_offset] = (fact.last_offset, fact.size_bytes)
+            elif isinstance(fact, BatchStaged):
+                staged[fact.producer_id] = staged.get(fact.producer_id, 0) + fact.size_bytes
+            elif isinstance(fact, StagedDropped):
+                del staged[fact.producer_id]
+            elif isinstance(fact, StagedCommitted):
+                found[fact.base_offset] = (fact.last_offset, staged.pop(fact.producer_id))
             elif isinstance(fact, LogStartAdvanced):
                 found = {base: each for base, each in found.items() if each[0] >= fact.log_start_offset}
             elif isinstance(fact, BatchesReplaced):

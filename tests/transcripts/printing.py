@@ -15,6 +15,7 @@ from semel.core.types import (
     ErrorCode,
     Fact,
     OffsetKey,
+    Partition,
     PartitionKey,
     PendingOffset,
     SentBatch,
@@ -174,14 +175,37 @@ def _pending(each: PendingOffset) -> str:
 def _replaced(fact: facts.BatchesReplaced) -> str:
     rewritten = " ".join(f"{each.base_offset}-{each.last_offset}" for each in fact.rewritten) or "none"
     removed = " ".join(map(str, fact.removed)) or "none"
-    done = f"rewritten {rewritten}, removed {removed}, cleaned up to {fact.cleaned_offset}"
-    return f"{name_of(fact.partition)} {done}"
+    return f"{name_of(fact.partition)} rewritten {rewritten}, removed {removed}"
+
+
+def partition_text(partition: Partition) -> str:
+    """How far a log reaches, and how far its readers."""
+    return (
+        f"log start {partition.log_start_offset}, high watermark {partition.high_watermark}, "
+        f"last stable offset {partition.last_stable_offset}"
+    )
+
+
+def _partition(fact: facts.PartitionChanged) -> str:
+    partition = fact.partition
+    parts = [f"{name_of(fact.key)} {partition_text(partition)}", f"{partition.size_bytes} bytes"]
+    if partition.open_transactions:
+        opened = (
+            f"producer {each.producer_id} from {each.first_offset}" for each in partition.open_transactions
+        )
+        parts.append(f"open: {' and '.join(opened)}")
+    if partition.last_aborted_offset >= 0:
+        parts.append(f"last aborted {partition.last_aborted_offset}")
+    if partition.compactions:
+        parts.append(f"cleaned up to {partition.cleaned_offset}")
+    return ", ".join(parts)
 
 
 FACTS: dict[type, Callable[[Any], str]] = {
     facts.TopicCreated: _topic,
     facts.TopicChanged: _topic,
     facts.TopicDeleted: lambda fact: fact.topic.name,
+    facts.PartitionChanged: _partition,
     facts.BatchAppended: _appended,
     facts.ProducerAdvanced: _producer,
     facts.ProducerExpired: lambda fact: f"{name_of(fact.key)} producer {fact.key.producer_id}",

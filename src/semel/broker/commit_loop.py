@@ -327,9 +327,9 @@ class CommitLoop:
         """Publish what this commit made durable: earlier unsynced work first."""
         if self.unsynced.facts:
             facts, batches = self.unsynced.take()
-            self._publisher.publish(self.state, [*facts, *tick.durable], [*batches, *tick.batches])
+            self._publisher.publish([*facts, *tick.durable], [*batches, *tick.batches])
         else:
-            self._publisher.publish(self.state, tick.durable, tick.batches)
+            self._publisher.publish(tick.durable, tick.batches)
 
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
         """Undo a tick that was not written: drop all state, refuse its commands and all parked ones."""
@@ -352,7 +352,6 @@ class CommitLoop:
     async def _recall(self) -> None:
         """Load into a new state what is not loaded on demand: open transactions and unsynced work."""
         await self.load_open_transactions()
-        await self._load_all(list(self.unsynced.partitions))
         for fact in self.unsynced.facts:
             self.state.apply(fact)
         self._must_recall = False

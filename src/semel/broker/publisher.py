@@ -12,13 +12,12 @@ from semel.core.facts import (
     BatchesReplaced,
     BatchStaged,
     FeatureChanged,
-    LogStartAdvanced,
+    PartitionChanged,
     StagedCommitted,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
 )
-from semel.core.state import BrokerState
 from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey
 from semel.store.interface import Counts
 
@@ -40,9 +39,9 @@ class Publisher:
         """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
         return self._published.is_awaited(keys)
 
-    def publish(self, state: BrokerState, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+    def publish(self, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
         """Publish the facts of a commit; the i-th batch among them has the bytes batches[i]."""
-        touched: list[PartitionKey] = []
+        changed: dict[PartitionKey, Partition] = {}
         compacted: list[PartitionKey] = []
         appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
         rare: list[Fact] = []
@@ -51,28 +50,19 @@ class Publisher:
             kind = type(fact)
             if kind is BatchAppended:
                 appended.append((fact, next(nth)))
-                touched.append(fact.partition)
+            elif kind is PartitionChanged:
+                changed[fact.key] = fact.partition
             elif kind is BatchStaged:
                 # Not readable before its transaction commits.
                 next(nth)
             elif kind is BatchesReplaced:
                 # Readers find the new batches on disk.
-                touched.append(fact.partition)
                 compacted.append(fact.partition)
                 deque(islice(nth, len(fact.rewritten)), maxlen=0)
             elif kind is StagedCommitted:
                 appended.append((fact, None))
-                touched.append(fact.partition)
-            elif kind is LogStartAdvanced:
-                touched.append(fact.partition)
             elif kind in _RARE:
                 rare.append(fact)
-        changed: dict[PartitionKey, Partition] = {}
-        for key in touched:
-            partition = state.partitions[key]
-            # None if the topic was deleted later in the same tick.
-            if partition is not None:
-                changed[key] = partition
         if changed:
             self._published.publish(changed, appended, compacted)
         if rare:

@@ -1,12 +1,20 @@
 """One tick of the commit loop: its decisions and their outcome."""
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from semel.broker.pending_commands import PendingCommands
-from semel.core.facts import GroupChanged, GroupDeleted, TransactionChanged
-from semel.core.types import Buffer, Fact, Ticket
+from semel.core.facts import GroupChanged, PartitionChanged, TransactionChanged
+from semel.core.types import Buffer, Fact, GroupKey, Key, Ticket, TransactionKey
+
+_WHOLE: Final[dict[type, Callable[[Any], Key]]] = {
+    PartitionChanged: attrgetter("key"),
+    TransactionChanged: lambda fact: TransactionKey(fact.transaction.transactional_id),
+    GroupChanged: lambda fact: GroupKey(fact.group.group_id),
+}
+"""The facts that carry a complete value and are often repeated in a tick, and the entities they are about."""
 
 
 class Tick:
@@ -58,22 +66,21 @@ class Tick:
 
 
 def newest_only(facts: list[Fact]) -> list[Fact]:
-    """Drop facts that a later one of the same tick replaces: transactions and groups are written as a whole.
+    """Drop facts that a later one of the same tick replaces: these entities are written as a whole.
 
-    A transaction grows with each partition it writes to, and many members may join a group in one tick.
+    Many batches may be appended to a partition in one tick, a transaction grows with each partition it writes
+    to, and many members may join a group. The facts that stay keep their order: a value before a deletion is
+    never moved behind it.
     """
-    kinds = set(map(type, facts))
-    whole = {TransactionChanged, GroupChanged} & kinds
-    if GroupDeleted in kinds:
-        # A fact before a deletion is not replaced by one after it.
-        whole.discard(GroupChanged)
-    if not whole:
-        return facts
-    newest = {_key(fact): fact for fact in facts if type(fact) in whole}
-    return [fact for fact in facts if type(fact) not in whole or newest[_key(fact)] is fact]
-
-
-def _key(fact: Any) -> tuple[type, str]:
-    if type(fact) is TransactionChanged:
-        return TransactionChanged, fact.transaction.transactional_id
-    return GroupChanged, fact.group.group_id
+    seen: set[Key] = set()
+    newest: list[Fact] = []
+    for fact in reversed(facts):
+        key_of = _WHOLE.get(type(fact))
+        if key_of is not None:
+            key = key_of(fact)
+            if key in seen:
+                continue
+            seen.add(key)
+        newest.append(fact)
+    newest.reverse()
+    return newest

@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.tail import BATCH_BYTES_MAX
-from semel.core.facts import BatchAppended, BatchStaged, PendingChanged, ProducerAdvanced, TransactionChanged
+from semel.core.facts import (
+    BatchAppended,
+    BatchStaged,
+    PartitionChanged,
+    PendingChanged,
+    ProducerAdvanced,
+    TransactionChanged,
+)
 from semel.core.types import Buffer, Fact, PartitionKey
 
 FACTS_MAX: Final = 4_000
@@ -25,7 +32,7 @@ FLUSH_AFTER_SECONDS: Final = 0.1
 """How long work may stay unsynced. Readers that need it sooner request a flush."""
 
 _MAY_STAY_UNSYNCED: Final = frozenset(
-    {BatchAppended, BatchStaged, ProducerAdvanced, TransactionChanged, PendingChanged}
+    {BatchAppended, BatchStaged, PartitionChanged, ProducerAdvanced, TransactionChanged, PendingChanged}
 )
 
 

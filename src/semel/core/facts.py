@@ -1,8 +1,10 @@
 """All facts. Facts are the only input of the ledger.
 
 A fact is immutable and named in the past tense. ``DURABLE`` facts are written to the ledger; the others
-change only state that a broker may lose (parked requests, when a member was last heard from). Each fact names
-the entity it changes and carries the entity's new value, so applying it needs no rule.
+change only state that a broker may lose (parked requests, when a member was last heard from).
+
+A fact about an entity carries its complete new value, so applying it needs no rule. A fact about batches says
+which of them to add, move or remove. If that changes their partition, a ``PartitionChanged`` follows.
 
 The facts of a tick are in the order in which they became true.
 """
@@ -14,6 +16,7 @@ from semel.core.data import Data
 from semel.core.types import (
     CommittedOffset,
     OffsetKey,
+    Partition,
     PartitionKey,
     PendingOffset,
     ProducerKey,
@@ -58,6 +61,13 @@ class Closing(Data):
     is_commit: bool
 
 
+class PartitionChanged(_Fact):
+    """A partition has a new value. Of several in one tick only the last is written."""
+
+    key: PartitionKey
+    partition: Partition
+
+
 class BatchAppended(_Fact):
     """A batch was appended. Its bytes travel beside the facts; the store chooses their location."""
 
@@ -88,11 +98,10 @@ class ProducerExpired(_Fact):
 
 
 class LogStartAdvanced(_Fact):
-    """Everything below this offset was deleted. ``size_bytes`` is what remains in the partition."""
+    """Everything below this offset was deleted."""
 
     partition: PartitionKey
     log_start_offset: int
-    size_bytes: int
 
 
 class BatchesReplaced(_Fact):
@@ -106,10 +115,6 @@ class BatchesReplaced(_Fact):
     removed: tuple[int, ...]
     """Base offsets of the removed batches. Removing the marker of an aborted transaction also removes its
     entry among the aborted transactions: no data of it is left by then."""
-    size_bytes: int
-    """The new size of the partition."""
-    cleaned_offset: int
-    compactions: int
 
 
 class BatchStaged(_Fact):
@@ -130,10 +135,10 @@ class StagedCommitted(_Fact):
     producer_id: int
     base_offset: int
     last_offset: int
+    peak_before: int
+    """The partition's peak timestamp before. The peak of each batch is the largest timestamp so far."""
     peak_timestamp: int
-    """The partition's new one."""
-    size_bytes: int
-    """Of all the batches together."""
+    """The peak of the last batch."""
 
 
 class StagedDropped(_Fact):
@@ -248,6 +253,7 @@ DURABLE: tuple[type, ...] = (
     TopicCreated,
     TopicChanged,
     TopicDeleted,
+    PartitionChanged,
     BatchAppended,
     ProducerAdvanced,
     ProducerExpired,

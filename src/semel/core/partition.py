@@ -24,6 +24,7 @@ from semel.core.facts import (
     BatchAppended,
     BatchStaged,
     LogStartAdvanced,
+    PartitionChanged,
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
@@ -47,6 +48,7 @@ from semel.core.types import (
     ErrorCode,
     Fact,
     Key,
+    OpenTransaction,
     Partition,
     PartitionKey,
     ProducerKey,
@@ -304,20 +306,36 @@ def _appended(
 ) -> Decision:
     header = command.header
     base = partition.high_watermark
+    last = base + header.last_offset_delta
     latest = _latest(command, arrived)
+    peak = max(partition.peak_timestamp, latest)
+    opened = partition.open_transactions
+    if opens_transaction:
+        opened = (*opened, OpenTransaction(base, header.producer_id))
     fact = BatchAppended(
         key,
         base,
-        base + header.last_offset_delta,
+        last,
         latest,
-        max(partition.peak_timestamp, latest),
+        peak,
         header.length,
         header.producer_id,
         command.transaction_context is not None,
         opens_transaction,
     )
+    after = Partition(
+        partition.log_start_offset,
+        last + 1,
+        peak,
+        partition.size_bytes + header.length,
+        opened,
+        partition.last_aborted_offset,
+        partition.cleaned_offset,
+        partition.compactions,
+    )
     answer = Appended(ErrorCode.NONE, base, command.log_append_time, partition.log_start_offset)
-    return Decision(answer, (fact, *also), (command.records,), (), defers_sync)
+    facts = (fact, PartitionChanged(key, after), *also)
+    return Decision(answer, facts, (command.records,), (), defers_sync)
 
 
 def _delete_records(state: "BrokerState", command: DeleteRecords, now: int) -> Decision:
@@ -338,9 +356,11 @@ def _delete_records(state: "BrokerState", command: DeleteRecords, now: int) -> D
         return Decision(RecordsDeleted(ErrorCode.KAFKA_STORAGE_ERROR))
     else:
         remaining = partition.size_bytes - command.size_below
-    return Decision(
-        RecordsDeleted(ErrorCode.NONE, offset), (LogStartAdvanced(command.partition, offset, remaining),)
+    facts = (
+        LogStartAdvanced(command.partition, offset),
+        PartitionChanged(command.partition, partition.but(log_start_offset=offset, size_bytes=remaining)),
     )
+    return Decision(RecordsDeleted(ErrorCode.NONE, offset), facts)
 
 
 def _allocate_producer_id(state: "BrokerState", command: AllocateProducerId, now: int) -> Decision:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from semel.core.data import Data
-from semel.core.facts import BatchesReplaced
+from semel.core.facts import BatchesReplaced, PartitionChanged
 from semel.core.topic_configs import value_of, words
 from semel.core.types import (
     Buffer,
@@ -65,15 +65,16 @@ def _replace_batches(state: "BrokerState", command: ReplaceBatches, now: int) ->
         "compaction stays below the last stable offset"
     )
     added = sum(batch.size_bytes for batch in command.rewritten)
-    fact = BatchesReplaced(
-        command.partition,
-        command.rewritten,
-        command.removed,
-        partition.size_bytes - command.freed_bytes + added,
-        max(command.cleaned_offset, partition.cleaned_offset),
-        partition.compactions + 1,
+    after = partition.but(
+        size_bytes=partition.size_bytes - command.freed_bytes + added,
+        cleaned_offset=max(command.cleaned_offset, partition.cleaned_offset),
+        compactions=partition.compactions + 1,
     )
-    return Decision(True, (fact,), command.records)
+    facts = (
+        BatchesReplaced(command.partition, command.rewritten, command.removed),
+        PartitionChanged(command.partition, after),
+    )
+    return Decision(True, facts, command.records)
 
 
 def _is_compacted(topic: Topic, partition: PartitionKey) -> bool:

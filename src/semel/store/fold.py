@@ -7,7 +7,7 @@ written once, and batches are written many at a time (``partition_fold``).
 Facts that change more than one entity (a topic or a group was deleted) are not gathered. Everything gathered
 so far is written before them, to keep the order in which the facts became true.
 
-This module contains no rules. Each fact carries the new value of its entity.
+This module contains no rules. A fact carries the complete new value of its entity.
 """
 
 import time
@@ -25,6 +25,7 @@ from semel.core.facts import (
     LogStartAdvanced,
     OffsetCommitted,
     OffsetDeleted,
+    PartitionChanged,
     PendingChanged,
     ProducerAdvanced,
     ProducerExpired,
@@ -78,6 +79,7 @@ class Fold:
         self._transactions: dict[str, Transaction | None] = {}
         self._pending: dict[str, tuple[PendingOffset, ...]] = {}
         self._writers: dict[type, Callable[[Any], None]] = {
+            PartitionChanged: partitions.partition_changed,
             BatchAppended: partitions.batch_appended,
             BatchStaged: partitions.batch_staged,
             StagedCommitted: partitions.staged_committed,
@@ -179,7 +181,7 @@ class Fold:
         self._sql.run("delete_offsets_of_topic", (fact.topic.name,))
         self._sql.run("delete_pending_of_topic", (fact.topic.name,))
         for index in range(fact.topic.partitions):
-            self._partitions.rows.pop(PartitionKey(topic_id, index), None)
+            self._partitions.ids.pop(PartitionKey(topic_id, index), None)
 
     # -- rows ---------------------------------------------------------------------------------------------
 

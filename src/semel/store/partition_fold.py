@@ -1,13 +1,14 @@
 """Fold the facts of one commit that change partitions: batches, staged batches, markers, producers.
 
-See ``fold``. A row of partitions is changed in memory as facts arrive, and written once. Batches are gathered
-per partition, because that is the order of their table.
+See ``fold``. A row of partitions is the last value that the facts have of it. Batches are gathered per
+partition, because that is the order of their table.
 
 Staged batches are gathered per partition and producer. If a transaction begins and ends within one commit, as
 it does when its work was unsynced, all of its batches are in memory at the end. They go directly to their
 final table, without ever being rows of ``staged``.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,22 +16,17 @@ from semel.core.facts import (
     BatchAppended,
     BatchesReplaced,
     BatchStaged,
-    Closing,
     LogStartAdvanced,
+    PartitionChanged,
     ProducerAdvanced,
     ProducerExpired,
     StagedCommitted,
     StagedDropped,
 )
-from semel.core.types import PartitionKey, ProducerKey, ProducerState
+from semel.core.types import Partition, PartitionKey, ProducerKey, ProducerState
 from semel.store.interface import BatchLocation
 from semel.store.queries import ManyRows, Statements
-from semel.store.rows import (
-    pack_sent_batches,
-    pack_staged,
-    with_open_transaction,
-    without_open_transaction,
-)
+from semel.store.rows import pack_open_transactions, pack_sent_batches, pack_staged
 
 _ADD_BATCHES: Final = ManyRows("add_batches")
 _STAGE_BATCHES: Final = ManyRows("stage_batches")
@@ -46,53 +42,11 @@ _REMOVE_BATCHES: Final = ManyRows("remove_batches")
 _FORGET_ABORTED: Final = ManyRows("forget_aborted")
 
 PARTITIONS_MAX: Final = 50_000
-"""Partition rows cached between commits, so that a commit need not read what an earlier one wrote."""
+"""Ids of partitions that are cached between commits."""
+_EMPTY: Final = Partition()
 
 _StagedRow = tuple[int, int, int, int, int]
 """Offsets, max_timestamp, chunk_id, position, length."""
-
-
-class PartitionRow:
-    """The new values of a row of partitions, and its new batches."""
-
-    __slots__ = (
-        "batches",
-        "cleaned_offset",
-        "compactions",
-        "high_watermark",
-        "key",
-        "last_aborted_offset",
-        "log_start_offset",
-        "open_transactions",
-        "partition_id",
-        "peak_timestamp",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        key: PartitionKey,
-        partition_id: int,
-        log_start_offset: int = 0,
-        high_watermark: int = 0,
-        peak_timestamp: int = -1,
-        size_bytes: int = 0,
-        open_transactions: bytes = b"",
-        last_aborted_offset: int = -1,
-        cleaned_offset: int = 0,
-        compactions: int = 0,
-    ) -> None:
-        self.key = key
-        self.partition_id = partition_id
-        self.log_start_offset = log_start_offset
-        self.high_watermark = high_watermark
-        self.peak_timestamp = peak_timestamp
-        self.size_bytes = size_bytes
-        self.open_transactions = open_transactions
-        self.last_aborted_offset = last_aborted_offset
-        self.cleaned_offset = cleaned_offset
-        self.compactions = compactions
-        self.batches: list[int] = []
 
 
 class PartitionFold:
@@ -100,11 +54,12 @@ class PartitionFold:
 
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
-        self.rows: dict[PartitionKey, PartitionRow] = {}
+        self.ids: dict[PartitionKey, int] = {}
         """Kept between commits."""
         self._locations: Sequence[BatchLocation] = ()
         self._places_taken = 0
-        self._partitions: dict[PartitionKey, PartitionRow] = {}
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._batches: defaultdict[int, list[int]] = defaultdict(list)
         self._staged: dict[tuple[int, int], list[_StagedRow]] = {}
         self._dropped: list[int] = []
         self._aborted: list[int] = []
@@ -121,13 +76,14 @@ class PartitionFold:
         self.flush()
         assert self._places_taken == len(self._locations), "every place belongs to a batch"
         self._locations = ()
-        if len(self.rows) > PARTITIONS_MAX:
+        if len(self.ids) > PARTITIONS_MAX:
             # Evict more than necessary, oldest first, so that this does not happen at every commit.
-            self.rows = dict(list(self.rows.items())[-PARTITIONS_MAX // 2 :])
+            self.ids = dict(list(self.ids.items())[-PARTITIONS_MAX // 2 :])
 
     def forget(self) -> None:
         """Discard cached state after a rollback."""
-        for gathered in (self.rows, self._partitions, self._staged, self._producers, self._left_below):
+        self.ids.clear()
+        for gathered in (self._partitions, self._batches, self._staged, self._producers, self._left_below):
             gathered.clear()
         self._dropped.clear()
         self._aborted.clear()
@@ -135,22 +91,26 @@ class PartitionFold:
 
     # -- facts --------------------------------------------------------------------------------------------
 
+    def partition_changed(self, fact: PartitionChanged) -> None:
+        """Keep the last value of the partition, which is the only one written."""
+        self._partitions[fact.key] = fact.partition
+
     def batch_appended(self, fact: BatchAppended) -> None:
         """Append the batch to its log."""
-        row = self._partitions.get(fact.partition) or self._partition(fact.partition)
+        partition_id = self.ids.get(fact.partition) or self._id(fact.partition)
         chunk_id, position, length = self._locations[self._places_taken]
         self._places_taken += 1
-        row.high_watermark = fact.last_offset + 1
-        row.peak_timestamp = fact.peak_timestamp
-        row.size_bytes += fact.size_bytes
-        if fact.opens_transaction:
-            row.open_transactions = with_open_transaction(
-                row.open_transactions, fact.base_offset, fact.producer_id
+        closes = fact.closes
+        if closes is not None and not closes.is_commit:
+            self._aborted += (
+                partition_id,
+                fact.base_offset,
+                closes.first_offset,
+                fact.producer_id,
+                closes.last_stable_offset,
             )
-        elif fact.closes is not None:
-            self._close(row, fact, fact.closes)
-        row.batches += (
-            row.partition_id,
+        self._batches[partition_id] += (
+            partition_id,
             fact.base_offset,
             fact.last_offset,
             fact.max_timestamp,
@@ -164,79 +124,57 @@ class PartitionFold:
         """Keep the batch until the outcome is known."""
         location = self._locations[self._places_taken]
         self._places_taken += 1
-        gathered = self._staged.setdefault((self._row(fact.partition).partition_id, fact.producer_id), [])
+        gathered = self._staged.setdefault((self._id(fact.partition), fact.producer_id), [])
         gathered.append((fact.offsets, fact.max_timestamp, *location))
 
     def staged_committed(self, fact: StagedCommitted) -> None:
         """Append the staged batches to the log."""
-        row = self._partition(fact.partition)
-        peak_timestamp = row.peak_timestamp
-        row.high_watermark = fact.last_offset + 1
-        row.peak_timestamp = fact.peak_timestamp
-        row.size_bytes += fact.size_bytes
-        gathered = self._staged.get((row.partition_id, fact.producer_id), [])
-        # No batch is empty, so equal sums mean that none was staged by an earlier commit.
-        if gathered and sum(each[-1] for each in gathered) == fact.size_bytes:
-            del self._staged[row.partition_id, fact.producer_id]
+        partition_id = self._id(fact.partition)
+        peak_timestamp = fact.peak_before
+        gathered = self._staged.get((partition_id, fact.producer_id), [])
+        # Each batch takes an offset, so equal sums mean that none was staged by an earlier commit.
+        if gathered and sum(each[0] for each in gathered) == fact.last_offset + 1 - fact.base_offset:
+            del self._staged[partition_id, fact.producer_id]
             base_offset = fact.base_offset
+            batches = self._batches[partition_id]
             for offsets, max_timestamp, *location in gathered:
                 peak_timestamp = max(peak_timestamp, max_timestamp)
                 last_offset = base_offset + offsets - 1
-                row.batches += (row.partition_id, base_offset, last_offset, max_timestamp, peak_timestamp)
-                row.batches += location
+                batches += (partition_id, base_offset, last_offset, max_timestamp, peak_timestamp)
+                batches += location
                 base_offset = last_offset + 1
-            assert base_offset == fact.last_offset + 1, "the core counts staged offsets as the ledger does"
+            assert peak_timestamp == fact.peak_timestamp, "the core counts as the ledger does"
             return
         self._flush_staged()
         bindings = {
-            "partition_id": row.partition_id,
+            "partition_id": partition_id,
             "producer_id": fact.producer_id,
             "base_offset": fact.base_offset,
             "peak_timestamp": peak_timestamp,
         }
         self._sql.run("commit_staged", bindings)
-        self._sql.run("delete_staged", (row.partition_id, fact.producer_id))
-        last = self._sql.rows("batch_at", (row.partition_id, fact.last_offset))
+        self._sql.run("delete_staged", (partition_id, fact.producer_id))
+        last = self._sql.rows("batch_at", (partition_id, fact.last_offset))
         assert last, "the core commits only what was staged"
         assert last[0][1:] == (fact.last_offset, fact.peak_timestamp), "the core counts as the ledger does"
 
     def staged_dropped(self, fact: StagedDropped) -> None:
         """Leave the staged batches to the sweep."""
-        partition_id = self._row(fact.partition).partition_id
+        partition_id = self._id(fact.partition)
         for *_, chunk_id, position, length in self._staged.pop((partition_id, fact.producer_id), ()):
             self._dropped += (chunk_id, position, length)
         self._sql.run("drop_staged", (partition_id, fact.producer_id))
         self._sql.run("delete_staged", (partition_id, fact.producer_id))
 
-    def _close(self, row: PartitionRow, marker: BatchAppended, closes: Closing) -> None:
-        """Close the producer's transaction, and record it for readers if it was aborted."""
-        row.open_transactions = without_open_transaction(row.open_transactions, marker.producer_id)
-        if not closes.is_commit:
-            row.last_aborted_offset = marker.base_offset
-            self._aborted += (
-                row.partition_id,
-                marker.base_offset,
-                closes.first_offset,
-                marker.producer_id,
-                closes.last_stable_offset,
-            )
-
     def log_start_advanced(self, fact: LogStartAdvanced) -> None:
         """Leave batches below the log start to the sweep."""
-        row = self._partition(fact.partition)
-        row.log_start_offset = fact.log_start_offset
-        row.size_bytes = fact.size_bytes
-        self._left_below[row.partition_id] = fact.log_start_offset
+        self._left_below[self._id(fact.partition)] = fact.log_start_offset
 
     def batches_replaced(self, fact: BatchesReplaced) -> None:
         """Give rows new locations or delete them. Their old locations are left to the sweep."""
         # The batches may have been appended in the same commit.
         self.flush()
-        row = self._partition(fact.partition)
-        row.size_bytes = fact.size_bytes
-        row.cleaned_offset = fact.cleaned_offset
-        row.compactions = fact.compactions
-        partition_id = row.partition_id
+        partition_id = self._id(fact.partition)
         rewritten: list[int] = []
         replaced: list[int] = []
         for batch in fact.rewritten:
@@ -260,28 +198,27 @@ class PartitionFold:
 
     def add(self, key: PartitionKey, partition_id: int) -> None:
         """Add a new partition."""
-        self._partitions[key] = self.rows[key] = PartitionRow(key, partition_id)
+        self.ids[key] = partition_id
+        self._partitions[key] = _EMPTY
 
     # -- rows ---------------------------------------------------------------------------------------------
 
-    def _partition(self, key: PartitionKey) -> PartitionRow:
-        """Return a row to be changed. It will be written."""
-        row = self._partitions[key] = self._row(key)
-        return row
-
-    def _row(self, key: PartitionKey) -> PartitionRow:
-        row = self.rows.get(key)
-        if row is None:
+    def _id(self, key: PartitionKey) -> int:
+        partition_id = self.ids.get(key)
+        if partition_id is None:
             found = self._sql.rows("partition_row", key.values())
             if not found:
                 raise LookupError(f"partition {key.index} of topic {key.topic_id.hex()} is not in the ledger")
-            row = self.rows[key] = PartitionRow(key, *found[0])
-        return row
+            partition_id = self.ids[key] = int(found[0][0])
+        return partition_id
 
     def flush(self) -> None:
         """Write the gathered changes."""
         if self._partitions:
             self._flush_partitions()
+        if self._batches:
+            _ADD_BATCHES.run(self._sql, [number for each in self._batches.values() for number in each])
+            self._batches.clear()
         if self._staged:
             self._flush_staged()
         if self._dropped:
@@ -299,26 +236,21 @@ class PartitionFold:
 
     def _flush_partitions(self) -> None:
         partitions: list[Any] = []
-        batches: list[int] = []
-        for row in self._partitions.values():
+        for key, partition in self._partitions.items():
             partitions += (
-                row.partition_id,
-                row.key.topic_id,
-                row.key.index,
-                row.log_start_offset,
-                row.high_watermark,
-                row.peak_timestamp,
-                row.size_bytes,
-                row.open_transactions,
-                row.last_aborted_offset,
-                row.cleaned_offset,
-                row.compactions,
+                self._id(key),
+                key.topic_id,
+                key.index,
+                partition.log_start_offset,
+                partition.high_watermark,
+                partition.peak_timestamp,
+                partition.size_bytes,
+                pack_open_transactions(partition.open_transactions),
+                partition.last_aborted_offset,
+                partition.cleaned_offset,
+                partition.compactions,
             )
-            if row.batches:
-                batches += row.batches
-                row.batches = []
         _PUT_PARTITIONS.run(self._sql, partitions)
-        _ADD_BATCHES.run(self._sql, batches)
         self._partitions.clear()
 
     def _flush_staged(self) -> None:
@@ -334,7 +266,7 @@ class PartitionFold:
         put: list[Any] = []
         gone: list[int] = []
         for key, state in self._producers.items():
-            partition_id = self._row(PartitionKey(key.topic_id, key.index)).partition_id
+            partition_id = self._id(PartitionKey(key.topic_id, key.index))
             if state is None:
                 gone += (partition_id, key.producer_id)
                 continue

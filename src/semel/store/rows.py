@@ -44,14 +44,9 @@ def unpack_sent_batches(blob: bytes) -> tuple[SentBatch, ...]:
     return tuple(SentBatch(*each) for each in _SENT.iter_unpack(blob))
 
 
-def with_open_transaction(blob: bytes, first_offset: int, producer_id: int) -> bytes:
-    """Add a transaction to the open ones of a partition, which are almost always empty."""
-    return blob + _OPEN.pack(first_offset, producer_id)
-
-
-def without_open_transaction(blob: bytes, producer_id: int) -> bytes:
-    """Remove the transaction of a producer. It is usually the only one."""
-    return b"".join(_OPEN.pack(*each) for each in _OPEN.iter_unpack(blob) if each[1] != producer_id)
+def pack_open_transactions(transactions: tuple[OpenTransaction, ...]) -> bytes:
+    """Pack the open transactions of a partition: almost always none."""
+    return b"".join([_OPEN.pack(*astuple(each)) for each in transactions]) if transactions else b""
 
 
 def unpack_open_transactions(blob: bytes) -> tuple[OpenTransaction, ...]:

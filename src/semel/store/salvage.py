@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from semel.core.facts import BatchAppended, TopicCreated
-from semel.core.types import Buffer, Fact, PartitionKey, Topic
+from semel.core.facts import BatchAppended, PartitionChanged, TopicCreated
+from semel.core.types import Buffer, Fact, Partition, PartitionKey, Topic
 from semel.store import swap
 from semel.store.chunk_header import HEADER_BYTES, ChunkHeader, ChunkOnDisk, look_at_chunk, pack_slot, path_of
 from semel.store.directory_lock import DirectoryLock, Witness
@@ -260,7 +260,7 @@ def _fill(writer: LedgerWriter, store_id: bytes, chunks: list[ChunkOnDisk], last
     for index, chunk in enumerate(chunks):
         facts: list[Fact] = []
         locations: list[BatchLocation] = []
-        offset = peak = 0
+        offset = peak = size = 0
         key = PartitionKey(topic.topic_id, index)
         for location, header in batches_in(chunk):
             last = offset + header.last_offset_delta
@@ -272,8 +272,11 @@ def _fill(writer: LedgerWriter, store_id: bytes, chunks: list[ChunkOnDisk], last
             )
             locations.append(location)
             offset = last + 1
+            size += location.length
             records += header.record_count
         number += 1
+        if facts:
+            facts.append(PartitionChanged(key, Partition(0, offset, peak, size)))
         writer.commit(facts, locations, number=number, is_checkpoint=True)
         batches += len(locations)
         if not locations:

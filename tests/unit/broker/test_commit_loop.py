@@ -45,7 +45,8 @@ async def test_what_arrives_during_a_commit_shares_the_next() -> None:
         looping.submit(append())
     looping.store.let.set()
     await looping.settle()
-    assert [len(facts) for facts in looping.store.commits] == [1, 20]
+    # And the partition, once.
+    assert [len(facts) for facts in looping.store.commits] == [1, 20 + 1]
     offsets = [outcome[0].base_offset for outcome in looping.outcomes[1:] if isinstance(outcome, list)]
     assert offsets == list(range(20))
 
@@ -58,7 +59,8 @@ async def test_a_tick_is_bounded_in_bytes() -> None:
         looping.submit(append())
     looping.store.let.set()
     await looping.settle()
-    assert [len(facts) for facts in looping.store.commits] == [1, 2, 2, 2]
+    # With the partition, once per commit.
+    assert [len(facts) for facts in looping.store.commits] == [1, 2 + 1, 2 + 1, 2 + 1]
 
 
 async def test_readers_see_a_commit_before_anyone_is_answered() -> None:

@@ -12,7 +12,7 @@ from support.shelf import PLENTY, TOPIC_ID, PublishedReader, offsets
 from semel.broker.metrics import Metrics
 from semel.broker.reads import FetchRange
 from semel.config import Settings
-from semel.core.facts import LogStartAdvanced, TopicCreated, TopicDeleted
+from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated, TopicDeleted
 from semel.core.partition import Append
 from semel.core.state import BrokerState
 from semel.core.types import Buffer, ErrorCode, Fact, Partition, PartitionKey, Topic
@@ -54,7 +54,8 @@ class Written:
         data = [batch for decision in decisions for batch in decision.batches]
         await self.store.commit(facts, data)
         touched = {key: self.partition(key) for key, _ in batches}
-        self.published.publish(touched, list(zip(facts, data, strict=True)))
+        appended = [fact for fact in facts if isinstance(fact, BatchAppended)]
+        self.published.publish(touched, list(zip(appended, data, strict=True)))
 
     def partition(self, key: PartitionKey) -> Partition:
         partition = self.state.partitions[key]
@@ -63,8 +64,9 @@ class Written:
 
     async def delete_below(self, key: PartitionKey, offset: int) -> None:
         _, below = await self.store.ledger.size_below(key, offset)
-        remaining = self.partition(key).size_bytes - below
-        await self.commit([LogStartAdvanced(key, offset, remaining)], [])
+        before = self.partition(key)
+        after = before.but(log_start_offset=offset, size_bytes=before.size_bytes - below)
+        await self.commit([LogStartAdvanced(key, offset), PartitionChanged(key, after)], [])
         self.published.publish({key: self.partition(key)}, [])
         await self.store.chunks.release(await self.store.ledger.sweep(limit=1_000))
 

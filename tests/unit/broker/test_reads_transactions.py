@@ -123,8 +123,8 @@ def commit_staged(reading: Reading, count: int) -> None:
     """Some batches get their offsets; their bytes are not in memory."""
     rows = [reading.commit()[0] for _ in range(count)]
     partition = reading.shelf.partitions[ZERO]
-    size = sum(row.size_bytes for row in rows)
-    fact = StagedCommitted(ZERO, 7, rows[0].base_offset, rows[-1].last_offset, partition.peak_timestamp, size)
+    peak = partition.peak_timestamp
+    fact = StagedCommitted(ZERO, 7, rows[0].base_offset, rows[-1].last_offset, peak, peak)
     reading.published.publish({ZERO: partition}, [(fact, None)])
 
 

@@ -181,14 +181,14 @@ async def test_readers_of_staged_records_miss_nothing_and_flush_nothing() -> Non
     await looping.settle()
 
 
-@pytest.mark.parametrize(("name", "limit"), [("FACTS_MAX", 9), ("BYTES_MAX", 400)])
+@pytest.mark.parametrize(("name", "limit"), [("FACTS_MAX", 13), ("BYTES_MAX", 400)])
 async def test_what_is_unflushed_is_bounded(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsynced_work, name, limit)
     looping = Looping()
     producer = await looping.producer()
     for _ in range(20):
         await looping.ask(producer.append())
-        assert len(looping.loop.unsynced.facts) <= 9
+        assert len(looping.loop.unsynced.facts) <= 13
     assert looping.store.unsynced_commits > len(looping.store.commits) > 1
     await looping.settle()
 
@@ -280,10 +280,10 @@ async def test_a_flush_without_room_changes_nothing() -> None:
 
 
 async def test_only_what_the_ledger_can_take_later_is_early() -> None:
-    """When the store is full, what is early is applied again: only what needs no more than a partition."""
+    """When the store is full, what is early is applied again: only what needs nothing else to be loaded."""
     kept = unsynced_work.UnsyncedWork()
     assert kept.has_room_for([BatchStaged(PARTITION, 7, 1, 1, 100)], 100)
-    assert not kept.has_room_for([LogStartAdvanced(PARTITION, 1, 0)], 0)
+    assert not kept.has_room_for([LogStartAdvanced(PARTITION, 1)], 0)
 
 
 async def test_the_broker_aborts_with_a_flush() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from semel.core.facts import (
     BatchAppended,
     Closing,
+    PartitionChanged,
     ProducerAdvanced,
     StagedCommitted,
     StagedDropped,
@@ -77,17 +78,15 @@ class Ending:
         if not self._is_commit:
             self.facts.append(StagedDropped(key, producer_id))
             return
-        base = partition.high_watermark
-        self.facts.append(
-            StagedCommitted(
-                key,
-                producer_id,
-                base,
-                base + staged.offsets - 1,
-                max(partition.peak_timestamp, staged.max_timestamp),
-                staged.size_bytes,
-            )
+        base, peak = partition.high_watermark, partition.peak_timestamp
+        after = partition.but(
+            high_watermark=base + staged.offsets,
+            peak_timestamp=max(peak, staged.max_timestamp),
+            size_bytes=partition.size_bytes + staged.size_bytes,
         )
+        last = after.high_watermark - 1
+        self.facts.append(StagedCommitted(key, producer_id, base, last, peak, after.peak_timestamp))
+        self.facts.append(PartitionChanged(key, after))
 
     def _mark(
         self,
@@ -100,17 +99,28 @@ class Ending:
     ) -> None:
         offset, now = partition.high_watermark, self._now
         batch = self._marker(producer_id, epoch, coordinator_epoch)
-        peak = max(partition.peak_timestamp, now)
-        closes: Closing | None = None
+        opened, aborted = partition.open_transactions, partition.last_aborted_offset
         first = producer.transaction_first_offset
         if first >= 0:
-            others = [each for each in partition.open_transactions if each.producer_id != producer_id]
-            stable = max(others[0].first_offset, partition.log_start_offset) if others else offset + 1
-            closes = Closing(first, stable, self._is_commit)
+            opened = tuple(each for each in opened if each.producer_id != producer_id)
+            aborted = aborted if self._is_commit else offset
+        after = Partition(
+            partition.log_start_offset,
+            offset + 1,
+            max(partition.peak_timestamp, now),
+            partition.size_bytes + len(batch),
+            opened,
+            aborted,
+            partition.cleaned_offset,
+            partition.compactions,
+        )
+        closes = Closing(first, after.last_stable_offset, self._is_commit) if first >= 0 else None
+        peak = after.peak_timestamp
         self.batches.append(batch)
         self.facts.append(
             BatchAppended(key, offset, offset, now, peak, len(batch), producer_id, True, False, closes)
         )
+        self.facts.append(PartitionChanged(key, after))
 
     def _marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Buffer:
         """Return the marker, the same in every partition: base offsets are stamped when batches are read."""

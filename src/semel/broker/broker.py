@@ -33,8 +33,7 @@ from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
 from semel.broker.pending_commands import ASKER
 from semel.broker.promise import Promise
-from semel.broker.published_log import PublishedLog
-from semel.broker.publisher import Publisher
+from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
 from semel.broker.slices import Slices

@@ -35,7 +35,7 @@ from semel.broker.latest_connections import LatestConnections
 from semel.broker.metrics import Metrics
 from semel.broker.pending_commands import FairQueue, PendingCommands, without_room
 from semel.broker.promise import Promise
-from semel.broker.publisher import Publisher
+from semel.broker.published_log import Publisher
 from semel.broker.replies import Replies
 from semel.broker.tick import Tick, newest_only
 from semel.broker.unsynced_work import FLUSH_AFTER_SECONDS, UnsyncedWork

@@ -1,14 +1,33 @@
-"""The log as readers see it: published partitions, their newest batches, and the fetches that wait."""
+"""The log as readers see it: published partitions, their newest batches, and the fetches that wait.
 
-from collections.abc import Iterable
+The commit loop publishes every commit (``Publisher``) before it replies.
+"""
 
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from semel.broker.catalog import Catalog
 from semel.broker.published_partitions import Isolation, PublishedPartitions
 from semel.broker.tail import Tail
 from semel.broker.waiting import Waiting
 from semel.config import Settings
-from semel.core.facts import BatchAppended, StagedCommitted
-from semel.core.types import Buffer, Partition, PartitionKey
-from semel.store.interface import Ledger
+from semel.core.facts import (
+    BatchAppended,
+    BatchesReplaced,
+    BatchStaged,
+    FeatureChanged,
+    PartitionChanged,
+    StagedCommitted,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey
+from semel.store.interface import Counts, Ledger
+
+_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
 
 
 class PublishedLog:
@@ -36,7 +55,8 @@ class PublishedLog:
             before = self.partitions.publish(key, partition)
             if before is None or before.log_start_offset != partition.log_start_offset:
                 self.tail.trim(key, partition.log_start_offset)
-            self.waiting.published(key, before, partition)
+            if self.waiting.parked:
+                self.waiting.published(key, before, partition)
         for key in compacted:
             # All replaced batches are below the last stable offset.
             if key in partitions:
@@ -52,3 +72,66 @@ class PublishedLog:
     def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
         """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
         return self.waiting.is_awaited(keys, Isolation.READ_UNCOMMITTED)
+
+
+class Publisher:
+    """Distributes facts to the published log, the catalog and the cluster's features."""
+
+    def __init__(self, published: PublishedLog, catalog: Catalog) -> None:
+        self._published = published
+        self._catalog = catalog
+        self.cluster = Cluster()
+        """Only the features are kept up to date."""
+        self.counts = Counts(0, 0, 0)
+        """What clients have created, as counted some seconds ago; partitions are up to date."""
+
+    def is_awaited(self, keys: Iterable[PartitionKey]) -> bool:
+        """Whether a READ_UNCOMMITTED reader waits for one of the partitions."""
+        return self._published.is_awaited(keys)
+
+    def publish(self, facts: Sequence[Fact], batches: Sequence[Buffer | None]) -> None:
+        """Publish the facts of a commit; the i-th batch among them has the bytes batches[i]."""
+        changed: dict[PartitionKey, Partition] = {}
+        compacted: list[PartitionKey] = []
+        appended: list[tuple[BatchAppended | StagedCommitted, Buffer | None]] = []
+        rare: list[Fact] = []
+        nth = iter(batches)
+        for fact in facts:
+            kind = type(fact)
+            if kind is BatchAppended:
+                appended.append((fact, next(nth)))
+            elif kind is PartitionChanged:
+                changed[fact.key] = fact.partition
+            elif kind is BatchStaged:
+                # Not readable before its transaction commits.
+                next(nth)
+            elif kind is BatchesReplaced:
+                # Readers find the new batches on disk.
+                compacted.append(fact.partition)
+                deque(islice(nth, len(fact.rewritten)), maxlen=0)
+            elif kind is StagedCommitted:
+                appended.append((fact, None))
+            elif kind in _RARE:
+                rare.append(fact)
+        if changed:
+            self._published.publish(changed, appended, compacted)
+        if rare:
+            self._publish_rare(rare)
+
+    def _publish_rare(self, facts: Sequence[Fact]) -> None:
+        self._catalog.publish(facts)
+        for fact in facts:
+            if type(fact) is FeatureChanged:
+                self.cluster = self.cluster.but(
+                    transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
+                )
+            elif type(fact) is TopicCreated:
+                self._add_partitions(fact.topic.partitions)
+            elif type(fact) is TopicDeleted:
+                topic = fact.topic
+                self._add_partitions(-topic.partitions)
+                keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+                self._published.forget(keys)
+
+    def _add_partitions(self, more: int) -> None:
+        self.counts = self.counts._replace(partitions=self.counts.partitions + more)

@@ -274,7 +274,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _core(
         "the size of a partition stays as it was when records are deleted",
         "partition",
-        "        remaining = partition.size_bytes - command.size_below",
+        "        remaining = 0",
         "        remaining = partition.size_bytes",
     ),
 )

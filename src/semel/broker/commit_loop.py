@@ -266,9 +266,12 @@ class CommitLoop:
                     # Only commands that carry a ticket are ever parked.
                     self._replies.park(command.ticket, each)  # type: ignore[attr-defined]
                 each.answers.append(decision.answer)
-        tick.durable = newest_only([fact for fact in facts if type(fact) in _DURABLE])
+        durable = facts
+        if not _DURABLE.issuperset(map(type, facts)):
+            durable = [fact for fact in facts if type(fact) in _DURABLE]
+        tick.durable = newest_only(durable)
         tick.may_defer_sync = defers_sync and bool(tick.durable)
-        if self._aborts_on_disconnect and len(tick.durable) < len(facts):
+        if self._aborts_on_disconnect and len(durable) < len(facts):
             self.latest_connections.learn(facts)
         tick.decided_at = time.perf_counter()
         return tick

@@ -308,7 +308,9 @@ def _appended(
     base = partition.high_watermark
     last = base + header.last_offset_delta
     latest = _latest(command, arrived)
-    peak = max(partition.peak_timestamp, latest)
+    peak = partition.peak_timestamp
+    if latest > peak:
+        peak = latest
     opened = partition.open_transactions
     if opens_transaction:
         opened = (*opened, OpenTransaction(base, header.producer_id))

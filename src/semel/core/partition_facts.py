@@ -14,7 +14,7 @@ from semel.core.facts import (
     StagedCommitted,
     StagedDropped,
 )
-from semel.core.types import Apply, Cluster, ClusterKey, Fact
+from semel.core.types import Apply, Cluster, ClusterKey
 
 if TYPE_CHECKING:
     from semel.core.state import BrokerState
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 def _partition_changed(state: "BrokerState", fact: PartitionChanged) -> None:
     state.partitions[fact.key] = fact.partition
-
-
-def _of_batches(state: "BrokerState", fact: Fact) -> None:
-    """No entity changes. If the batches change their partition, ``PartitionChanged`` follows."""
 
 
 def _producer_advanced(state: "BrokerState", fact: ProducerAdvanced) -> None:
@@ -41,15 +37,16 @@ def _producer_id_allocated(state: "BrokerState", fact: ProducerIdAllocated) -> N
     state.cluster[ClusterKey()] = cluster.but(next_producer_id=fact.producer_id + 1)
 
 
-APPLY: dict[type[Any], Apply] = {
+APPLY: dict[type[Any], Apply | None] = {
     PartitionChanged: _partition_changed,
-    BatchAppended: _of_batches,
-    LogStartAdvanced: _of_batches,
-    BatchesReplaced: _of_batches,
-    BatchStaged: _of_batches,
-    StagedCommitted: _of_batches,
-    StagedDropped: _of_batches,
+    BatchAppended: None,
+    LogStartAdvanced: None,
+    BatchesReplaced: None,
+    BatchStaged: None,
+    StagedCommitted: None,
+    StagedDropped: None,
     ProducerAdvanced: _producer_advanced,
     ProducerExpired: _producer_expired,
     ProducerIdAllocated: _producer_id_allocated,
 }
+"""None: the fact is about batches and changes no entity. ``PartitionChanged`` follows if it has to."""

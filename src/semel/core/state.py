@@ -47,7 +47,7 @@ from semel.core.types import (
 
 _RULES = (topics, partition, offsets, groups, transactions)
 DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
-APPLY: dict[type, Apply] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
+APPLY: dict[type, Apply | None] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
 _NONE_KEPT: Final[tuple[dict[str, Any], Callable[[Any], str]]] = ({}, str)
 
 
@@ -114,7 +114,9 @@ class BrokerState:
 
     def apply(self, fact: Fact) -> None:
         """Apply a fact to the state."""
-        APPLY[type(fact)](self, fact)
+        change = APPLY[type(fact)]
+        if change is not None:
+            change(self, fact)
 
     @property
     def size(self) -> int:

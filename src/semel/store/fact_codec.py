@@ -43,8 +43,9 @@ FORMAT: Final = crc32c(repr(_form(_FRAME)).encode())
 
 def pack_facts(facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
     """Encode these facts and the locations of their batches."""
-    packed = [fact if type(fact) in _AS_THEY_ARE else _packed(fact) for fact in facts]
-    return _ENCODER.encode((packed, locations))
+    if not _AS_THEY_ARE.issuperset(map(type, facts)):
+        facts = [fact if type(fact) in _AS_THEY_ARE else _packed(fact) for fact in facts]
+    return _ENCODER.encode((facts, locations))
 
 
 def unpack_facts(data: bytes) -> tuple[list[Fact], list[BatchLocation]]:

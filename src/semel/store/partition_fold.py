@@ -10,6 +10,7 @@ final table, without ever being rows of ``staged``.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 from semel.core.facts import (
@@ -109,7 +110,7 @@ class PartitionFold:
                 fact.producer_id,
                 closes.last_stable_offset,
             )
-        self._batches[partition_id] += (
+        row = (
             partition_id,
             fact.base_offset,
             fact.last_offset,
@@ -119,6 +120,7 @@ class PartitionFold:
             position,
             length,
         )
+        self._batches[partition_id].extend(row)
 
     def batch_staged(self, fact: BatchStaged) -> None:
         """Keep the batch until the outcome is known."""
@@ -217,7 +219,7 @@ class PartitionFold:
         if self._partitions:
             self._flush_partitions()
         if self._batches:
-            _ADD_BATCHES.run(self._sql, [number for each in self._batches.values() for number in each])
+            _ADD_BATCHES.run(self._sql, list(chain.from_iterable(self._batches.values())))
             self._batches.clear()
         if self._staged:
             self._flush_staged()

@@ -110,5 +110,5 @@ def test_what_is_not_known_is_not_written() -> None:
 )
 def test_what_is_no_location_is_refused(location: Any) -> None:
     """Found by fuzzing: a WAL whose checksum is right and whose places are not."""
-    with pytest.raises(ValueError, match="these are no"):
+    with pytest.raises(ValueError, match="the frame has no valid"):
         unpack_facts(msgspec.msgpack.encode(([], [location])))

@@ -12,6 +12,7 @@ from support.stored import SETTINGS, Book, copy_killed, copy_killed_beside, make
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
 from semel.store import embedded, files, wal, wal_reading
+from semel.store.fact_codec import pack_facts
 from semel.store.files import Files
 from semel.store.interface import BatchLocation, StoreBroken, StoreDamaged
 from semel.store.opening import open_store
@@ -31,7 +32,7 @@ def _started(directory: Path, files: Files | None = None) -> WriteAheadLog:
 
 
 def _append(written: WriteAheadLog, number: int, batch: bytes = b"abc", flushed: int = 0) -> None:
-    packed = written.pack([ProducerIdAllocated(number)], [BatchLocation(1, 2, len(batch))])
+    packed = pack_facts([ProducerIdAllocated(number)], [BatchLocation(1, 2, len(batch))])
     written.append(number, packed, [batch], has_batches=True, flushed=flushed)
 
 
@@ -55,10 +56,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
     written = _started(tmp_path)
     facts = [ProducerIdAllocated(5), ProducerIdAllocated(6)]
-    written.append(7, written.pack(facts, [PLACE, PLACE]), [b"abc", b"def"], has_batches=True, flushed=6)
-    written.append(8, written.pack(facts, [PLACE]), [], has_batches=False, flushed=7)
+    written.append(7, pack_facts(facts, [PLACE, PLACE]), [b"abc", b"def"], has_batches=True, flushed=6)
+    written.append(8, pack_facts(facts, [PLACE]), [], has_batches=False, flushed=7)
     written.note_flushed(8)
-    written.append(9, written.pack([], []), [], has_batches=True, flushed=8)
+    written.append(9, pack_facts([], []), [], has_batches=True, flushed=8)
     written.close()
     written.close()
     for has_survived in (True, False):
@@ -157,7 +158,7 @@ def test_more_batches_than_one_call_takes(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "IOV_MAX", 4)
     written = _started(tmp_path)
     batches = [os.urandom(5) for _ in range(20)]
-    written.append(1, written.pack([], [BatchLocation(1, 0, 5)] * 20), batches, has_batches=True)
+    written.append(1, pack_facts([], [BatchLocation(1, 0, 5)] * 20), batches, has_batches=True)
     written.close()
     ((_, _, _, found),) = _read(tmp_path).frames
     assert found == batches
@@ -291,7 +292,7 @@ async def test_a_commit_with_more_facts_than_a_frame_takes(
         await book.commit(store)
         await book.commit(store, defers_sync=True)
         many = [ProducerIdAllocated(number) for number in range(2_000)]
-        assert len(store._wal.pack(many, [])) > embedded.FRAME_BYTES_MAX
+        assert len(pack_facts(many, [])) > embedded.FRAME_BYTES_MAX
         number = await store.commit(many, [], defers_sync=True)
         assert not store.has_unsynced
         images = [await copy_killed_beside(store, tmp_path / "data")]

@@ -93,6 +93,8 @@ class Broker:
         published = PublishedLog(store.ledger, settings)
         self._publisher = Publisher(published, self.catalog)
         self._loop = CommitLoop(store, settings, self.clock, self.metrics, self._publisher)
+        self.soon = self._loop.soon
+        """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self._housekeeping = Housekeeping(self)
@@ -207,10 +209,6 @@ class Broker:
     async def beside(self, work: Callable[[], T]) -> T:
         """Run long work on a validation thread. It must not touch the broker's state."""
         return await asyncio.get_running_loop().run_in_executor(self._validators, work)
-
-    def soon(self, work: Callable[[], None]) -> None:
-        """Call ``work`` after the answers of the current tick; outside of a tick, as soon as possible."""
-        self._loop.soon(work)
 
     async def ask(self, command: Command) -> Any:
         """Submit one command and await its answer."""

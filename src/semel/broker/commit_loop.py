@@ -81,6 +81,7 @@ class CommitLoop:
         self._defers_sync = settings.semel_durability != "flush"
         self._queue = FairQueue(settings.semel_tick_bytes_max)
         self._replies = Replies()
+        self.soon = self._replies.soon
         self._sleep: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._stopping = self._must_recall = False
@@ -113,16 +114,10 @@ class CommitLoop:
 
         ``when_parked`` is called if a command is decided and its answer has to wait for other clients.
         """
-        return self._put(PendingCommands(commands, when_parked=when_parked))
-
-    def _put(self, pending: PendingCommands) -> PendingCommands:
+        pending = PendingCommands(commands, when_parked=when_parked)
         self._queue.put(pending)
         self._wake()
         return pending
-
-    def soon(self, work: Callable[[], None]) -> None:
-        """Call ``work`` after the answers of the current tick; outside of a tick, as soon as possible."""
-        self._replies.soon(work)
 
     async def flush(self) -> bool:
         """Make all answered work durable and visible to readers. False if there is no room."""
@@ -150,16 +145,18 @@ class CommitLoop:
         """Run ticks until stopped. Any exception is fatal to the process: see the module's invariants."""
         try:
             while True:
-                if not self._queue and not self._stopping:
+                pending, room_bytes = self._queue.take()
+                if room_bytes:
+                    pending = await self._with_room(pending, room_bytes)
+                if pending:
+                    await self._tick(pending)
+                elif self._queue:
+                    # All of these were refused.
+                    continue
+                elif not self._stopping:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep
-                while self._queue:
-                    pending, room_bytes = self._queue.take()
-                    if room_bytes and (full := await self._is_full_for(room_bytes)) is not None:
-                        pending = without_room(pending, full)
-                    if pending:
-                        await self._tick(pending)
-                if self._stopping:
+                else:
                     if self.unsynced:
                         await self._tick([PendingCommands((), is_flush=True)])
                     return
@@ -171,12 +168,13 @@ class CommitLoop:
         if sleep is not None and not sleep.done():
             sleep.set_result(None)
 
-    async def _is_full_for(self, room_bytes: int) -> StoreRefused | None:
+    async def _with_room(self, pending: list[PendingCommands], room_bytes: int) -> list[PendingCommands]:
+        """Make room for the bytes of these commands. If there is none, refuse those that need some."""
         try:
             await self._store.make_room(room_bytes)
         except StoreRefused as full:
-            return full
-        return None
+            return without_room(pending, full)
+        return pending
 
     async def _tick(self, pending: list[PendingCommands]) -> None:
         """Load, decide, commit, publish, reply."""
@@ -317,7 +315,10 @@ class CommitLoop:
         self._flush_timer = loop.call_later(left, self._flush_if_due)
 
     def _submit_flush(self) -> Promise[list[Any]]:
-        return self._put(PendingCommands((), is_flush=True))
+        flush = PendingCommands((), is_flush=True)
+        self._queue.put(flush)
+        self._wake()
+        return flush
 
     def _stop_timer(self) -> None:
         if self._flush_timer is not None:

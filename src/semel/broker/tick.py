@@ -72,6 +72,8 @@ def newest_only(facts: list[Fact]) -> list[Fact]:
     to, and many members may join a group. The facts that stay keep their order: a value before a deletion is
     never moved behind it.
     """
+    if len(set(map(type, facts))) == len(facts):
+        return facts
     seen: set[Key] = set()
     newest: list[Fact] = []
     for fact in reversed(facts):

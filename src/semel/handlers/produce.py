@@ -165,15 +165,16 @@ class _Produce:
 
     def _submit(self) -> None:
         self._settle()
-        if self._prepared.commands:
-            self._broker.submit(self._joined_together(self._prepared.commands)).then(self._decided)
+        commands: Sequence[Append] = self._prepared.commands
+        if commands:
+            if len(commands) > 1 and self._request.transactional_id is not None:
+                commands = self._joined_together(commands)
+            self._broker.submit(commands).then(self._decided)
         else:
             self._decided([])
 
     def _joined_together(self, commands: Sequence[Append]) -> Sequence[Append]:
         """Let the first batch add the partitions of all to the transaction, which then changes only once."""
-        if len(commands) == 1 or self._request.transactional_id is None:
-            return commands
         first, *others = commands
         contexts = [each.transaction_context for each in commands]
         if first.transaction_context is None or first.transaction_context.version == 1:

@@ -18,11 +18,12 @@ Submitted requests of a client that disconnects are decided all the same; only t
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.broker.pending_commands import ASKER
 from semel.broker.promise import Promise
+from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import RequestContext
 from semel.server.budgets import FRAME_OVERHEAD_BYTES, ResponseCharge
 from semel.server.dispatch import PRODUCE
@@ -33,7 +34,7 @@ from semel.server.sockets import address_of, keep_alive
 from semel.store.interface import StoreBroken
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import encode_response
-from semel.wire.schema import Buffer
+from semel.wire.schema import Buffer, Request
 
 if TYPE_CHECKING:
     from semel.server.server_context import ServerContext
@@ -172,33 +173,35 @@ class Connection(asyncio.Protocol):
         server = self._server
         elements_max = server.settings.semel_request_elements_max
         try:
-            opened = server.dispatch.open(frame)
-            message = opened.decode(frame, elements_max)
+            header, message = server.dispatch.read(frame, elements_max)
         except ProtocolError as error:
             self._doom("malformed request", error)
             return
         context = self._context
-        if context.version != opened.version or context.client_id != opened.client_id:
-            context = self._context = context._replace(version=opened.version, client_id=opened.client_id)
+        if context.version != header.api_version or context.client_id != header.client_id:
+            client_id = header.client_id and header.client_id[:CLIENT_ID_CHARS_MAX]
+            context = self._context = context._replace(version=header.api_version, client_id=client_id)
+        api_key = header.api_key
+        is_produce = api_key == PRODUCE
         in_flight = InFlightRequest(
-            self, opened.api_key, opened.response_version, opened.correlation_id, len(frame) + FRAME_COST
+            self, api_key, header.response_version, header.correlation_id, len(frame) + FRAME_COST
         )
         self._in_flight.append(in_flight)
         ASKER.set(context.connection_id)
-        server.requests.begin(self, is_produce=opened.api_key == PRODUCE)
-        if isinstance(message, Generator):
-            in_flight.is_submitted = opened.api_key == PRODUCE
-            work = handle_long(server, opened, message, context, lambda: self._decoded(in_flight))
-            self._run(work, in_flight)
+        server.requests.begin(self, is_produce=is_produce)
+        if not isinstance(message, Request):
+            in_flight.is_submitted = is_produce
+            self._run(handle_long(server, in_flight, message, context, self._decoded), in_flight)
             return
-        self._decoded(in_flight)
+        if not is_produce:
+            self._decoded(in_flight)
         try:
-            answer = server.dispatch.handlers[opened.api_key](server.broker, message, context)
+            answer = server.dispatch.handlers[api_key](server.broker, message, context)
         except Exception as error:  # noqa: BLE001  a bug must affect this client only
             in_flight.done(error)
             return
         if not isinstance(answer, Promise):
-            self._run(respond(server, opened, message, answer), in_flight, answer)
+            self._run(respond(server, in_flight, message, answer), in_flight, answer)
             return
         in_flight.is_submitted = True
         answer.then(in_flight.done)
@@ -206,9 +209,7 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._submit(answer.first, in_flight))
 
     def _decoded(self, in_flight: InFlightRequest) -> None:
-        """Charge the decoded message instead of the frame. Produce keeps its frame, which has the records."""
-        if in_flight.api_key == PRODUCE:
-            return
+        """Charge the decoded message instead of the frame. Not for Produce, whose frame has the records."""
         size = self._server.decoded_bytes(in_flight.api_key, in_flight.size - FRAME_COST)
         if not self._server.requests.recharge(self, in_flight, size):
             self._is_over_budget = True

@@ -10,7 +10,6 @@ exception: it is answered in any version, because clients use it to learn which 
 from collections.abc import Generator, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from semel.core.names import CLIENT_ID_CHARS_MAX
 from semel.handlers.context import CloseConnection, Handler
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import RequestHeader, decode_request_header
@@ -44,62 +43,33 @@ class Dispatch:
         self.handlers = handlers
         self._served: dict[int, Api] = {each.key: each for each in apis if each.key in handlers}
 
-    def open(self, frame: Buffer) -> "Opened":
-        """Decode the header and choose the decoder of the message. ProtocolError if the API is not served."""
+    def read(self, frame: Buffer, elements_max: int) -> "tuple[RequestHeader, Request | Decoding]":
+        """Decode a frame; returns its header, and the message or the remaining work if that is long.
+
+        A request without records is long by the bytes of its frame, Produce if it needs more than the first
+        slice. Only the decoder that works in slices limits the number of elements. ProtocolError if the API
+        is not served.
+        """
         header, position = decode_request_header(frame)
         api = self._served.get(header.api_key)
         if api is None:
             raise ProtocolError(f"API {header.api_key} is not served")
-        if api.min_version <= header.api_version <= api.advertised_max:
-            return Opened(header, api.request, position, header.api_version)
-        if header.api_key == API_VERSIONS:
-            return Opened(header, None, position, 0)
-        raise ProtocolError(f"{api.name} v{header.api_version} is not served")
-
-
-class Opened:
-    """A request whose header was decoded."""
-
-    __slots__ = (
-        "_kind",
-        "_position",
-        "api_key",
-        "client_id",
-        "correlation_id",
-        "response_version",
-        "version",
-    )
-
-    def __init__(
-        self, header: RequestHeader, kind: type[Request] | None, position: int, response_version: int
-    ) -> None:
-        self.api_key = header.api_key
-        self.version = header.api_version
-        self.correlation_id = header.correlation_id
-        client_id = header.client_id
-        self.client_id = client_id if client_id is None else client_id[:CLIENT_ID_CHARS_MAX]
-        self.response_version = response_version
-        self._kind = kind
-        """None for ApiVersions in an unknown version, whose message is not decoded."""
-        self._position = position
-
-    def decode(self, frame: Buffer, elements_max: int) -> "Request | Decoding":
-        """Decode the message; returns the remaining work if it is long.
-
-        A request without records is long by the bytes of its frame, Produce if it needs more than the first
-        slice. Only the decoder that works in slices limits the number of elements.
-        """
-        if self._kind is None:
-            return ApiVersionsRequest()
+        version = header.api_version
+        if not api.min_version <= version <= api.advertised_max:
+            if header.api_key == API_VERSIONS:
+                # The response says which versions are served, in the version that every client understands.
+                header.response_version = 0
+                return header, ApiVersionsRequest()
+            raise ProtocolError(f"{api.name} v{version} is not served")
         if len(frame) <= LONG_FRAME_BYTES:
-            return self._kind.decode(frame, self.version, self._position)
-        elements_max = min(elements_max, ELEMENTS_MAX.get(self.api_key, elements_max))
-        work = self._kind.decode_in_slices(frame, self.version, self._position, elements_max)
-        if self.api_key == PRODUCE:
+            return header, api.request.decode(frame, version, position)
+        elements_max = min(elements_max, ELEMENTS_MAX.get(header.api_key, elements_max))
+        work = api.request.decode_in_slices(frame, version, position, elements_max)
+        if header.api_key == PRODUCE:
             try:
                 next(work)
                 next(work)
             except StopIteration as stop:
                 message: Request = stop.value
-                return message
-        return work
+                return header, message
+        return header, work

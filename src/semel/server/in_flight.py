@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from semel.handlers.context import RequestContext
-from semel.server.dispatch import Decoding, HandlerResult, Opened
+from semel.server.dispatch import PRODUCE, Decoding, HandlerResult
 from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.messages import FetchRequest
 from semel.wire.schema import Encoded, Request, Response
@@ -63,21 +63,22 @@ class InFlightRequest:
 
 async def handle_long(
     server: "ServerContext",
-    opened: Opened,
+    in_flight: InFlightRequest,
     decoding: Decoding,
     context: RequestContext,
-    decoded: Callable[[], None],
+    decoded: Callable[[InFlightRequest], None],
 ) -> Response | Encoded | None:
-    """Decode a long request in slices, then handle it. Calls ``decoded`` when the frame can be freed."""
+    """Decode a long request in slices, then handle it. Calls ``decoded`` if the frame can be freed."""
     request = await server.broker.slices.run(decoding)
     del decoding
-    decoded()
-    answer = server.dispatch.handlers[opened.api_key](server.broker, request, context)
-    return await respond(server, opened, request, answer)
+    if in_flight.api_key != PRODUCE:
+        decoded(in_flight)
+    answer = server.dispatch.handlers[in_flight.api_key](server.broker, request, context)
+    return await respond(server, in_flight, request, answer)
 
 
 async def respond(
-    server: "ServerContext", opened: Opened, request: Request, answer: Awaitable[Any]
+    server: "ServerContext", in_flight: InFlightRequest, request: Request, answer: Awaitable[Any]
 ) -> Response | Encoded | None:
     """Await a handler's answer. A long response is encoded in slices."""
     if isinstance(request, FetchRequest):
@@ -91,7 +92,7 @@ async def respond(
     else:
         response = await answer
     if is_long(response):
-        parts = await server.broker.slices.run(response.encode_in_slices(opened.response_version))
+        parts = await server.broker.slices.run(response.encode_in_slices(in_flight.version))
         return Encoded(type(response), parts)
     return response  # type: ignore[no-any-return]
 

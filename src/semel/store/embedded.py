@@ -38,6 +38,7 @@ from typing import Final
 from semel.core.types import Buffer, Fact
 from semel.store.directory_lock import DirectoryLock, Witness
 from semel.store.examination import LOST
+from semel.store.fact_codec import pack_facts
 from semel.store.files import Files
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.local_chunks import LocalChunks
@@ -99,12 +100,18 @@ class EmbeddedStore:
         self._check()
         begun = time.perf_counter()
         if facts:
-            commit = await self._reserve(facts, batches)
-            packed = b"" if self._wal is None else self._wal.pack(facts, commit.locations)
+            lengths = list(map(len, batches))
+            if self._applier.is_far_behind or not self.chunks.has_room(sum(lengths)):
+                await self._wait_for_room(sum(lengths))
+            commit = self._reserve(facts, batches, lengths)
+            packed = b"" if self._wal is None else pack_facts(facts, commit.locations)
             if len(packed) > FRAME_BYTES_MAX or self.ledger.is_tight:
                 await self._write_directly(commit)
             else:
-                await self._append(commit, packed)
+                in_frame = len(packed) + (commit.size_bytes if commit.has_batches else 0)
+                if self._wal is not None and not self._wal.has_room(in_frame):
+                    await self._switch(self._wal)
+                self._append(commit, packed)
                 if defers_sync and commit.has_batches:
                     return commit.number
         await self._sync()
@@ -197,27 +204,27 @@ class EmbeddedStore:
         if self._closed:
             raise StoreBroken("the store is closed")
 
-    async def _reserve(self, facts: Sequence[Fact], batches: Sequence[Buffer]) -> Commit:
-        """Reserve a number and batch locations. StoreFull."""
-        lengths = [len(batch) for batch in batches]
-        total = sum(lengths)
-        if total and not self.chunks.has_room(total):
-            await self._worker.run(lambda: self._health.guard(self._take_room, total))
+    async def _wait_for_room(self, length: int) -> None:
+        """Allocate room in the chunk, and let the ledger catch up if it is far behind. StoreFull."""
+        if length and not self.chunks.has_room(length):
+            await self._worker.run(lambda: self._health.guard(self._take_room, length))
         if self._applier.is_far_behind:
             await self._applier.catch_up()
+
+    def _reserve(self, facts: Sequence[Fact], batches: Sequence[Buffer], lengths: list[int]) -> Commit:
+        """Reserve a number and batch locations."""
+        size = sum(lengths)
         locations = self.chunks.reserve(lengths)
-        return Commit(self._number + 1, facts, locations, batches, has_batches=total <= WAL_BATCH_BYTES_MAX)
+        return Commit(self._number + 1, facts, locations, batches, size, size <= WAL_BATCH_BYTES_MAX)
 
     def _take_room(self, length: int) -> None:
         """``make_room`` ran before. The rest, such as the room for markers, comes from the reserve."""
         self.chunks.make_room_now(length, may_use_reserve=True)
 
-    async def _append(self, commit: Commit, packed: bytes) -> None:
-        """Write the commit to the operating system, as one frame."""
+    def _append(self, commit: Commit, packed: bytes) -> None:
+        """Write the commit to the operating system, as one frame. The WAL must have room."""
         if self._wal is not None:
             batches = commit.batches if commit.has_batches else ()
-            if not self._wal.has_room(len(packed) + sum(map(len, batches))):
-                await self._switch(self._wal)
             try:
                 self._wal.append(
                     commit.number,

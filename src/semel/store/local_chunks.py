@@ -229,9 +229,7 @@ class LocalChunks:
     def has_room(self, length: int) -> bool:
         """Whether this many bytes fit into the allocated room. If not, the disk may still have more."""
         writing = self._writing
-        if writing is None or self._is_too_full(writing, length):
-            return False
-        return writing.position + length <= writing.room_end
+        return writing is not None and writing.position + length <= writing.room_end
 
     def make_room_now(self, length: int, *, may_use_reserve: bool = False) -> None:
         """Allocate room for an append of up to this many bytes. StoreFull, without any effect."""
@@ -263,7 +261,9 @@ class LocalChunks:
         if writing is not None and writing.position + length <= writing.room_end:
             return writing
         missing = (HEADER_BYTES if writing is None else writing.position - writing.room_end) + length
-        step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max + HEADER_BYTES))
+        # Never beyond the size of a chunk, unless a single append is larger.
+        allocated = 0 if writing is None else writing.room_end
+        step = max(missing, min(ROOM_BYTES, self._chunk_bytes_max + HEADER_BYTES - allocated))
         free = self._files.free_bytes(self.directory)
         if may_use_reserve and free - step < self._reserve_bytes:
             # No more than needed: the reserve must last for many of these.

@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from semel.core.types import Buffer, Fact
-from semel.store.fact_codec import pack_facts
+from semel.core.types import Buffer
 from semel.store.files import FILE_MODE, Files, naming, write_all
-from semel.store.interface import BatchLocation
 from semel.store.wal_frame import NOTE, OVERHEAD, WITH_BATCHES, WITHOUT_BATCHES, pack_frame, short_id
 
 FILE_BYTES: Final = 16 * 1024 * 1024
@@ -78,10 +76,6 @@ class WriteAheadLog:
     def file_bytes(self) -> int:
         """The size of each file."""
         return FILE_BYTES
-
-    def pack(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> bytes:
-        """Encode facts for ``append``, in advance, so that their length is known."""
-        return pack_facts(facts, locations)
 
     def has_room(self, length: int) -> bool:
         """Whether a frame with this many bytes of facts and batches fits into the current file."""

@@ -41,6 +41,8 @@ class Commit(NamedTuple):
     facts: Sequence[Fact]
     locations: Sequence[BatchLocation]
     batches: Sequence[Buffer]
+    size_bytes: int
+    """Of the batches."""
     has_batches: bool
     """Whether the batches are in the WAL. If not, they are written to their chunk before the flush."""
 
@@ -92,7 +94,7 @@ class WalApplier:
     def add(self, commit: Commit) -> None:
         """Add a commit that was written."""
         self._commits.append(commit)
-        self._bytes += sum(location.length for location in commit.locations)
+        self._bytes += commit.size_bytes
         if not commit.has_batches:
             self._large.append(commit)
 
@@ -189,7 +191,7 @@ class WalApplier:
         for commit in commits:
             assert self._commits[0] is commit
             self._commits.popleft()
-            self._bytes -= sum(location.length for location in commit.locations)
+            self._bytes -= commit.size_bytes
         self._applied = commits[-1].number
         if self._applied < self._durable:
             self.follow(self._durable)

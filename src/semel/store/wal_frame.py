@@ -46,12 +46,8 @@ def pack_frame(
     checksum = crc32c(packed, crc32c(header))
     for batch in batches:
         checksum = crc32c(batch, checksum)
-    return [header, CHECKSUM.pack(checksum), packed, *batches, _pack_mark(owner, number)]
-
-
-def _pack_mark(owner: bytes, number: int) -> bytes:
-    packed = _END.pack(END_MAGIC, owner, number)
-    return packed + CHECKSUM.pack(crc32c(packed))
+    mark = _END.pack(END_MAGIC, owner, number)
+    return [header, CHECKSUM.pack(checksum), packed, *batches, mark, CHECKSUM.pack(crc32c(mark))]
 
 
 def read_mark(data: bytes, position: int) -> int | None:

@@ -151,6 +151,8 @@ class RequestHeader:
     api_version: int
     correlation_id: int
     client_id: str | None
+    response_version: int
+    """The version of the request, unless that is not served."""
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
@@ -175,7 +177,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             position = _skip_tags(frame, position)
     except (struct.error, IndexError) as error:
         raise ProtocolError("a request ends within its header") from error
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+    return RequestHeader(api_key, api_version, correlation_id, client_id, api_version), position
 
 
 def decode_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:

@@ -146,7 +146,7 @@ class TestRequests:
     def test_round_trip(self, client_id: str | None, version: int) -> None:
         payload = parts_to_frame(encode_request(MetadataRequest(), version, 77, client_id))
         header, offset = decode_request_header(payload)
-        assert header == RequestHeader(3, version, 77, client_id)
+        assert header == RequestHeader(3, version, 77, client_id, version)
         assert MetadataRequest.decode(payload, version, offset) == MetadataRequest()
         assert offset == 10 + len((client_id or "").encode()) + (version == 9)
 
@@ -171,7 +171,7 @@ class TestRequests:
     ) -> None:
         key, version = key_and_version
         start = struct.pack(">hhih", key, version, 5, 2) + b"me"
-        assert decode_request_header(start) == (RequestHeader(key, version, 5, "me"), len(start))
+        assert decode_request_header(start) == (RequestHeader(key, version, 5, "me", version), len(start))
 
     @pytest.mark.parametrize(
         "payload",

@@ -60,12 +60,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if not wal.may_switch",
     ),
     _store(
-        "a direct commit leaves the WAL as it is",
-        "embedded",
-        "            self._wal.switch()",
-        "            pass",
-    ),
-    _store(
         "a direct commit is not flushed",
         "sqlite_ledger",
         "        self._writer.commit(facts, locations, number=number, is_checkpoint=True)",

@@ -287,9 +287,6 @@ class EmbeddedStore:
         await self.checkpoint()
         await self._applier.write_directly(commit)
         self._number = self._durable = commit.number
-        if self._wal is not None:
-            # Commit numbers in a file are consecutive, and this one is in neither file.
-            self._wal.switch()
 
     def _broken(self, reason: str) -> StoreBroken:
         """Fail the store. The state of unflushed writes is unknown, so the next start begins a new term."""

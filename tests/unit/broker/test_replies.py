@@ -116,3 +116,24 @@ async def test_a_loop_that_was_cancelled_can_still_be_asked() -> None:
     await asyncio.gather(looping.task, return_exceptions=True)
     looping.submit(append())
     assert looping.outcomes == []
+
+
+async def test_a_client_that_always_has_another_request_lets_others_be_received() -> None:
+    """Its frames are in memory: each answer starts the next request, and no commit has to wait."""
+    looping = Looping()
+    looping.store.let.set()
+    await looping.ask(create())
+    left, turns = 200, 0
+
+    def again(outcome: object) -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            looping.loop.submit([append()]).then(again)
+
+    looping.loop.submit([append()]).then(again)
+    while left:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 100
+    await looping.settle()

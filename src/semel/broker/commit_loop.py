@@ -150,12 +150,9 @@ class CommitLoop:
                     pending = await self._with_room(pending, room_bytes)
                 if pending:
                     await self._tick(pending)
-                    if self._queue:
-                        # A commit may end without waiting: let the event loop receive other clients.
-                        await asyncio.sleep(0)
-                elif self._queue:
-                    # All of these were refused.
-                    continue
+                if self._queue:
+                    # A commit may end without waiting: let the event loop receive other clients.
+                    await asyncio.sleep(0)
                 elif not self._stopping:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep

@@ -249,7 +249,8 @@ class CommitLoop:
         now = self._clock.now()
         state.clock_lag_ms = self._clock.time_of_day() - now
         tick = Tick(pending)
-        facts, batches, replies, defers_sync = tick.facts, tick.batches, tick.replies, True
+        batches, replies, defers_sync = tick.batches, tick.replies, True
+        facts: list[Fact] = []
         for each in pending:
             for command in each.commands:
                 decision = state.decide(command, now)
@@ -264,13 +265,13 @@ class CommitLoop:
                     # Only commands that carry a ticket are ever parked.
                     self._replies.park(command.ticket, each)  # type: ignore[attr-defined]
                 each.answers.append(decision.answer)
-        durable = facts
         if not _DURABLE.issuperset(map(type, facts)):
-            durable = [fact for fact in facts if type(fact) in _DURABLE]
-        tick.durable = newest_only(durable)
-        tick.may_defer_sync = defers_sync and bool(tick.durable)
-        if self._aborts_on_disconnect and len(durable) < len(facts):
-            self.latest_connections.learn(facts)
+            tick.transient = [fact for fact in facts if type(fact) not in _DURABLE]
+            facts = [fact for fact in facts if type(fact) in _DURABLE]
+            if self._aborts_on_disconnect:
+                self.latest_connections.learn(tick.transient)
+        tick.durable = newest_only(facts)
+        tick.may_defer_sync = defers_sync and bool(facts)
         tick.decided_at = time.perf_counter()
         return tick
 

@@ -92,8 +92,7 @@ class TransactionMetrics:
 
     def observe(self, tick: Tick) -> None:
         """Count a committed tick with transactions."""
-        if len(tick.durable) < len(tick.facts):
-            self._count_ends(tick)
+        self._count_ends(tick)
         for each in tick.pending:
             if each.is_transactional:
                 self.verification_seconds.observe(tick.decided_at - tick.started_at)
@@ -104,7 +103,7 @@ class TransactionMetrics:
                 self.end_seconds.observe(tick.committed_at - each.submitted_at)
 
     def _count_ends(self, tick: Tick) -> None:
-        for fact in tick.facts:
+        for fact in tick.transient:
             if type(fact) is TransactionEnded:
                 self.ended["commit" if fact.is_commit else "abort", fact.reason] += 1
                 if fact.reason != EndReason.CLIENT:
@@ -165,8 +164,8 @@ class Metrics:
         elif tick.is_unsynced:
             self.unsynced_ticks += 1
             self.commit_seconds.observe(tick.committed_at - tick.decided_at)
-        # The broker itself ends transactions that time out; such an end is a fact that is not written.
-        if tick.has_transactions or len(tick.durable) < len(tick.facts):
+        # Transactions that time out are ended by the broker itself, in a tick without commands of producers.
+        if tick.has_transactions or tick.transient:
             self.transactions.observe(tick)
 
     def observe_loop_lag(self, seconds: float) -> None:

@@ -6,6 +6,7 @@ and needs no task, which the hot path relies on. A coroutine can await a promise
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -40,15 +41,7 @@ class Promise(Generic[T]):
     def map(self, respond: Callable[[T | Exception], R]) -> "Promise[R]":
         """A promise of what ``respond`` makes of the result. An exception in it is the result."""
         mapped: Promise[R] = Promise()
-
-        def resolve(result: T | Exception) -> None:
-            try:
-                response: R | Exception = respond(result)
-            except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
-                response = error
-            mapped.resolve(response)
-
-        self.then(resolve)
+        self.then(partial(_resolve, mapped, respond))
         return mapped
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -69,3 +62,11 @@ def resolved(result: T) -> Promise[T]:
     promise: Promise[T] = Promise()
     promise.resolve(result)
     return promise
+
+
+def _resolve(mapped: Promise[R], respond: Callable[[T | Exception], R], result: T | Exception) -> None:
+    try:
+        response: R | Exception = respond(result)
+    except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
+        response = error
+    mapped.resolve(response)

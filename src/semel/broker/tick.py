@@ -26,7 +26,6 @@ class Tick:
         "committed_at",
         "decided_at",
         "durable",
-        "facts",
         "has_transactions",
         "is_synced",
         "is_unsynced",
@@ -34,6 +33,7 @@ class Tick:
         "pending",
         "replies",
         "started_at",
+        "transient",
     )
 
     def __init__(self, pending: Sequence[PendingCommands]) -> None:
@@ -46,9 +46,10 @@ class Tick:
             self.commands += len(each.commands)
             if each.is_transactional or each.submitted_at:
                 self.has_transactions = True
-        self.facts: list[Fact] = []
         self.durable: list[Fact] = []
         """The facts that are written to the store."""
+        self.transient: list[Fact] = []
+        """The facts that are not: a start of the broker forgets them."""
         self.batches: list[Buffer] = []
         self.replies: list[tuple[Ticket, Any]] = []
         self.may_defer_sync = False

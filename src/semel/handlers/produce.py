@@ -7,6 +7,7 @@ that work before it starts another request, so batches keep their order.
 """
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from semel.broker.broker import Broker
@@ -146,7 +147,7 @@ class _Produce:
             parts.append(part)
             if not len(parts) % SLICE_ITEMS:
                 await self._broker.slices.turn()
-        response = self._response(parts)
+        response = self._response(iter(parts))
         if response is None:
             self.promise.resolve(None)
         else:
@@ -204,7 +205,7 @@ class _Produce:
         """Called after the commit, or when there was no room for it."""
         answers = [FULL] * len(self._prepared.commands) if isinstance(decided, Exception) else decided
         try:
-            response: ProduceResponse | Exception | None = self._response(list(self._answered(answers)))
+            response: ProduceResponse | Exception | None = self._response(self._answered(answers))
         except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
             response = error
         self.promise.resolve(response)
@@ -216,21 +217,18 @@ class _Produce:
             for part in data.partition_data:
                 yield _answer(part.index, next(refusals), answers, self._context.version)
 
-    def _response(self, parts: list[PartitionProduceResponse]) -> ProduceResponse | None:
+    def _response(self, parts: Iterator[PartitionProduceResponse]) -> ProduceResponse | None:
         if self._request.acks == 0:
             # There is no response with acks=0, so closing is the only way to report an error.
             if any(part.error_code for part in parts):
                 raise CloseConnection("a Produce request with acks=0 failed")
             return None
         topics: list[TopicProduceResponse] = []
-        start = 0
         for data in self._request.topic_data:
-            end = start + len(data.partition_data)
-            some = parts[start:end]
+            some = list(islice(parts, len(data.partition_data)))
             topics.append(
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
             )
-            start = end
         return ProduceResponse(responses=topics)
 
 

@@ -261,7 +261,8 @@ class Connection(asyncio.Protocol):
     def _answer(self, in_flight: InFlightRequest) -> None:
         server = self._server
         server.requests.end(self, in_flight.size)
-        outcome = in_flight.outcome
+        # An error refers to the frames that it passed through, and one of them to the request: end the cycle.
+        outcome, in_flight.outcome = in_flight.outcome, None
         if isinstance(outcome, StoreBroken):
             server.broker.fatal(outcome)
         if self._is_lost:

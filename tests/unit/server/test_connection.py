@@ -12,6 +12,7 @@ from support.serving import Client, Produces, serving
 
 from semel.broker.promise import Promise
 from semel.handlers.context import CloseConnection
+from semel.server.in_flight import InFlightRequest
 from semel.store.interface import StoreBroken, StoreFull
 from semel.wire.messages import (
     ApiVersionsRequest,
@@ -248,6 +249,35 @@ def test_a_mistake_in_produce_costs_one_connection(caplog: pytest.LogCaptureFixt
             await other.receive()
 
     run(main())
+
+
+def test_a_refused_request_is_freed_without_the_garbage_collector(caplog: pytest.LogCaptureFixture) -> None:
+    """An error refers to the stack, and that to the request with its frame."""
+
+    class Refusing(Produces):
+        def handle(self, *_: Any) -> Promise[Any]:
+            raise CloseConnection("acks=0 failed")
+
+    def requests_in_memory() -> int:
+        return sum(type(each) is InFlightRequest for each in gc.get_objects())
+
+    async def main() -> None:
+        async with serving(produces=Refusing()) as under_test:
+            gc.collect()
+            gc.disable()
+            before = requests_in_memory()
+            for _ in range(5):
+                client = await under_test.connect()
+                client.send(produce(1, acks=0), 9)
+                assert await client.is_closed()
+            await under_test.until(lambda: not under_test.context.connections)
+            assert requests_in_memory() == before
+
+    caplog.set_level(logging.CRITICAL, "semel.server")  # what is captured is kept
+    try:
+        run(main())
+    finally:
+        gc.enable()
 
 
 def test_a_response_that_cannot_be_encoded_costs_one_connection() -> None:

@@ -48,7 +48,8 @@ class Neighbours(Workload[Beside]):
         " alone, and beside each of these clients, which run in a separate process. "
         + "; ".join(f"*{name}*: {attack.__doc__}".rstrip(".") for name, attack in ATTACKS.items())
         + ". All processes share the machine's cores, so part of the cost of an attack is the processor time"
-        " that it uses itself."
+        " that it uses itself. Bulk writers fill the commits: a small request waits for the commit that is"
+        " being flushed and for its own, and each of them has megabytes of other clients."
     )
     metrics: ClassVar = (
         Metric(P99, "ms", False),

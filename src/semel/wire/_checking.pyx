@@ -86,7 +86,6 @@ cdef Problem check_record(
 ) noexcept nogil:
     cdef const uint8_t* record_end
     cdef uint64_t folded
-    cdef int64_t delta
     cdef bint is_tombstone = False
     cdef Problem problem = read_int32(at, end, &folded)
     if problem:
@@ -101,15 +100,9 @@ cdef Problem check_record(
     if at[0][0] > 0x7F:
         return ATTRIBUTES
     at[0] += 1
-    problem = read_varint(at, record_end, &folded)
+    problem = read_timestamp(at, record_end, base, timestamp)
     if problem:
         return problem
-    delta = <int64_t> (folded >> 1) ^ -<int64_t> (folded & 1)
-    if delta > 0 and base > INT64_MAX - delta:
-        return LENGTH
-    if delta < 0 and base < INT64_MIN - delta:
-        return LENGTH
-    timestamp[0] = base + delta
     problem = read_int32(at, record_end, &folded)
     if problem:
         return problem

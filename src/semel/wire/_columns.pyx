@@ -335,15 +335,9 @@ cdef class Reader:
                 return CUT
             record_end = at + (folded >> 1)
             at += 1  # attributes, none of which is defined
-            problem = read_varint(&at, record_end, &folded)
+            problem = read_timestamp(&at, record_end, base_timestamp, &timestamp)
             if problem:
                 return problem
-            timestamp = <int64_t> (folded >> 1) ^ -<int64_t> (folded & 1)
-            if timestamp > 0 and base_timestamp > INT64_MAX - timestamp:
-                return LENGTH
-            if timestamp < 0 and base_timestamp < INT64_MIN - timestamp:
-                return LENGTH
-            timestamp += base_timestamp
             problem = read_varint(&at, record_end, &folded)
             if problem:
                 return problem

@@ -7,7 +7,7 @@ every query waits for the client's `patience_s`. The list of partitions may be c
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from semel.client import EARLIEST, LATEST, Client, ClientError, Isolation, KafkaError, Partition
@@ -123,14 +123,12 @@ class Positions:
         return found
 
     def _check_committed(self, begin: PartitionOffsets, pipeline_id: str) -> None:
-        ends = self._list(dict.fromkeys(begin, LATEST), Isolation.READ_UNCOMMITTED)
-        for (topic, partition), offset in sorted(begin.items()):
-            if offset > ends[topic, partition]:
-                raise DataLoss(
-                    f"pipeline {pipeline_id!r} has read {topic}/{partition} up to offset {offset}, and the "
-                    f"log ends at {ends[topic, partition]}. The topic was deleted and created again, or the "
-                    "broker was restored from a backup"
-                )
+        for (topic, partition), offset, end in self._past_end(begin, Isolation.READ_UNCOMMITTED):
+            raise DataLoss(
+                f"pipeline {pipeline_id!r} has read {topic}/{partition} up to offset {offset}, and the "
+                f"log ends at {end}. The topic was deleted and created again, or the broker was restored "
+                "from a backup"
+            )
 
     def _check_within(self, given: PartitionOffsets, option: str) -> None:
         """Refuse offsets behind the end.
@@ -139,14 +137,22 @@ class Positions:
         there is nothing to read, which is not a loss.
         """
         is_start = option == STARTING
-        ends = self._list(dict.fromkeys(given, LATEST), Isolation.READ_UNCOMMITTED if is_start else None)
-        for (topic, partition), offset in sorted(given.items()):
-            if offset > ends[topic, partition]:
-                raise OptionError(
-                    f"{option} {'begins' if is_start else 'ends'} at {offset} of {topic}/{partition}, which "
-                    f"{'ends at' if is_start else 'can be read up to'} {ends[topic, partition]}. Choose an "
-                    "offset up to there, or -1 for the end"
-                )
+        isolation = Isolation.READ_UNCOMMITTED if is_start else None
+        for (topic, partition), offset, end in self._past_end(given, isolation):
+            raise OptionError(
+                f"{option} {'begins' if is_start else 'ends'} at {offset} of {topic}/{partition}, which "
+                f"{'ends at' if is_start else 'can be read up to'} {end}. Choose an offset up to there, "
+                "or -1 for the end"
+            )
+
+    def _past_end(
+        self, given: PartitionOffsets, isolation: Isolation | None
+    ) -> Iterator[tuple[Partition, int, int]]:
+        """Yield each partition whose offset is past its end, with the offset and the end."""
+        ends = self._list(dict.fromkeys(given, LATEST), isolation)
+        for partition, offset in sorted(given.items()):
+            if offset > ends[partition]:
+                yield partition, offset, ends[partition]
 
     def _at_time(self, where: AtTime, partitions: Sequence[Partition], option: str) -> PartitionOffsets:
         if isinstance(where.at_ms, dict):

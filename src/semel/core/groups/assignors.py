@@ -20,6 +20,8 @@ Wanted: TypeAlias = Mapping[str, frozenset[str]]
 Assignor: TypeAlias = Callable[
     [Wanted, Mapping[str, TopicShape], Mapping[str, Assignment]], dict[str, Assignment]
 ]
+Heap: TypeAlias = list[tuple[int, int, str]]
+"""Members as (load, order, member id), the least loaded first."""
 
 
 def assign_range(
@@ -100,25 +102,24 @@ def _assign_by_load(
     for member_id in owner.values():
         load[member_id] += 1
     for name in sorted(topics, key=lambda each: (len(eligible[each]), each)):
-        _fill(topics[name], eligible[name], owner, load, order)
+        _fill(topics[name], _by_load(eligible[name], load, order), owner, load)
     for name in sorted(topics, key=lambda each: (-len(eligible[each]), each)):
-        _even_out(topics[name], eligible[name], owner, load, order)
+        _even_out(topics[name], _by_load(eligible[name], load, order), owner, load)
     assigned: dict[str, set[Owned]] = {member_id: set() for member_id in wanted}
     for owned, member_id in owner.items():
         assigned[member_id].add(owned)
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
 
 
-def _fill(
-    shape: TopicShape,
-    eligible: list[str],
-    owner: dict[Owned, str],
-    load: dict[str, int],
-    order: dict[str, int],
-) -> None:
-    """Give each unowned partition of a topic to the least loaded member."""
+def _by_load(eligible: list[str], load: dict[str, int], order: dict[str, int]) -> Heap:
+    """Return a heap of members by their current load."""
     heap = [(load[member_id], order[member_id], member_id) for member_id in eligible]
     heapify(heap)
+    return heap
+
+
+def _fill(shape: TopicShape, heap: Heap, owner: dict[Owned, str], load: dict[str, int]) -> None:
+    """Give each unowned partition of a topic to the least loaded member."""
     for partition in range(shape.partitions):
         if (shape.topic_id, partition) in owner or not heap:
             continue
@@ -128,16 +129,8 @@ def _fill(
         heappush(heap, (load[member_id], position, member_id))
 
 
-def _even_out(
-    shape: TopicShape,
-    eligible: list[str],
-    owner: dict[Owned, str],
-    load: dict[str, int],
-    order: dict[str, int],
-) -> None:
+def _even_out(shape: TopicShape, heap: Heap, owner: dict[Owned, str], load: dict[str, int]) -> None:
     """Move partitions of a topic from loaded to less loaded members, while that evens out the load."""
-    heap = [(load[member_id], order[member_id], member_id) for member_id in eligible]
-    heapify(heap)
     for partition in range(shape.partitions):
         giver = owner.get((shape.topic_id, partition))
         # A heap entry is stale when its member has given away partitions since; push it with its current

@@ -71,11 +71,9 @@ FEATURE_LEVELS = range(3)
 
 def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> Decision:
     """Add partitions by request."""
-    transaction = state.transactions[TransactionKey(command.transactional_id)]
     return _add(
         state,
         command,
-        transaction,
         lambda known: join(
             state,
             known,
@@ -89,26 +87,20 @@ def add_partitions(state: "BrokerState", command: AddPartitions, now: int) -> De
 
 def add_offsets(state: "BrokerState", command: AddOffsets, now: int) -> Decision:
     """Add a group by request."""
-    transaction = state.transactions[TransactionKey(command.transactional_id)]
-    return _add(
-        state,
-        command,
-        transaction,
-        lambda known: join(state, known, now, group_id=command.group_id, version=1),
-    )
+    return _add(state, command, lambda known: join(state, known, now, group_id=command.group_id, version=1))
 
 
 def _add(
     state: "BrokerState",
     command: AddPartitions | AddOffsets,
-    transaction: Transaction | None,
     grow: Callable[[Transaction], Transaction],
 ) -> Decision:
+    transactional_id = command.transactional_id
+    transaction = state.transactions[TransactionKey(transactional_id)]
     error = check_writer(state, transaction, ProducerIdAndEpoch(command.producer_id, command.epoch))
     if error is not ErrorCode.NONE:
         return Decision(error)
     assert transaction is not None
-    transactional_id = command.transactional_id
     if is_superseded(state, transactional_id, command.connection):
         return Decision(SUPERSEDED)
     connection_facts = spoken(state, transactional_id, command.connection)

@@ -16,6 +16,7 @@ import pytest
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
 from semel.core.types import OpenTransaction, Partition, PartitionKey, Topic
+from semel.store.embedded import EmbeddedStore
 from semel.store.files import Files
 from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
@@ -99,6 +100,12 @@ class Scribe:
 
     def created(self, name: str = "orders", partitions: int = 1, **configs: str) -> TopicCreated:
         return TopicCreated(self.topic(name, partitions, **configs))
+
+    async def create(self, ledger: Ledger | EmbeddedStore, partitions: int = 1) -> list[PartitionKey]:
+        """Commit a new topic; its partitions."""
+        created = self.created(partitions=partitions)
+        await ledger.commit([created], [])
+        return [PartitionKey(created.topic.topic_id, index) for index in range(partitions)]
 
     def append(
         self, key: PartitionKey, records: int = 1, timestamp: int = 1_000, size: int = 100, chunk_id: int = 1

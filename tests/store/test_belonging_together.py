@@ -220,9 +220,7 @@ async def test_a_log_of_sqlite_that_was_lost_after_a_kill(
     monkeypatch.setattr(LedgerWriter, "rest", lambda self, *, quiet: None)
     data = tmp_path / "data"
     async with opened(data) as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
         await append(store, scribe, key, 5)
         await store.ledger.topics()
         shutil.copytree(data, tmp_path / "covered")
@@ -254,9 +252,7 @@ async def test_large_batches_that_were_acknowledged_and_are_damaged(
     make_small(monkeypatch)
     data = tmp_path / "data"
     async with opened(data) as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
         batch = encode_batch([Record(0, 1, None, bytes(LARGE))])
         fact, _ = scribe.append(key, size=len(batch))
         await store.commit([fact, *scribe.changed()], [batch])

@@ -26,9 +26,7 @@ async def test_a_wal_that_cannot_be_written_breaks_the_store(
     tmp_path: Path, scribe: Any, failing_files: Any, call: str
 ) -> None:
     store = await open_store(tmp_path / "data", SETTINGS, files=failing_files)
-    created = scribe.created()
-    key = PartitionKey(created.topic.topic_id, 0)
-    await store.commit([created], [])
+    (key,) = await scribe.create(store)
     await append(store, scribe, key)
     failing_files.failures[call] = errno.EIO
     with pytest.raises(StoreBroken):
@@ -93,9 +91,7 @@ async def test_a_ledger_that_cannot_be_written_breaks_the_store(
         lambda *args, **options: open_ledger(*args, **options, vfs=failing_disk.name),
     )
     store = await open_store(tmp_path / "data", SETTINGS)
-    created = scribe.created()
-    key = PartitionKey(created.topic.topic_id, 0)
-    await store.commit([created], [])
+    (key,) = await scribe.create(store)
     failing_disk.failing["sync"] = apsw.IOError
     # A commit needs the WAL and nothing else.
     await append(store, scribe, key)
@@ -117,9 +113,7 @@ async def test_a_full_disk_refuses_batches_and_lets_everything_else_go_on(
 ) -> None:
     settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=10_000_000)
     async with opened(tmp_path / "data", settings, files=failing_files) as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
         await append(store, scribe, key, 3)
         monkeypatch.setattr(failing_files, "free_bytes", lambda path: 1_000_000)
         for _ in range(2):
@@ -144,9 +138,7 @@ async def test_what_must_be_written_digs_into_the_reserve_and_ends_at_a_full_dis
     """Markers are not asked for beforehand: the end of a transaction must find room for them."""
     settings = Settings(semel_chunk_bytes_max=64 * 1024, semel_disk_reserve_bytes=10_000_000)
     async with opened(tmp_path / "data", settings, files=failing_files) as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
         free = 50_000 + HEADER_BYTES
         taken: list[int] = []
 
@@ -215,9 +207,7 @@ async def test_orphans_are_removed_and_nothing_else(tmp_path: Path, scribe: Any,
 
 async def test_orphan_sweeps_and_commits_at_the_same_time(tmp_path: Path, scribe: Any) -> None:
     async with opened(tmp_path / "data") as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
 
         async def write() -> None:
             for _ in range(60):
@@ -235,9 +225,7 @@ async def test_orphan_sweeps_and_commits_at_the_same_time(tmp_path: Path, scribe
 
 async def test_what_was_staged_and_dropped_gives_its_space_back(tmp_path: Path, scribe: Any) -> None:
     async with opened(tmp_path / "data", Settings(semel_disk_reserve_bytes=0)) as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
         staged = BatchStaged(key, 7, 1, 0, 100_000)
         for defers_sync in (False, True):
             await store.commit([staged] * 20, [os.urandom(100_000)] * 20, defers_sync=defers_sync)

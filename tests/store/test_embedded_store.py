@@ -76,9 +76,7 @@ async def test_a_cancelled_commit_happens(
 ) -> None:
     """A client that goes away loses its answer; what was given to the store is not taken back."""
     async with opened(tmp_path / "data") as store:
-        created = scribe.created()
-        await store.commit([created], [])
-        key = PartitionKey(created.topic.topic_id, 0)
+        (key,) = await scribe.create(store)
         await append(store, scribe, key)
         # A flush that is waited for on a thread, whatever the disk is like.
         monkeypatch.setattr(wal, "QUICK_SECONDS", 0)
@@ -110,9 +108,7 @@ async def test_identity_outlives_a_restart(tmp_path: Path) -> None:
 async def test_a_start_begins_a_chunk_of_its_own(tmp_path: Path, scribe: Any) -> None:
     """What nobody points at is not written over, after a kill and after a clean stop."""
     async with opened(tmp_path / "data") as store:
-        created = scribe.created()
-        key = PartitionKey(created.topic.topic_id, 0)
-        await store.commit([created], [])
+        (key,) = await scribe.create(store)
         await append(store, scribe, key, 3)
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
     for directory, is_clean in ((tmp_path / "data", True), (tmp_path / "killed", False)):

@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 import pytest
+from support.stored import EVERYTHING, all_batches
 
 from semel.core.facts import (
     BatchAppended,
@@ -41,18 +42,7 @@ from semel.core.types import (
 )
 from semel.store.interface import BatchLocation
 
-EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 BIG = 2**63 - 1
-
-
-async def _one_topic(ledger: Any, scribe: Any, partitions: int = 1) -> list[PartitionKey]:
-    created = scribe.created(partitions=partitions)
-    await ledger.commit([created], [])
-    return [PartitionKey(created.topic.topic_id, index) for index in range(partitions)]
-
-
-async def _all_batches(ledger: Any, key: PartitionKey) -> list[Any]:
-    return list(await ledger.find_batches(key, 0, **EVERYTHING))
 
 
 # -- commits ----------------------------------------------------------------------------------------------
@@ -138,7 +128,7 @@ async def test_a_topic_grows_and_keeps_what_it_has(ledgers: Any, scribe: Any) ->
 
 async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     other = scribe.created("other")
     fact, location = scribe.append(key)
     producer = ProducerKey(key.topic_id, 0, 7)
@@ -159,7 +149,7 @@ async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any)
     assert await ledger.load(gone) == [None] * 4
     assert await ledger.topics() == [other.topic]
     assert await ledger.topic_by_id(key.topic_id) is None
-    assert await _all_batches(ledger, key) == []
+    assert await all_batches(ledger, key) == []
     assert await ledger.first_batch_since(key, 0) is None
     assert await ledger.producers(key) == []
     assert await ledger.producers_unseen_since(BIG, limit=10) == []
@@ -169,7 +159,7 @@ async def test_a_deleted_topic_takes_everything_along(ledgers: Any, scribe: Any)
 
 async def test_a_topic_made_anew_in_the_same_commit_shares_nothing(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     (topic,) = await ledger.load([TopicKey("orders")])
     fact, location = scribe.append(key)
     changed = scribe.changed()
@@ -190,7 +180,7 @@ async def test_a_topic_made_anew_in_the_same_commit_shares_nothing(ledgers: Any,
     await ledger.commit(facts, [location, new_location])
     expected = [anew.topic, None, scribe.partitions[new_key], CommittedOffset(3)]
     assert await ledger.load([TopicKey("orders"), key, new_key, offset]) == expected
-    assert await _all_batches(ledger, new_key) == scribe.batches[new_key]
+    assert await all_batches(ledger, new_key) == scribe.batches[new_key]
     await ledger.close()
 
 
@@ -210,31 +200,31 @@ async def test_many_topics_in_one_commit(ledgers: Any, scribe: Any) -> None:
 
 async def test_batches_become_a_log(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 3)
+    keys = await scribe.create(ledger, 3)
     for number in range(20):
         await scribe.fill(ledger, keys[number % 3], [{"records": 1 + number % 4, "size": 50 + number}] * 2)
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
     await ledger.close()
 
 
 async def test_a_large_tick_is_written_whole(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 10)
+    keys = await scribe.create(ledger, 10)
     pairs = [scribe.append(keys[number % 10], records=1 + number % 3) for number in range(1_000)]
     facts = [fact for fact, _ in pairs]
     await ledger.commit([*facts, *scribe.changed()], [location for _, location in pairs])
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.chunk_references() == {1: 100_000}
     await ledger.close()
 
 
 async def test_find_batches_begins_with_the_one_that_holds_the_offset(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"records": 5}] * 4)
     batches = scribe.batches[key]
     for offset in range(20):
@@ -245,7 +235,7 @@ async def test_find_batches_begins_with_the_one_that_holds_the_offset(ledgers: A
 
 async def test_find_batches_ends_before_an_offset(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"records": 5}] * 4)
     for before, count in ((0, 0), (4, 0), (5, 1), (9, 1), (10, 2), (20, 4), (99, 4)):
         found = await ledger.find_batches(key, 0, before=before, bytes_max=9_999, batches_max=99)
@@ -255,7 +245,7 @@ async def test_find_batches_ends_before_an_offset(ledgers: Any, scribe: Any) -> 
 
 async def test_find_batches_gives_one_and_then_what_fits(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"size": size} for size in (500, 100, 100, 300, 10)])
     for bytes_max, count in ((0, 1), (499, 1), (500, 1), (599, 1), (600, 2), (700, 3), (999, 3), (1_000, 4)):
         found = await ledger.find_batches(key, 0, before=99, bytes_max=bytes_max, batches_max=99)
@@ -268,11 +258,11 @@ async def test_find_batches_gives_one_and_then_what_fits(ledgers: Any, scribe: A
 
 async def test_find_batches_reads_many_pages(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     for _ in range(4):
         await scribe.fill(ledger, key, [{"records": 2, "size": 10}] * 1_000)
     batches = scribe.batches[key]
-    assert await _all_batches(ledger, key) == batches
+    assert await all_batches(ledger, key) == batches
     found = await ledger.find_batches(key, 501, before=2**62, bytes_max=15_005, batches_max=9_999)
     assert found == batches[250:1750]
     found = await ledger.find_batches(key, 1_000, before=2**62, bytes_max=2**40, batches_max=777)
@@ -282,7 +272,7 @@ async def test_find_batches_reads_many_pages(ledgers: Any, scribe: Any) -> None:
 
 async def test_open_transactions_are_kept(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     for producer_id, opens in ((7, True), (8, True), (7, False)):
         fact, location = scribe.append(key)
         fact = scribe.opens(fact, producer_id) if opens else fact.but(producer_id=producer_id)
@@ -295,7 +285,7 @@ async def test_open_transactions_are_kept(ledgers: Any, scribe: Any) -> None:
 
 async def test_numbers_as_large_as_the_wire_allows(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     base = BIG - 10
     producer = ProducerKey(key.topic_id, 0, BIG)
     state = ProducerState(
@@ -330,7 +320,7 @@ async def test_searches_agree_with_looking_at_every_batch(ledgers: Any, scribe: 
     """Timestamps go back and forth, and the log start lies somewhere, also inside a batch."""
     chance = random.Random(seed)
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     batches = [
         {
             "records": chance.randint(1, 5),
@@ -368,12 +358,12 @@ async def test_searches_agree_with_looking_at_every_batch(ledgers: Any, scribe: 
 
 async def test_searches_in_what_is_empty_or_unknown(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     for each in (key, PartitionKey(os.urandom(16), 0)):
         assert await ledger.first_batch_since(each, -1) is None
         assert await ledger.offset_at_size(each, 0) == 0
         assert await ledger.size_below(each, 10) == (0, 0)
-        assert await _all_batches(ledger, each) == []
+        assert await all_batches(ledger, each) == []
         assert await ledger.producers(each) == []
     await ledger.close()
 
@@ -383,11 +373,11 @@ async def test_searches_in_what_is_empty_or_unknown(ledgers: Any, scribe: Any) -
 
 async def test_batches_below_the_log_start_are_not_found(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"records": 5}] * 6)
     for offset, first in ((0, 0), (3, 0), (4, 0), (5, 5), (12, 10), (29, 25), (30, None)):
         await ledger.commit([scribe.trim(key, offset), *scribe.changed()], [])
-        found = await _all_batches(ledger, key)
+        found = await all_batches(ledger, key)
         assert found == scribe.batches[key]
         assert (found[0].base_offset if found else None) == first
         assert await ledger.load([key]) == [scribe.partitions[key]]
@@ -396,7 +386,7 @@ async def test_batches_below_the_log_start_are_not_found(ledgers: Any, scribe: A
 
 async def test_a_sweep_frees_what_nobody_can_reach_and_nothing_else(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 3)
+    keys = await scribe.create(ledger, 3)
     gone = scribe.created("gone", 2)
     await ledger.commit([gone], [])
     gone_keys = [PartitionKey(gone.topic.topic_id, index) for index in range(2)]
@@ -418,7 +408,7 @@ async def test_a_sweep_frees_what_nobody_can_reach_and_nothing_else(ledgers: Any
         freed += locations
     assert sorted(freed) == sorted(expected)
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.sweep(limit=10) == []
 
     live = [batch.location for key in keys for batch in scribe.batches[key]]
@@ -431,7 +421,7 @@ async def test_a_sweep_frees_what_nobody_can_reach_and_nothing_else(ledgers: Any
 
 async def test_a_chunk_that_nobody_points_at_has_no_reference(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     assert await ledger.chunk_references() == {}
     await scribe.fill(ledger, key, [{"chunk_id": 1, "size": 10}, {"chunk_id": 1, "size": 20}])
     await scribe.fill(ledger, key, [{"chunk_id": 2, "size": 30}])
@@ -448,7 +438,7 @@ async def test_a_chunk_that_nobody_points_at_has_no_reference(ledgers: Any, scri
 
 async def test_appending_and_trimming_in_one_commit(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     first, location = scribe.append(key, records=2)
     second, next_location = scribe.append(key, records=2)
     trim = scribe.trim(key, 2)
@@ -456,7 +446,7 @@ async def test_appending_and_trimming_in_one_commit(ledgers: Any, scribe: Any) -
     facts = [first, second, trim, third, *scribe.changed()]
     await ledger.commit(facts, [location, next_location, last_location])
     assert await ledger.load([key]) == [scribe.partitions[key]]
-    assert await _all_batches(ledger, key) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.sweep(limit=9) == [location]
     await ledger.close()
 
@@ -466,7 +456,7 @@ async def test_appending_and_trimming_in_one_commit(ledgers: Any, scribe: Any) -
 
 async def test_everything_is_there_after_a_restart(durable_ledgers: Any, scribe: Any) -> None:
     ledger = await durable_ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     await scribe.fill(ledger, keys[0], [{"records": 3}] * 50)
     await scribe.fill(ledger, keys[1], [{"records": 2}] * 50)
     await ledger.commit([scribe.trim(keys[1], 31), *scribe.changed(), ProducerIdAllocated(41)], [])
@@ -476,7 +466,7 @@ async def test_everything_is_there_after_a_restart(durable_ledgers: Any, scribe:
     ledger = await durable_ledgers.open()
     assert await ledger.load(keys) == [scribe.partitions[key] for key in keys]
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.load([ClusterKey(), GroupKey("g")]) == [Cluster(42), ClassicGroup("g")]
     assert len(await ledger.sweep(limit=100)) == 15
     # Numbers go on, and so do logs: the partition's row is read before it is written.
@@ -490,7 +480,7 @@ async def test_partitions_of_a_topic_made_after_a_restart_are_others(
     durable_ledgers: Any, scribe: Any
 ) -> None:
     ledger = await durable_ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{}] * 3)
     (topic,) = await ledger.topics()
     await ledger.commit([TopicDeleted(topic)], [])
@@ -499,8 +489,8 @@ async def test_partitions_of_a_topic_made_after_a_restart_are_others(
     created: TopicCreated = scribe.created("orders")
     new_key = PartitionKey(created.topic.topic_id, 0)
     await ledger.commit([created], [])
-    assert await _all_batches(ledger, new_key) == []
+    assert await all_batches(ledger, new_key) == []
     await scribe.fill(ledger, new_key, [{}])
     assert len(await ledger.sweep(limit=100)) == 3
-    assert await _all_batches(ledger, new_key) == scribe.batches[new_key]
+    assert await all_batches(ledger, new_key) == scribe.batches[new_key]
     await ledger.close()

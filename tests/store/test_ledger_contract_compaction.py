@@ -3,19 +3,16 @@
 from typing import Any
 
 import pytest
+from support.stored import EVERYTHING, all_batches
 
 from semel.core.facts import BatchesReplaced, Closing, TopicDeleted
 from semel.core.types import PartitionKey, Rewritten
 from semel.store.interface import BatchLocation, StoredBatch
 
-EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
-
 
 async def _filled(ledger: Any, scribe: Any, batches: int = 6) -> PartitionKey:
     """A partition with batches of two records, each a second later than the one before."""
-    created = scribe.created()
-    await ledger.commit([created], [])
-    key = PartitionKey(created.topic.topic_id, 0)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"records": 2, "timestamp": 1_000 * nth} for nth in range(batches)])
     return key
 
@@ -51,14 +48,14 @@ async def test_replaced_batches_are_found_and_what_they_were_is_left_to_the_swee
     old = {batch.base_offset: batch.location for batch in scribe.batches[key]}
     fact, locations = _replace(scribe, key, {2: 40, 8: 60}, (0, 4), 10)
     await ledger.commit([fact, *scribe.changed()], locations)
-    assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     assert await ledger.chunk_references() == {1: 600, 2: 100}
     gone = {old[base_offset] for base_offset in (0, 2, 4, 8)}
     assert set(await ledger.leftovers(limit=10)) == gone
     assert set(await ledger.sweep(limit=10)) == gone
     assert await ledger.chunk_references() == {1: 200, 2: 100}
-    assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     await ledger.close()
 
 
@@ -107,7 +104,7 @@ async def test_batches_of_the_same_commit_can_be_replaced(ledgers: Any, scribe: 
     last = scribe.append(key)
     facts = [*(each for each, _ in pairs), fact, last[0], *scribe.changed()]
     await ledger.commit(facts, [*(location for _, location in pairs), *locations, last[1]])
-    assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.close()
 
@@ -138,7 +135,7 @@ async def test_it_is_the_same_after_a_restart(durable_ledgers: Any, scribe: Any,
         await ledger.sweep(limit=10)
     await ledger.close()
     ledger = await durable_ledgers.open()
-    assert await ledger.find_batches(key, 0, **EVERYTHING) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     assert len(await ledger.leftovers(limit=10)) == (0 if is_swept else 3)
     await ledger.close()

@@ -15,19 +15,11 @@ from semel.core.types import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
-    PartitionKey,
     ProducerKey,
     ProducerState,
     SentBatch,
 )
 from semel.store.interface import GroupSummary
-
-
-async def _one_topic(ledger: Any, scribe: Any, partitions: int = 1) -> list[PartitionKey]:
-    created = scribe.created(partitions=partitions)
-    await ledger.commit([created], [])
-    return [PartitionKey(created.topic.topic_id, index) for index in range(partitions)]
-
 
 # -- producers --------------------------------------------------------------------------------------------
 
@@ -39,7 +31,7 @@ def _state(epoch: int, batches: int, seen_ms: int = 0, first_offset: int = -1) -
 
 async def test_producers_are_remembered_and_forgotten(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     first, second = (ProducerKey(key.topic_id, key.index, 7) for key in keys)
     third = ProducerKey(keys[0].topic_id, 0, 8)
     facts = [ProducerAdvanced(first, _state(0, count)) for count in range(6)]
@@ -64,7 +56,7 @@ async def test_producers_are_remembered_and_forgotten(ledgers: Any, scribe: Any)
 
 async def test_many_producers_come_and_go_in_one_commit(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     producers = [ProducerKey(key.topic_id, 0, number) for number in range(700)]
     await ledger.commit([ProducerAdvanced(each, _state(0, each.producer_id % 6)) for each in producers], [])
     expected = [(each.producer_id, _state(0, each.producer_id % 6)) for each in producers]
@@ -76,7 +68,7 @@ async def test_many_producers_come_and_go_in_one_commit(ledgers: Any, scribe: An
 
 async def test_silent_producers_are_found(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     facts = []
     for key in keys:
         for number in range(10):

@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from support.stored import all_batches
 
 from semel.core.facts import (
     BatchStaged,
@@ -42,18 +43,7 @@ from semel.core.types import (
 )
 from semel.store.interface import BatchLocation, StoredBatch
 
-EVERYTHING = {"before": 2**62, "bytes_max": 2**40, "batches_max": 100_000}
 BIG = 2**63 - 1
-
-
-async def _one_topic(ledger: Any, scribe: Any, partitions: int = 1) -> list[PartitionKey]:
-    created = scribe.created(partitions=partitions)
-    await ledger.commit([created], [])
-    return [PartitionKey(created.topic.topic_id, index) for index in range(partitions)]
-
-
-async def _all_batches(ledger: Any, key: PartitionKey) -> list[StoredBatch]:
-    return list(await ledger.find_batches(key, 0, **EVERYTHING))
 
 
 async def _commit(
@@ -280,7 +270,7 @@ class _Log:
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_closed_transaction_is_not_open(ledgers: Any, scribe: Any, at_once: bool) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     log = _Log(key, scribe)
     pairs: list[Any] = [log.write(7), log.write(8), log.write(9), log.write(7)]
     await _commit(ledger, scribe, [*pairs, *log.close(8, is_commit=True)], at_once=at_once)
@@ -304,7 +294,7 @@ async def test_a_closed_transaction_is_not_open(ledgers: Any, scribe: Any, at_on
 async def test_readers_are_told_every_abort_that_touches_them(ledgers: Any, scribe: Any, seed: int) -> None:
     chance = random.Random(seed)
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     logs = [_Log(key, scribe) for key in keys]
     pairs: list[tuple[Any, BatchLocation | None]] = []
     for _ in range(160):
@@ -325,7 +315,7 @@ async def test_readers_are_told_every_abort_that_touches_them(ledgers: Any, scri
 
 async def test_aborts_below_the_log_start_are_swept(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     logs = [_Log(key, scribe) for key in keys]
     for _ in range(10):
         for log in logs:
@@ -384,7 +374,7 @@ async def test_staged_batches_get_offsets_when_they_are_committed(
     ledgers: Any, scribe: Any, at_once: bool
 ) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     stage = _Stage(scribe)
     pairs: list[tuple[Any, BatchLocation | None]] = [
         stage.stage(keys[0], 7, 3, timestamp=50),
@@ -397,7 +387,7 @@ async def test_staged_batches_get_offsets_when_they_are_committed(
     await _commit(ledger, scribe, pairs, at_once=at_once)
     # Nobody sees what is staged.
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
         assert await ledger.load([key]) == [scribe.partitions[key]]
     # In the order of the commits; plain records in between are where they were appended.
     pairs = [
@@ -413,7 +403,7 @@ async def test_staged_batches_get_offsets_when_they_are_committed(
     offsets = [batch.base_offset for batch in scribe.batches[keys[0]]]
     assert offsets == [0, 4, 7, 8, 10, 11, 13, 14]
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
         assert await ledger.load([key]) == [scribe.partitions[key]]
     for timestamp in range(0, 1_100, 5):
         expected = next((each for each in scribe.batches[keys[0]] if each.max_timestamp >= timestamp), None)
@@ -425,7 +415,7 @@ async def test_what_was_staged_by_earlier_commits_and_this_one_is_committed_toge
     ledgers: Any, scribe: Any
 ) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     stage = _Stage(scribe)
     for number in range(700):
         pairs: list[tuple[Any, BatchLocation | None]] = [
@@ -435,10 +425,10 @@ async def test_what_was_staged_by_earlier_commits_and_this_one_is_committed_toge
         if number == 699:
             pairs.append(stage.commit(key, 7))
         await _commit(ledger, scribe, pairs, at_once=True)
-    assert await _all_batches(ledger, key) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await _commit(ledger, scribe, [stage.commit(key, 8)], at_once=True)
-    assert await _all_batches(ledger, key) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.chunk_references() == {3: 14_000}
     await ledger.close()
 
@@ -446,7 +436,7 @@ async def test_what_was_staged_by_earlier_commits_and_this_one_is_committed_toge
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_what_is_dropped_gives_its_space_back(ledgers: Any, scribe: Any, at_once: bool) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     stage = _Stage(scribe)
     dropped = [stage.stage(key, 7) for _ in range(25)]
     kept = [stage.stage(key, 8, size=20) for _ in range(2)]
@@ -463,14 +453,14 @@ async def test_what_is_dropped_gives_its_space_back(ledgers: Any, scribe: Any, a
     assert freed == expected
     assert await ledger.chunk_references() == {3: 2 * 20 + 30}
     await _commit(ledger, scribe, [stage.commit(key, 8), stage.commit(key, 7)], at_once=at_once)
-    assert await _all_batches(ledger, key) == scribe.batches[key]
+    assert await all_batches(ledger, key) == scribe.batches[key]
     assert await ledger.sweep(limit=10) == []
     await ledger.close()
 
 
 async def test_a_sweep_takes_trimmed_and_dropped_batches_within_its_limit(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     stage = _Stage(scribe)
     for key in keys:
         await scribe.fill(ledger, key, [{}] * 7)
@@ -494,7 +484,7 @@ async def test_a_sweep_takes_trimmed_and_dropped_batches_within_its_limit(ledger
 
 async def test_a_deleted_topic_takes_what_is_staged_along(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     other = scribe.created("other")
     other_key = PartitionKey(other.topic.topic_id, 0)
     await ledger.commit([other], [])
@@ -508,13 +498,13 @@ async def test_a_deleted_topic_takes_what_is_staged_along(ledgers: Any, scribe: 
     assert sorted(await ledger.sweep(limit=10)) == [pairs[0][1], last[1]]
     assert await ledger.chunk_references() == {3: 10}
     await _commit(ledger, scribe, [stage.commit(other_key, 7)], at_once=True)
-    assert await _all_batches(ledger, other_key) == scribe.batches[other_key]
+    assert await all_batches(ledger, other_key) == scribe.batches[other_key]
     await ledger.close()
 
 
 async def test_a_producer_that_has_something_staged_is_remembered(ledgers: Any, scribe: Any) -> None:
     ledger = await ledgers.open()
-    (key,) = await _one_topic(ledger, scribe)
+    (key,) = await scribe.create(ledger)
     states = [
         ProducerState(1, staged=Staged(2, 5, BIG, -(2**63))),
         ProducerState(1, staged=Staged()),
@@ -534,7 +524,7 @@ async def test_a_producer_that_has_something_staged_is_remembered(ledgers: Any, 
 
 async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scribe: Any) -> None:
     ledger = await durable_ledgers.open()
-    keys = await _one_topic(ledger, scribe, 2)
+    keys = await scribe.create(ledger, 2)
     log, stage = _Log(keys[0], scribe), _Stage(scribe)
     pairs: list[tuple[Any, BatchLocation | None]] = [
         log.write(7),
@@ -556,7 +546,7 @@ async def test_transactions_are_there_after_a_restart(durable_ledgers: Any, scri
     assert await ledger.aborted(keys[0], 0, 99) == [(7, 0)]
     await _commit(ledger, scribe, [*log.close(8, is_commit=True), stage.commit(keys[1], 7)], at_once=True)
     for key in keys:
-        assert await _all_batches(ledger, key) == scribe.batches[key]
+        assert await all_batches(ledger, key) == scribe.batches[key]
     (partition,) = await ledger.load([keys[0]])
     assert partition == scribe.partitions[keys[0]]
     assert partition.last_aborted_offset == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.stored import Book, opened
+from support.stored import Book, opened, opened_with_book
 
 
 @pytest.fixture
@@ -38,9 +38,7 @@ async def test_a_new_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("open_umask")
 async def test_wider_modes_are_narrowed_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         await book.commit(store)
     (tmp_path / "data" / "notes.txt").write_text("somebody else's")
     for path in [tmp_path / "data", *(tmp_path / "data").rglob("*")]:

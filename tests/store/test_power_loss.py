@@ -5,19 +5,17 @@ all, and no later one without an earlier one.
 """
 
 import contextlib
-import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
 from support.power import Disk, nothing_more
-from support.stored import LARGE, SETTINGS, Book, make_small, opened
+from support.stored import LARGE, SETTINGS, Book, boot, make_small, opened
 
 from semel.config import Settings
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import ClusterKey
-from semel.store import opening
 from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoreBroken
 from semel.store.wal_applier import WalApplier
@@ -25,10 +23,12 @@ from semel.store.wal_applier import WalApplier
 SMALL = Settings(semel_chunk_bytes_max=32 * 1024, semel_disk_reserve_bytes=0)
 
 
-def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system starts anew."""
-    name = os.urandom(8).hex()
-    monkeypatch.setattr(opening, "_boot_id", lambda: name)
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """The disk of a small store, on a system that has just started."""
+    make_small(monkeypatch)
+    boot(monkeypatch)
+    return Disk(tmp_path / "data")
 
 
 async def _check(book: Book, directory: Path, least: int, most: int, term: int) -> int:
@@ -81,12 +81,10 @@ async def test_the_end_of_the_process_at_every_step(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("large", [100, LARGE])
 async def test_what_was_flushed_is_all_that_a_commit_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     """A power loss at every step, after which the disk has nothing but what was flushed."""
-    make_small(monkeypatch)
-    _boot(monkeypatch)
-    disk, book = Disk(tmp_path / "data"), Book()
+    book = Book()
     images: list[tuple[Path, int]] = []
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
@@ -99,19 +97,15 @@ async def test_what_was_flushed_is_all_that_a_commit_needs(
         await store.checkpoint()
         await book.commit(store, defers_sync=True)
         images.append((disk.lost(nothing_more), book.durable))
-    _boot(monkeypatch)
+    boot(monkeypatch)
     for image, durable in images:
         # Flushed is what was answered, and perhaps the one that was about to be.
         await _check(book, image, durable, durable + 1, term=2)
 
 
-async def test_the_power_goes_again_right_after_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_power_goes_again_right_after_a_start(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a start takes over is on the disk before it answers anybody, since it gives up the WAL."""
-    make_small(monkeypatch)
-    _boot(monkeypatch)
-    disk, book = Disk(tmp_path / "data"), Book()
+    book = Book()
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
         await store.checkpoint()
@@ -119,30 +113,28 @@ async def test_the_power_goes_again_right_after_a_start(
             await book.commit(store, size)
         image = disk.lost(nothing_more)
     for term in (2, 3):
-        _boot(monkeypatch)
+        boot(monkeypatch)
         disk = Disk(image)
         async with disk.opened(SMALL, monkeypatch) as store:
             assert store.term == term
             image = disk.lost(nothing_more)
-    _boot(monkeypatch)
+    boot(monkeypatch)
     await _check(book, image, 3, 3, term=4)
 
 
 async def test_a_file_of_the_wal_is_not_used_again_before_it_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_small(monkeypatch)
     # Nobody sees to it in time, so whoever needs the file must.
     monkeypatch.setattr(WalApplier, "begin_checkpoint", lambda wal_applier: None)
-    _boot(monkeypatch)
-    disk, book = Disk(tmp_path / "data"), Book()
+    book = Book()
     images: list[Path] = []
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
         for _ in range(20):
             await book.commit(store, 1_500)
             images.append(disk.lost(nothing_more))
-    _boot(monkeypatch)
+    boot(monkeypatch)
     for count, image in enumerate(images, start=1):
         await _check(book, image, count, count, term=2)
 
@@ -150,12 +142,10 @@ async def test_a_file_of_the_wal_is_not_used_again_before_it_may_be(
 @pytest.mark.parametrize("name", ["wal-0", f"{1:016d}.chunk", "ledger.db-wal"])
 @pytest.mark.parametrize("size", [100, LARGE])
 async def test_what_a_failed_flush_forgot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, name: str, size: int
 ) -> None:
     """The next start still reads it. What it shows to anybody is there for good."""
-    make_small(monkeypatch)
-    _boot(monkeypatch)
-    disk, book = Disk(tmp_path / "data"), Book()
+    book = Book()
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
         await store.checkpoint()
@@ -176,7 +166,7 @@ async def test_what_a_failed_flush_forgot(
         del book.batches[shown:]
         await book.commit(store)
         image = disk.lost(nothing_more)
-    _boot(monkeypatch)
+    boot(monkeypatch)
     await _check(book, image, shown + 1, shown + 1, term=term + 1)
 
 
@@ -224,7 +214,7 @@ async def test_the_end_of_the_power_at_any_moment(
         monkeypatch.setattr(WalApplier, "begin_checkpoint", lambda wal_applier: None)
     chance = random.Random(seed)
     book, directory = Book(), tmp_path / "data"
-    _boot(monkeypatch)
+    boot(monkeypatch)
     for term in range(1, 4):
         disk = Disk(directory)
         life = _Life(disk, book, chance)
@@ -234,7 +224,7 @@ async def test_the_end_of_the_power_at_any_moment(
                 await book.begin(store)
             await life.go(store, 25)
             life.images.append((disk.lost_at_random(chance), book.durable, len(book.batches)))
-        _boot(monkeypatch)
+        boot(monkeypatch)
         for image, durable, asked in life.images[:-1]:
             await _check(book, image, durable, asked, term + 1)
         # And life goes on from the last, and from what that one found.
@@ -252,12 +242,10 @@ def _copy_of(directory: Path) -> Path:
 
 @pytest.mark.parametrize("is_released", [True, False])
 async def test_bytes_that_were_given_back_are_not_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_released: bool
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, is_released: bool
 ) -> None:
     """Large batches that are punched out are in neither place: the ledger must know that for certain."""
-    make_small(monkeypatch)
-    _boot(monkeypatch)
-    disk, book = Disk(tmp_path / "data"), Book()
+    book = Book()
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
         for _ in range(4):
@@ -274,7 +262,7 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
         assert await store.sweep_orphans()
         await book.commit(store)
         images = [disk.lost(nothing_more), disk.lost(lambda versions: versions[-1])]
-    _boot(monkeypatch)
+    boot(monkeypatch)
     for image in images:
         async with opened(image, SMALL) as store:
             for key in book.keys:
@@ -282,13 +270,9 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
                 assert [batch.base_offset for batch in found] == [4, 5]
 
 
-async def test_a_number_that_was_seen_is_not_given_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_number_that_was_seen_is_not_given_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames behind one that was lost stay in the WAL. They are not new."""
-    make_small(monkeypatch)
-    _boot(monkeypatch)
-    disk, book = Disk(tmp_path / "data"), Book()
+    book = Book()
     async with disk.opened(SMALL, monkeypatch) as store:
         await book.begin(store)
         await book.commit(store)
@@ -304,13 +288,13 @@ async def test_a_number_that_was_seen_is_not_given_again(
     path.write_bytes(data)
     del book.batches[kept:]
     book.answered = book.durable = kept
-    _boot(monkeypatch)
+    boot(monkeypatch)
     disk = Disk(image)
     async with disk.opened(SMALL, monkeypatch) as store:
         assert await book.check(store) == kept
         await book.commit(store)
         await book.commit(store)
         image = disk.lost(nothing_more)
-    _boot(monkeypatch)
+    boot(monkeypatch)
     async with opened(image, SETTINGS) as store:
         assert await book.check(store) == kept + 2

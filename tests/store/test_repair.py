@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import EVERYTHING, SETTINGS, Book, opened
+from support.stored import EVERYTHING, SETTINGS, Book, opened, opened_with_book
 
 from semel.core.types import PartitionKey
 from semel.store.check_storage import check_storage
@@ -35,12 +35,7 @@ def made(tmp_path: Path) -> Book:
     async def fill() -> Book:
         book = Book()
         async with opened(tmp_path / "stopped") as store:
-            await book.begin(store)
-            for _ in range(COMMITS - 4):
-                await book.commit(store)
-            await store.checkpoint()
-            for _ in range(4):
-                await book.commit(store)
+            await book.fill(store, COMMITS)
             await store.ledger.topics()
             shutil.copytree(tmp_path / "stopped", tmp_path / "killed")
         return book
@@ -249,9 +244,7 @@ async def test_a_ledger_that_another_program_wrote_gets_its_checksums_back(
 
 
 async def test_an_sqlite_backup_of_a_running_store_can_be_repaired(tmp_path: Path) -> None:
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         for _ in range(COMMITS):
             await book.commit(store)
         await store.ledger.topics()

@@ -31,12 +31,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     async def fill() -> Book:
         book = Book()
         async with opened(tmp_path / "running") as store:
-            await book.begin(store)
-            for _ in range(COMMITS - 4):
-                await book.commit(store)
-            await store.checkpoint()
-            for _ in range(4):
-                await book.commit(store)
+            await book.fill(store, COMMITS)
             shutil.copytree(tmp_path / "running", tmp_path / "data")
         return book
 

@@ -313,9 +313,7 @@ def test_an_older_ledger_that_was_not_stopped_cleanly_is_left_to_its_own_version
 
 async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
     ledger = await SqliteLedger.open(path)
-    created = scribe.created()
-    await ledger.commit([created], [])
-    key = PartitionKey(created.topic.topic_id, 0)
+    (key,) = await scribe.create(ledger)
     await scribe.fill(ledger, key, [{"records": 2}])
     await ledger.close()
     connection = apsw.Connection(str(path), vfs=page_checksums.available())

@@ -1,7 +1,7 @@
 """Early commits: what a kill keeps, what the end of the operating system ends, and what waits for a flush."""
 
 import errno
-import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +10,23 @@ import pytest
 from support.stored import (
     LARGE,
     SETTINGS,
-    Book,
     append,
     assert_dense,
-    bytes_of,
+    boot,
     copy_killed,
     copy_killed_beside,
     log_of,
     make_small,
     opened,
+    opened_with_book,
 )
 
 from semel.core.facts import ProducerIdAllocated
-from semel.core.types import PartitionKey
 from semel.store import opening, wal_applier
 from semel.store.interface import StoreBroken, StoreFull
 from semel.store.opening import open_store
 
-
-async def _unsynced(store: Any, scribe: Any, key: PartitionKey, count: int = 1) -> int:
-    """Append batches whose bytes say their offset, early."""
-    facts, data = [], []
-    for _ in range(count):
-        each = bytes_of(scribe.partitions[key].high_watermark)
-        facts.append(scribe.append(key, size=len(each))[0])
-        data.append(each)
-    return int(await store.commit([*facts, *scribe.changed()], data, defers_sync=True))
-
-
-async def _one_topic(store: Any, scribe: Any) -> PartitionKey:
-    created = scribe.created()
-    await store.commit([created], [])
-    return PartitionKey(created.topic.topic_id, 0)
-
-
-def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system starts anew."""
-    name = os.urandom(8).hex()
-    monkeypatch.setattr(opening, "_boot_id", lambda: name)
+_unsynced = partial(append, defers_sync=True)
 
 
 # -- together ---------------------------------------------------------------------------------------------
@@ -58,7 +37,7 @@ async def test_the_next_ordinary_commit_makes_everything_durable(
     tmp_path: Path, scribe: Any, kind: str
 ) -> None:
     async with opened(tmp_path / "data" if kind == "disk" else None) as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         number = await append(store, scribe, key)
         assert not store.has_unsynced
         assert await _unsynced(store, scribe, key, 3) == number + 1
@@ -77,7 +56,7 @@ async def test_the_next_ordinary_commit_makes_everything_durable(
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 async def test_a_commit_of_nothing_is_a_flush(tmp_path: Path, scribe: Any, kind: str) -> None:
     async with opened(tmp_path / "data" if kind == "disk" else None) as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         number = await _unsynced(store, scribe, key, 2)
         assert await store.commit([], []) == number
         assert not store.has_unsynced
@@ -89,7 +68,7 @@ async def test_early_work_is_one_write_and_the_ordinary_commit_one_flush(
 ) -> None:
     monkeypatch.setattr(wal_applier, "DELAY_SECONDS", 3_600)
     async with opened(tmp_path / "data", files=failing_files) as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await append(store, scribe, key)
         await store.ledger.topics()
         failing_files.calls.clear()
@@ -112,9 +91,7 @@ async def test_a_large_early_commit_is_an_ordinary_one(
 ) -> None:
     """Its bytes lie behind those of commits that the ledger does not have yet."""
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data" if kind == "disk" else None) as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data" if kind == "disk" else None) as (store, book):
         await book.commit(store, defers_sync=True)
         assert store.has_unsynced
         await book.commit(store, LARGE, defers_sync=True)
@@ -129,7 +106,7 @@ async def test_chunks_that_are_sealed_between_are_no_orphans(
     tmp_path: Path, scribe: Any, failing_files: Any
 ) -> None:
     async with opened(tmp_path / "data", files=failing_files) as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await append(store, scribe, key)
         failing_files.calls.clear()
         while failing_files.calls.count("create") < 2:
@@ -149,9 +126,7 @@ async def test_more_early_work_than_a_file_of_the_wal_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         for _ in range(40):
             await book.commit(store, 700, defers_sync=True)
             assert store.has_unsynced
@@ -167,7 +142,7 @@ async def test_more_early_work_than_a_file_of_the_wal_takes(
 
 async def test_a_kill_keeps_early_work_and_the_term(tmp_path: Path, scribe: Any) -> None:
     async with opened(tmp_path / "data") as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await _unsynced(store, scribe, key, 2)
         directory = await copy_killed_beside(store, tmp_path / "data")
     # A second kill, and a third, find nothing to do twice.
@@ -184,7 +159,7 @@ async def test_what_a_kill_left_is_flushed_before_the_ledger_points_at_it(
     tmp_path: Path, scribe: Any, failing_files: Any
 ) -> None:
     async with opened(tmp_path / "data") as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await _unsynced(store, scribe, key, 2)
         killed = await copy_killed_beside(store, tmp_path / "data")
     failing_files.failures["flush"] = errno.EIO
@@ -203,7 +178,7 @@ async def test_a_start_without_room_is_tried_again(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path / "data") as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await _unsynced(store, scribe, key, 3)
         killed = await copy_killed_beside(store, tmp_path / "data")
 
@@ -226,7 +201,7 @@ async def test_a_start_that_fails_is_no_clean_stop(
 ) -> None:
     """Otherwise the next one would not look into the WAL."""
     async with opened(tmp_path / "data") as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await append(store, scribe, key, 2)
         killed = await copy_killed_beside(store, tmp_path / "data")
 
@@ -251,13 +226,13 @@ async def test_a_start_that_fails_is_no_clean_stop(
 async def test_another_boot_begins_a_term(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _boot(monkeypatch)
+    boot(monkeypatch)
     async with opened(tmp_path / "data") as store:
-        key = await _one_topic(store, scribe)
+        (key,) = await scribe.create(store)
         await append(store, scribe, key)
         await _unsynced(store, scribe, key, 3)
         killed = await copy_killed_beside(store, tmp_path / "data")
-    _boot(monkeypatch)
+    boot(monkeypatch)
     async with opened(killed) as store:
         assert (store.term, store.stopped_cleanly) == (2, False)
         # What is still there is as good as ever; that some of it may not be, the term says.
@@ -278,7 +253,7 @@ async def test_frames_that_may_be_gone_end_the_term(
 ) -> None:
     """After a flush that failed the operating system may have forgotten what it was given."""
     store = await open_store(tmp_path / "data", SETTINGS, files=failing_files)
-    key = await _one_topic(store, scribe)
+    (key,) = await scribe.create(store)
     await append(store, scribe, key)
     await store.ledger.topics()
     await _unsynced(store, scribe, key)
@@ -310,7 +285,7 @@ async def test_a_ledger_that_fails_loses_nothing_that_was_acknowledged(
             lambda *args, **options: open_ledger(*args, **options, vfs=failing_disk.name),
         )
         store = await open_store(tmp_path / "data", SETTINGS)
-    key = await _one_topic(store, scribe)
+    (key,) = await scribe.create(store)
     await append(store, scribe, key)
     await _unsynced(store, scribe, key, 2)
     await store.ledger.topics()
@@ -332,9 +307,9 @@ async def test_a_ledger_that_fails_loses_nothing_that_was_acknowledged(
 async def test_a_stop_without_room_for_the_ledger_is_not_clean(
     tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _boot(monkeypatch)
+    boot(monkeypatch)
     store = await open_store(tmp_path / "data", SETTINGS)
-    key = await _one_topic(store, scribe)
+    (key,) = await scribe.create(store)
     await _unsynced(store, scribe, key)
     with monkeypatch.context() as patch:
 
@@ -347,7 +322,7 @@ async def test_a_stop_without_room_for_the_ledger_is_not_clean(
     async with opened(tmp_path / "data") as store:
         assert (store.term, store.stopped_cleanly) == (1, False)
         assert len(await log_of(store, key)) == 1
-    _boot(monkeypatch)
+    boot(monkeypatch)
     async with opened(killed) as store:
         assert store.term == 2
         # It was flushed before it was tried.

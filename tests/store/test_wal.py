@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import SETTINGS, Book, copy_killed, copy_killed_beside, make_small, opened
+from support.stored import (
+    SETTINGS,
+    Book,
+    copy_killed,
+    copy_killed_beside,
+    make_small,
+    opened,
+    opened_with_book,
+)
 
 from semel.core.facts import ProducerIdAllocated
 from semel.core.types import Cluster, ClusterKey
@@ -267,9 +275,7 @@ async def test_a_wal_of_another_version_is_refused_unless_it_is_not_needed(
 async def test_a_wal_with_a_gap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger was put back, or a file is missing: nobody can say what was in between."""
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         early = await copy_killed_beside(store, tmp_path / "data")
         while not any((tmp_path / "data" / "wal-1").read_bytes()):
             await book.commit(store, 1_500)
@@ -286,9 +292,7 @@ async def test_a_commit_with_more_facts_than_a_frame_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         await book.commit(store)
         await book.commit(store, defers_sync=True)
         many = [ProducerIdAllocated(number) for number in range(2_000)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored import LARGE, Book, make_small, opened
+from support.stored import LARGE, Book, make_small, opened, opened_with_book
 
 from semel.core.facts import ProducerIdAllocated, TransactionChanged
 from semel.core.types import Cluster, ClusterKey, Transaction
@@ -35,9 +35,7 @@ def _killed(directory: Path, name: str) -> Path:
 
 async def test_the_ledger_follows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_applier, "DELAY_SECONDS", 0.001)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         for number in range(20):
             await book.commit(store, defers_sync=number == 19)
         assert store.has_unsynced
@@ -50,9 +48,7 @@ async def test_many_commits_are_one_in_the_ledger_and_readers_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         await store.ledger.topics()
         applied: list[int] = []
         apply_now = store.ledger.apply_now
@@ -108,9 +104,7 @@ async def test_commits_wait_when_too_much_has_gathered(
 async def test_flushes_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody checkpoints while commits, also large ones, are on their way."""
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
 
         async def disturb() -> None:
             while len(book.batches) < 60:
@@ -134,9 +128,7 @@ async def test_what_finds_no_room_in_the_ledger_is_kept_and_tried_again(
 ) -> None:
     make_small(monkeypatch)
     monkeypatch.setattr(wal_applier, "AGAIN_SECONDS", 0.01)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         await book.commit(store)
         assert await book.check(store) == 1
         full = True
@@ -181,9 +173,7 @@ async def test_a_switch_of_the_wal_without_room_refuses_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
 
         def refuse(*args: Any) -> None:
             raise StoreFull("no room")
@@ -209,9 +199,7 @@ async def test_a_ledger_that_may_soon_be_full_is_given_commits_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
-    book = Book()
-    async with opened(tmp_path / "data") as store:
-        await book.begin(store)
+    async with opened_with_book(tmp_path / "data") as (store, book):
         await book.commit(store)
         await book.commit(store, defers_sync=True)
         writer = store.ledger._writer

@@ -11,9 +11,9 @@ import pytest
 from semel.config import Settings
 from semel.core.facts import BatchAppended, LogStartAdvanced, PartitionChanged, TopicCreated
 from semel.core.types import Fact, Partition, PartitionKey, Topic
-from semel.store import embedded, ledger_writer, wal, wal_applier
+from semel.store import embedded, ledger_writer, opening, wal, wal_applier
 from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoredBatch
+from semel.store.interface import Ledger, StoredBatch
 from semel.store.opening import open_store
 from semel.wire.records import Record, encode_batch
 
@@ -30,9 +30,13 @@ async def opened(directory: Path | None, settings: Settings = SETTINGS, **option
         await store.close()
 
 
+async def all_batches(ledger: Ledger, key: PartitionKey) -> list[StoredBatch]:
+    return list(await ledger.find_batches(key, 0, **EVERYTHING))
+
+
 async def log_of(store: EmbeddedStore, key: PartitionKey) -> list[tuple[StoredBatch, bytes]]:
     """Every batch of a partition with its bytes."""
-    batches = await store.ledger.find_batches(key, 0, **EVERYTHING)
+    batches = await all_batches(store.ledger, key)
     data = await store.chunks.read([batch.location for batch in batches])
     return [(batch, bytes(each)) for batch, each in zip(batches, data, strict=True)]
 
@@ -41,14 +45,16 @@ def bytes_of(offset: int) -> bytes:
     return f"batch {offset} ".encode() * (1 + offset % 50)
 
 
-async def append(store: EmbeddedStore, scribe: Any, key: PartitionKey, count: int = 1) -> int:
+async def append(
+    store: EmbeddedStore, scribe: Any, key: PartitionKey, count: int = 1, *, defers_sync: bool = False
+) -> int:
     """Append batches whose bytes say their offset, in one commit."""
     facts, data = [], []
     for _ in range(count):
         each = bytes_of(scribe.partitions[key].high_watermark)
         facts.append(scribe.append(key, size=len(each))[0])
         data.append(each)
-    return await store.commit([*facts, *scribe.changed()], data)
+    return await store.commit([*facts, *scribe.changed()], data, defers_sync=defers_sync)
 
 
 def assert_dense(log: list[tuple[StoredBatch, bytes]]) -> None:
@@ -75,6 +81,12 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_writer, "LOG_FRAMES_BUSY", 40)
     monkeypatch.setattr(ledger_writer, "LOG_FRAMES_QUIET", 20)
     monkeypatch.setattr(ledger_writer, "LOOK_EVERY", 16)
+
+
+def boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system starts anew."""
+    name = os.urandom(8).hex()
+    monkeypatch.setattr(opening, "_boot_id", lambda: name)
 
 
 class Book:
@@ -110,6 +122,14 @@ class Book:
         if not store.has_unsynced:
             self.durable = self.answered
 
+    async def fill(self, store: EmbeddedStore, commits: int) -> None:
+        """Begin and commit; the last four commits come after a checkpoint."""
+        await self.begin(store)
+        for number in range(commits):
+            if number == commits - 4:
+                await store.checkpoint()
+            await self.commit(store)
+
     async def trim(self, store: EmbeddedStore, offset: int) -> None:
         """Delete what is below an offset."""
         self._log_start = offset
@@ -138,6 +158,15 @@ class Book:
             assert partition.high_watermark == count
             assert partition.size_bytes == sum(batch.location.length for batch, _ in log)
         return count
+
+
+@contextlib.asynccontextmanager
+async def opened_with_book(directory: Path | None) -> Any:
+    """A new store, and a book that has begun in it."""
+    book = Book()
+    async with opened(directory) as store:
+        await book.begin(store)
+        yield store, book
 
 
 def copy_killed(directory: Path) -> Path:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
+from semel.broker.housekeeping import sweep
 from semel.core import transactions
 from semel.core.facts import DURABLE, GroupChanged, GroupDeleted, ProducerIdAllocated
 from semel.core.groups import ClassicGroup
@@ -41,6 +42,7 @@ LARGE: Final = 4_000
 """The size of a record that is too large for the WAL."""
 MANY: Final = 400
 """The number of facts that are too many for the WAL."""
+SWEEP_ROWS: Final = 5
 TOPICS: Final = {"orders": 2, "payments": 1, "staged": 2}
 IDS: Final = ("x", "y")
 KEYS: Final = (b"a", b"b", b"c", None)
@@ -148,14 +150,14 @@ class Life:
         elif what == "flush":
             await self._commit([], [], defers_sync=False)
         elif what == "sweep":
-            await self._sweep()
+            await sweep(self._store, SWEEP_ROWS)
         elif what in ("clear", "sweep rows"):
             if what == "clear":
                 await self._tick([await self._below(key, 8) for key in await self._partitions()])
             await self._store.ledger.sweep(limit=50)
             await self._store.sweep_orphans()
         elif what == "sweep beside":
-            await asyncio.gather(self._sweep(), self._some_commits())
+            await asyncio.gather(sweep(self._store, SWEEP_ROWS), self._some_commits())
         elif what == "checkpoint":
             await self._store.checkpoint()
         else:
@@ -168,21 +170,6 @@ class Life:
     async def _some_commits(self) -> None:
         for _ in range(self._chance.randint(1, 4)):
             await self._step(self._chance.choice(COMMITS))
-
-    async def _sweep(self) -> None:
-        """Sweep as housekeeping does."""
-        store = self._store
-        while True:
-            released = await store.ledger.leftovers(limit=5)
-            await store.checkpoint()
-            await store.chunks.release(released)
-            swept = await store.ledger.sweep(limit=5)
-            if missed := sorted(set(swept) - set(released)):
-                await store.checkpoint()
-                await store.chunks.release(missed)
-            if not swept:
-                break
-        await store.sweep_orphans()
 
     # -- commits ------------------------------------------------------------------------------------------
 

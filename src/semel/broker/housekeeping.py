@@ -20,6 +20,7 @@ from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey, ProducerKey
+from semel.store.embedded import EmbeddedStore
 from semel.store.interface import StoreRefused
 
 if TYPE_CHECKING:
@@ -149,25 +150,8 @@ class Housekeeping:
             await self._broker.delete_records(key, keep_from)
 
     async def sweep(self) -> None:
-        """Release the bytes of unreachable rows, then delete the rows.
-
-        In this order, because a crash in between leaves rows that are swept again. The reverse order would
-        leave bytes that are never released.
-        """
-        store = self._broker.store
-        while True:
-            released = await store.ledger.leftovers(limit=SWEEP_ROWS)
-            # After reading them: the leftovers are flushed then, so recovery no longer looks for their bytes.
-            await store.checkpoint()
-            await store.chunks.release(released)
-            swept = await store.ledger.sweep(limit=SWEEP_ROWS)
-            # The sweep may delete newer rows than those that were read.
-            if missed := sorted(set(swept) - set(released)):
-                await store.checkpoint()
-                await store.chunks.release(missed)
-            if not swept:
-                break
-        await store.sweep_orphans()
+        """Free what is no longer reachable."""
+        await sweep(self._broker.store, SWEEP_ROWS)
 
     async def expire(self) -> None:
         """Forget producers and offsets that have expired, and start sessions of idle groups."""
@@ -197,3 +181,24 @@ class Housekeeping:
                 if stale or not stored:
                     forget_group = len(stale) == len(stored)
                     await broker.ask(ExpireOffsets(group.group_id, stale, before, forget_group))
+
+
+async def sweep(store: EmbeddedStore, rows: int) -> None:
+    """Release the bytes of unreachable rows, then delete the rows, `rows` at a time.
+
+    In this order, because a crash in between leaves rows that are swept again. The reverse order would leave
+    bytes that are never released.
+    """
+    while True:
+        released = await store.ledger.leftovers(limit=rows)
+        # After reading them: the leftovers are flushed then, so recovery no longer looks for their bytes.
+        await store.checkpoint()
+        await store.chunks.release(released)
+        swept = await store.ledger.sweep(limit=rows)
+        # The sweep may delete newer rows than those that were read.
+        if missed := sorted(set(swept) - set(released)):
+            await store.checkpoint()
+            await store.chunks.release(missed)
+        if not swept:
+            break
+    await store.sweep_orphans()

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
-from support.stored import LARGE, SETTINGS, Book, append, assert_dense, log_of, make_small, opened
+from support.stored import LARGE, SETTINGS, Book, append, assert_dense, log_of, make_small, open_on, opened
 
 from semel.config import Settings
 from semel.core.facts import BatchStaged, ProducerIdAllocated, StagedDropped, TopicDeleted
@@ -80,17 +80,9 @@ async def test_a_chunk_that_cannot_be_written_breaks_the_store_and_loses_nothing
 
 
 async def test_a_ledger_that_cannot_be_written_breaks_the_store(
-    tmp_path: Path, scribe: Any, failing_disk: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scribe: Any, failing_disk: Any
 ) -> None:
-    from semel.store import opening
-
-    open_ledger = opening.SqliteLedger.open
-    monkeypatch.setattr(
-        opening.SqliteLedger,
-        "open",
-        lambda *args, **options: open_ledger(*args, **options, vfs=failing_disk.name),
-    )
-    store = await open_store(tmp_path / "data", SETTINGS)
+    store = await open_on(failing_disk.name, tmp_path / "data")
     (key,) = await scribe.create(store)
     failing_disk.failing["sync"] = apsw.IOError
     # A commit needs the WAL and nothing else.

@@ -54,7 +54,7 @@ async def test_the_end_of_the_process_at_every_step(tmp_path: Path, monkeypatch:
     def look(name: str) -> None:
         images.append((name, disk.killed(), book.answered, len(book.batches)))
 
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         await book.commit(store)
         look("before the first step")
@@ -86,7 +86,7 @@ async def test_what_was_flushed_is_all_that_a_commit_needs(
     """A power loss at every step, after which the disk has nothing but what was flushed."""
     book = Book()
     images: list[tuple[Path, int]] = []
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         disk.step = lambda name: images.append((disk.lost(nothing_more), book.durable))
         for number in range(8):
@@ -106,7 +106,7 @@ async def test_what_was_flushed_is_all_that_a_commit_needs(
 async def test_the_power_goes_again_right_after_a_start(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a start takes over is on the disk before it answers anybody, since it gives up the WAL."""
     book = Book()
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         await store.checkpoint()
         for size in (100, LARGE, 1_500):
@@ -115,7 +115,7 @@ async def test_the_power_goes_again_right_after_a_start(disk: Disk, monkeypatch:
     for term in (2, 3):
         boot(monkeypatch)
         disk = Disk(image)
-        async with disk.opened(SMALL, monkeypatch) as store:
+        async with disk.opened(SMALL) as store:
             assert store.term == term
             image = disk.lost(nothing_more)
     boot(monkeypatch)
@@ -129,7 +129,7 @@ async def test_a_file_of_the_wal_is_not_used_again_before_it_may_be(
     monkeypatch.setattr(WalApplier, "begin_checkpoint", lambda wal_applier: None)
     book = Book()
     images: list[Path] = []
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         for _ in range(20):
             await book.commit(store, 1_500)
@@ -146,7 +146,7 @@ async def test_what_a_failed_flush_forgot(
 ) -> None:
     """The next start still reads it. What it shows to anybody is there for good."""
     book = Book()
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         await store.checkpoint()
         await book.commit(store)
@@ -158,7 +158,7 @@ async def test_what_a_failed_flush_forgot(
             await store.checkpoint()
         durable = book.durable
     disk.failing = set()
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         term = store.term
         assert term == 2 if name == "wal-0" else 1
         shown = await book.check(store)
@@ -218,7 +218,7 @@ async def test_the_end_of_the_power_at_any_moment(
     for term in range(1, 4):
         disk = Disk(directory)
         life = _Life(disk, book, chance)
-        async with disk.opened(SMALL, monkeypatch) as store:
+        async with disk.opened(SMALL) as store:
             assert store.term == term
             if term == 1:
                 await book.begin(store)
@@ -246,7 +246,7 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
 ) -> None:
     """Large batches that are punched out are in neither place: the ledger must know that for certain."""
     book = Book()
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         for _ in range(4):
             await book.commit(store, LARGE)
@@ -273,7 +273,7 @@ async def test_bytes_that_were_given_back_are_not_looked_for(
 async def test_a_number_that_was_seen_is_not_given_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames behind one that was lost stay in the WAL. They are not new."""
     book = Book()
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         await book.begin(store)
         await book.commit(store)
         kept = len(book.batches)
@@ -290,7 +290,7 @@ async def test_a_number_that_was_seen_is_not_given_again(disk: Disk, monkeypatch
     book.answered = book.durable = kept
     boot(monkeypatch)
     disk = Disk(image)
-    async with disk.opened(SMALL, monkeypatch) as store:
+    async with disk.opened(SMALL) as store:
         assert await book.check(store) == kept
         await book.commit(store)
         await book.commit(store)

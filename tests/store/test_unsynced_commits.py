@@ -17,6 +17,7 @@ from support.stored import (
     copy_killed_beside,
     log_of,
     make_small,
+    open_on,
     opened,
     opened_with_book,
 )
@@ -275,16 +276,9 @@ async def test_frames_that_may_be_gone_end_the_term(
 
 
 async def test_a_ledger_that_fails_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, scribe: Any, failing_disk: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scribe: Any, failing_disk: Any
 ) -> None:
-    open_ledger = opening.SqliteLedger.open
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            opening.SqliteLedger,
-            "open",
-            lambda *args, **options: open_ledger(*args, **options, vfs=failing_disk.name),
-        )
-        store = await open_store(tmp_path / "data", SETTINGS)
+    store = await open_on(failing_disk.name, tmp_path / "data")
     (key,) = await scribe.create(store)
     await append(store, scribe, key)
     await _unsynced(store, scribe, key, 2)

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from semel.config import Settings
-from semel.store import opening
 from semel.store.files import Files
+from support.stored import open_on
 
 SECTOR = 512
 Choose = Callable[[list[bytes]], bytes]
@@ -52,17 +51,10 @@ class Disk:
         self._images = 0
 
     @contextlib.asynccontextmanager
-    async def opened(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def opened(self, settings: Settings) -> Any:
         """The store in the directory, on this disk."""
         vfs = _Vfs(self)
-        open_ledger = opening.SqliteLedger.open
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                opening.SqliteLedger,
-                "open",
-                lambda *args, **options: open_ledger(*args, **options, vfs=vfs.name),
-            )
-            store = await opening.open_store(self.directory, settings, files=_Files(self))
+        store = await open_on(vfs.name, self.directory, settings, files=_Files(self))
         try:
             yield store
         finally:

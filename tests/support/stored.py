@@ -30,6 +30,16 @@ async def opened(directory: Path | None, settings: Settings = SETTINGS, **option
         await store.close()
 
 
+async def open_on(vfs: str, directory: Path, settings: Settings = SETTINGS, **options: Any) -> EmbeddedStore:
+    """Open a store whose ledger is on this VFS."""
+    open_ledger = opening.SqliteLedger.open
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            opening.SqliteLedger, "open", lambda *args, **options: open_ledger(*args, **options, vfs=vfs)
+        )
+        return await open_store(directory, settings, **options)
+
+
 async def all_batches(ledger: Ledger, key: PartitionKey) -> list[StoredBatch]:
     return list(await ledger.find_batches(key, 0, **EVERYTHING))
 

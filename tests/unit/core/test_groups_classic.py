@@ -276,12 +276,17 @@ def test_a_join_that_starts_a_rebalance(member: str, protocols: tuple[tuple[str,
     assert rules.joined(ticket).generation == generation + 1
 
 
-def test_a_rebalance_calls_back_those_who_wait_for_the_leader() -> None:
+def waiting_for_the_leader() -> tuple[GroupRules, int]:
+    """Two members in generation 2, and the ticket of b, which waits for the assignment of a."""
     rules = GroupRules()
     rules.enter("a")
     rules.enter("b")
     rules.join("a")
-    waiting = rules.sync("b", 2)
+    return rules, rules.sync("b", 2)
+
+
+def test_a_rebalance_calls_back_those_who_wait_for_the_leader() -> None:
+    rules, waiting = waiting_for_the_leader()
     rules.enter("c")
     assert rules.synced(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
     assert rules.classic.state_name == "PreparingRebalance"
@@ -298,11 +303,7 @@ def test_a_join_sent_twice_leaves_no_request_without_an_answer() -> None:
 
 
 def test_a_sync_sent_twice_leaves_no_request_without_an_answer() -> None:
-    rules = GroupRules()
-    rules.enter("a")
-    rules.enter("b")
-    rules.join("a")
-    first = rules.sync("b", 2)
+    rules, first = waiting_for_the_leader()
     second = rules.sync("b", 2)
     assert rules.synced(first).error is ErrorCode.REBALANCE_IN_PROGRESS
     rules.sync("a", 2, {"b": b"B"})
@@ -311,11 +312,7 @@ def test_a_sync_sent_twice_leaves_no_request_without_an_answer() -> None:
 
 
 def test_members_that_never_sync_are_lost_at_the_rebalance_timeout() -> None:
-    rules = GroupRules()
-    rules.enter("a")
-    rules.enter("b")
-    rules.join("a")
-    waiting = rules.sync("b", 2)
+    rules, waiting = waiting_for_the_leader()
     for _ in range(REBALANCE_MS // 5_000):
         rules.tick(5_000)
         rules.heartbeat("a", 2)

@@ -1,12 +1,14 @@
-"""Async tests run on a fresh event loop, without a plugin; which files are run beside each other."""
+"""Async tests run on a fresh event loop, without a plugin; which files are run beside each other; a proxy."""
 
 import asyncio
 import gc
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from support.proxy import Proxy
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("semel", deadline=None)
@@ -55,3 +57,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(pyfuncitem.obj(**arguments), debug=False)
     return True
+
+
+@pytest.fixture
+def proxy(bootstrap: str) -> Iterator[Proxy]:
+    """A proxy before the broker of the test."""
+    with Proxy(bootstrap) as proxy:
+        yield proxy

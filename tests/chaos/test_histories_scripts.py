@@ -23,7 +23,7 @@ from support.workloads import Producing, Workload
 from support.workloads_clients import Sent
 
 import semel
-from semel.check import Claim, check, read_history
+from semel.check import Claim, Process, check, read_history
 from semel.client import Client
 from semel.wire.errors import ErrorCode
 from semel.wire.frames import decode_response_header, encode_request
@@ -51,6 +51,16 @@ class Script(Workload):
         self.ids.append(new_name("id"))
         return self.ids[-1]
 
+    def begun(self, process: Process, client: RawClient, value: str) -> tuple[RawProducer, str]:
+        """A new producer and its first transaction, which has written this value to the first partition."""
+        name = self.new_id()
+        with process.init(name):
+            producer = RawProducer(client, name)
+        transaction = process.begin(name)
+        with process.produce(self.topic, 0, [value], transaction) as told:
+            told.offset = producer.write(self.topic, value.encode())
+        return producer, transaction
+
     def records(self, value: str) -> list[Sent]:
         return [Sent(self.topic, index, value) for index in range(2)]
 
@@ -71,12 +81,6 @@ def script(run: Run, bootstrap: str) -> Script:
     made = Script(run, bootstrap)
     run.create(made)
     return made
-
-
-@pytest.fixture
-def proxy(bootstrap: str) -> Iterator[Proxy]:
-    with Proxy(bootstrap) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -300,13 +304,8 @@ def test_e9_a_fetch_that_began_before_the_end_shows_what_it_decided(
 ) -> None:
     """It waits in the network or in the broker, and is answered behind the end of the transaction."""
     process, reading = run.recorder.process("raw"), run.recorder.process("parked")
-    name = script.new_id()
     with RawClient(bootstrap) as client, RawClient(proxy.bootstrap) as reader:
-        with process.init(name):
-            producer = RawProducer(client, name)
-        transaction = process.begin(name)
-        with process.produce(script.topic, 0, ["a"], transaction) as told:
-            told.offset = producer.write(script.topic, b"a")
+        producer, transaction = script.begun(process, client, "a")
         held = proxy.on(FETCH, Act.HOLD) if is_held else None
         reading.assign({(script.topic, 0): 0})
         started = run.recorder.clock()
@@ -334,14 +333,9 @@ def test_e10_a_connection_that_ends_inside_a_request(
     run: Run, script: Script, bootstrap: str, judged: Judged
 ) -> None:
     """After every byte of the first hundred of every request: nothing happens to the transaction."""
-    process = run.recorder.process("raw")
-    name, group = script.new_id(), new_name("group")
+    process, group = run.recorder.process("raw"), new_name("group")
     with RawClient(bootstrap) as client:
-        with process.init(name):
-            producer = RawProducer(client, name)
-        transaction = process.begin(name)
-        with process.produce(script.topic, 0, ["a"], transaction) as told:
-            told.offset = producer.write(script.topic, b"a")
+        producer, transaction = script.begun(process, client, "a")
         for request, version in requests(producer, script.topic, group):
             frame = b"".join(encode_request(request, version, 1, "cut"))
             for length in range(1, min(len(frame), 100)):
@@ -385,13 +379,9 @@ def test_a_run_that_is_not_clean_says_so_and_keeps_its_history(
     run: Run, script: Script, bootstrap: str
 ) -> None:
     """Somebody claims that a commit was acknowledged which never was, and leaves a transaction open."""
-    process, name = run.recorder.process("liar"), script.new_id()
+    process = run.recorder.process("liar")
     with RawClient(bootstrap) as client:
-        with process.init(name):
-            producer = RawProducer(client, name)
-        transaction = process.begin(name)
-        with process.produce(script.topic, 0, ["lost"], transaction) as told:
-            told.offset = producer.write(script.topic, b"lost")
+        _, transaction = script.begun(process, client, "lost")
         with process.commit(transaction):
             pass
         with Client(bootstrap) as admin:

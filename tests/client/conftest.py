@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.client_transactions import VISIBILITIES
 from support.peer import broker_or_peer
-from support.proxy import Proxy
 from support.raw import RawClient
 
 import semel
@@ -60,12 +59,6 @@ def raw(bootstrap: str) -> Iterator[RawClient]:
 def client(bootstrap: str) -> Iterator[Client]:
     with Client(bootstrap, timeout_s=20) as client:
         yield client
-
-
-@pytest.fixture
-def proxy(bootstrap: str) -> Iterator[Proxy]:
-    with Proxy(bootstrap) as proxy:
-        yield proxy
 
 
 @pytest.fixture(params=VISIBILITIES)

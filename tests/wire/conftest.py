@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.proxy import Proxy
 from support.raw import RawClient
 
 from semel.config import Settings
@@ -127,9 +126,3 @@ def serve_broker() -> Callable[..., Any]:
 def client(bootstrap: str) -> Iterator[RawClient]:
     with RawClient(bootstrap) as client:
         yield client
-
-
-@pytest.fixture
-def proxy(bootstrap: str) -> Iterator[Proxy]:
-    with Proxy(bootstrap) as proxy:
-        yield proxy

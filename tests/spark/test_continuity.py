@@ -250,7 +250,14 @@ def test_a_checkpoint_of_another_pipeline_is_noticed_without_new_input(client: C
     first = reader(client, startingOffsets="earliest", **{"pipeline.id": "first"})
     end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
     second = reader(client, **{"pipeline.id": "second"})
-    with pytest.raises(PipelineMismatch, match=r"is that of pipeline 'first', and this query is .*'second'"):
+    # It would read everything again, perhaps into the same output, if only the checkpoint were new.
+    advice = (
+        "is that of pipeline 'first', and this query is .*'second'.* startingOffsets where the output ends"
+    )
+    with pytest.raises(PipelineMismatch, match=advice):
+        second.latestOffset(end, second.getDefaultReadLimit())
+    Admin(client).groups.set_offsets("second", {("in", 0): 1})
+    with pytest.raises(PipelineMismatch, match="Start with a new checkpointLocation$"):
         second.latestOffset(end, second.getDefaultReadLimit())
 
 

@@ -42,6 +42,8 @@ class Job:
     """Records that failOnDataLoss=false has gone on without."""
     destroyed: set[int] = field(default_factory=set)
     """What was in the output when it was deleted, until a run is told."""
+    resets: dict[Partition, int] = field(default_factory=dict)
+    """Offsets of its group that were set by hand since it last ended without error."""
     copies: list[Path] = field(default_factory=list)
     """Of the checkpoint, the oldest first."""
     starting_offsets: str | None = None
@@ -57,6 +59,12 @@ class Job:
         if self.is_pattern:
             return re.fullmatch(self.reads, topic) is not None
         return topic in self.reads.split(",")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has a table to write to that does not exist, and no checkpoint."""
+        is_gone = self.writes_table and not DeltaTable.is_deltatable(self.output)
+        return is_gone and not self.checkpoint.exists()
 
     # ---- its checkpoint
 

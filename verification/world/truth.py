@@ -4,7 +4,7 @@ A record is a number that no other record of the scenario has. The model knows n
 or checkpoints; `expected` says what an output must hold if the query that writes it has ended without error.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -72,9 +72,18 @@ class Truth:
             each.number for log in self.logs.values() for each in log if each.fate is Fate.COMMITTED
         }
 
-    def deleted(self) -> set[int]:
+    def deleted(self, partitions: Iterable[Partition]) -> set[int]:
         """What DeleteRecords took away, also of transactions that were open then."""
-        return {each.number for log in self.logs.values() for each in log if each.is_deleted}
+        return {each.number for key in partitions for each in self.logs.get(key, ()) if each.is_deleted}
+
+    def before(self, offsets: Mapping[Partition, int]) -> set[int]:
+        """The records below these offsets."""
+        return {
+            each.number
+            for key, end in offsets.items()
+            for each in self.logs.get(key, ())
+            if each.offset < end
+        }
 
     def _replaced(self) -> set[int]:
         """Records of compacted topics that a later one replaces."""

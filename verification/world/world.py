@@ -290,6 +290,9 @@ class World:
     def run(self, job: Job, *, fault: str = "", fails_on_loss: bool = True) -> RunResult:
         """Run a job to its end, or to a fault, and judge it."""
         options = {} if fails_on_loss else {"failOnDataLoss": False}
+        if job.is_fresh:
+            # Nothing but the group is left of it, so offsets that were set by hand are where it is to begin.
+            job.forgiven |= self.truth.before(job.resets)
         step = f"run {job.name}" + (f" with the fault {fault!r}" if fault else "")
         self.step(step + ("" if fails_on_loss else " with failOnDataLoss=false"))
         return self._judged(job, job.run(self.spark, self.bootstrap, options, fault=fault), fails_on_loss)
@@ -309,13 +312,16 @@ class World:
         found = job.found(self.bootstrap)
         if not fails_on_loss:
             # It has gone on without what it could not read, as it was told; but it doubles nothing.
-            expected = self.truth.expected(read, job.begun, set()).once | self.truth.deleted()
+            expected = self.truth.expected(read, job.begun, set()).once | self.truth.deleted(self.truth.logs)
             job.forgiven |= expected - found.keys()
         # A query that has nothing to write does not look at its output.
         excused = job.forgiven if had_batch else job.forgiven | job.destroyed
         if wrong := compare(self.truth.expected(read, job.begun, excused), found):
             raise Broken(f"{job.name} ended without error, but its output is wrong: {wrong}")
+        # What was deleted before it began cannot be read any more.
+        job.forgiven |= self.truth.deleted(set(read) - job.begun)
         job.begun.update(read)
+        job.resets.clear()
         job.starting_offsets = None  # the group has the position now
         if job.checkpoint.exists():
             job.keep_copy()
@@ -450,6 +456,7 @@ class World:
         """Set offsets of the group, as kafka-consumer-groups --reset-offsets does."""
         with Client(self.bootstrap) as client:
             Admin(client).groups.set_offsets(job.pipeline_id, offsets)
+        job.resets.update(offsets)
         told = ", ".join(f"{key[0]}/{key[1]} to {offset}" for key, offset in sorted(offsets.items()))
         self.step(f"reset offsets of the group {job.pipeline_id}: {told}")
 

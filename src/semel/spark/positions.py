@@ -106,6 +106,11 @@ class Positions:
             return self._committed(partitions)
         return self._at(dict.fromkeys(partitions, EARLIEST if where is Where.EARLIEST else LATEST))
 
+    def has_committed(self) -> bool:
+        """Whether the group has a position, by the pipeline or by another client."""
+        committed = self._ask(lambda: read_committed(self.client, self._options.pipeline_id or ""))
+        return bool(committed.offsets or committed.foreign)
+
     def _committed(self, partitions: Sequence[Partition]) -> PartitionOffsets:
         """Return the position of the pipeline. DataLoss if it is in a topic that no longer exists."""
         pipeline_id = self._options.pipeline_id or ""

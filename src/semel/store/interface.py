@@ -46,6 +46,10 @@ class StoreDamaged(StoreBroken):
     """
 
 
+class StoreFenced(StoreBroken):
+    """Another process took this broker's place, so this one must not write any more."""
+
+
 class StoreRefused(Exception):
     """The store cannot do this now. Nothing was written, and other calls still work."""
 

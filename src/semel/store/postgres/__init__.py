@@ -1,0 +1,1 @@
+"""The ledger in PostgreSQL, for any number of brokers. Needs ``semel[postgres]``."""

@@ -1,0 +1,289 @@
+-- What a commit calls in the database. The functions only store: every decision was made before, and every value that
+-- they write is complete. A commit that only writes rows is one call (commit_rows), so it is one round trip.
+
+-- Counts the broker's sequence on, and returns it. Every commit does this first: it fails if the broker was replaced.
+CREATE FUNCTION count_commit(my_id integer, my_epoch bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    counted bigint;
+BEGIN
+    UPDATE brokers SET sequence = sequence + 1 WHERE broker_id = my_id AND epoch = my_epoch
+    RETURNING sequence INTO counted;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'broker % has no epoch %: another process took its place', my_id, my_epoch
+            USING ERRCODE = 'SM001';
+    END IF;
+    RETURN counted;
+END
+$$;
+
+-- Writes rows, many of each table. Of each key there is at most one row.
+CREATE FUNCTION write_rows(
+    new_partitions partitions[], new_batches batches[], new_aborted aborted[],
+    new_producers producers[], gone_producers producers[],
+    new_offsets offsets[], gone_offsets offsets[],
+    new_transactions transactions[], gone_transactions text[],
+    pending_groups text[], new_pending pending_offsets[],
+    new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_chunks chunks[],
+    new_producer_id bigint
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF cardinality(new_partitions) > 0 THEN
+        INSERT INTO partitions SELECT * FROM unnest(new_partitions)
+        ON CONFLICT (topic_id, partition_index) DO UPDATE SET
+            log_start_offset = excluded.log_start_offset, high_watermark = excluded.high_watermark,
+            peak_timestamp = excluded.peak_timestamp, size_bytes = excluded.size_bytes,
+            open_transactions = excluded.open_transactions,
+            last_aborted_offset = excluded.last_aborted_offset,
+            cleaned_offset = excluded.cleaned_offset, compactions = excluded.compactions;
+    END IF;
+    IF cardinality(new_batches) > 0 THEN
+        INSERT INTO batches SELECT * FROM unnest(new_batches);
+    END IF;
+    IF cardinality(new_aborted) > 0 THEN
+        INSERT INTO aborted SELECT * FROM unnest(new_aborted);
+    END IF;
+    IF cardinality(new_producers) > 0 THEN
+        INSERT INTO producers SELECT * FROM unnest(new_producers)
+        ON CONFLICT (topic_id, partition_index, producer_id) DO UPDATE SET
+            epoch = excluded.epoch, recent_batches = excluded.recent_batches,
+            last_timestamp = excluded.last_timestamp, seen_ms = excluded.seen_ms,
+            coordinator_epoch = excluded.coordinator_epoch,
+            transaction_first_offset = excluded.transaction_first_offset, staged = excluded.staged;
+    END IF;
+    IF cardinality(gone_producers) > 0 THEN
+        DELETE FROM producers USING unnest(gone_producers) AS gone
+        WHERE producers.topic_id = gone.topic_id AND producers.partition_index = gone.partition_index
+        AND producers.producer_id = gone.producer_id;
+    END IF;
+    IF cardinality(new_offsets) > 0 THEN
+        INSERT INTO offsets SELECT * FROM unnest(new_offsets)
+        ON CONFLICT (group_id, topic, partition_index) DO UPDATE SET
+            committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,
+            metadata = excluded.metadata, committed_ms = excluded.committed_ms;
+    END IF;
+    IF cardinality(gone_offsets) > 0 THEN
+        DELETE FROM offsets USING unnest(gone_offsets) AS gone
+        WHERE offsets.group_id = gone.group_id AND offsets.topic = gone.topic
+        AND offsets.partition_index = gone.partition_index;
+    END IF;
+    IF cardinality(new_transactions) > 0 THEN
+        INSERT INTO transactions SELECT * FROM unnest(new_transactions)
+        ON CONFLICT (transactional_id) DO UPDATE SET
+            producer_id = excluded.producer_id, epoch = excluded.epoch, timeout_ms = excluded.timeout_ms,
+            state = excluded.state, partitions = excluded.partitions, groups = excluded.groups,
+            started_ms = excluded.started_ms, updated_ms = excluded.updated_ms,
+            deadline_ms = excluded.deadline_ms, previous_producer_id = excluded.previous_producer_id,
+            last_epoch = excluded.last_epoch, version = excluded.version, term = excluded.term,
+            is_two_phase = excluded.is_two_phase, prepared_epoch = excluded.prepared_epoch;
+    END IF;
+    IF cardinality(gone_transactions) > 0 THEN
+        DELETE FROM transactions WHERE transactional_id = ANY (gone_transactions);
+    END IF;
+    IF cardinality(pending_groups) > 0 THEN
+        DELETE FROM pending_offsets WHERE group_id = ANY (pending_groups);
+        INSERT INTO pending_offsets SELECT * FROM unnest(new_pending);
+    END IF;
+    IF cardinality(new_groups) > 0 THEN
+        INSERT INTO groups SELECT * FROM unnest(new_groups)
+        ON CONFLICT (group_id) DO UPDATE SET
+            kind = excluded.kind, protocol_type = excluded.protocol_type, state = excluded.state,
+            member_count = excluded.member_count, body = excluded.body;
+    END IF;
+    IF cardinality(new_leftovers) > 0 THEN
+        INSERT INTO leftovers SELECT * FROM unnest(new_leftovers)
+        ON CONFLICT (topic_id, partition_index) DO UPDATE SET
+            below_offset = greatest(leftovers.below_offset, excluded.below_offset);
+    END IF;
+    IF cardinality(new_dropped) > 0 THEN
+        INSERT INTO dropped SELECT * FROM unnest(new_dropped);
+    END IF;
+    IF cardinality(new_chunks) > 0 THEN
+        INSERT INTO chunks SELECT * FROM unnest(new_chunks)
+        ON CONFLICT (chunk_id) DO UPDATE SET live_bytes = chunks.live_bytes + excluded.live_bytes;
+    END IF;
+    IF new_producer_id IS NOT NULL THEN
+        UPDATE cluster SET next_producer_id = new_producer_id;
+    END IF;
+END
+$$;
+
+-- A whole commit: counts it, and writes rows.
+CREATE FUNCTION commit_rows(
+    my_id integer, my_epoch bigint,
+    new_partitions partitions[], new_batches batches[], new_aborted aborted[],
+    new_producers producers[], gone_producers producers[],
+    new_offsets offsets[], gone_offsets offsets[],
+    new_transactions transactions[], gone_transactions text[],
+    pending_groups text[], new_pending pending_offsets[],
+    new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_chunks chunks[],
+    new_producer_id bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    counted bigint := count_commit(my_id, my_epoch);
+BEGIN
+    PERFORM write_rows(
+        new_partitions, new_batches, new_aborted, new_producers, gone_producers, new_offsets, gone_offsets,
+        new_transactions, gone_transactions, pending_groups, new_pending, new_groups, new_leftovers,
+        new_dropped, new_chunks, new_producer_id
+    );
+    RETURN counted;
+END
+$$;
+
+-- Keeps batches until the outcome of their transaction is known, in the order of the array.
+CREATE FUNCTION stage_batches(new_staged staged[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO staged (
+        topic_id, partition_index, producer_id, offsets, max_timestamp, chunk_id, position, length
+    )
+    SELECT topic_id, partition_index, producer_id, offsets, max_timestamp, chunk_id, position, length
+    FROM unnest(new_staged) WITH ORDINALITY AS each ORDER BY ordinality;
+$$;
+
+-- Moves what a producer staged in a partition to its log, in order from a given offset. The peak is that of the
+-- partition so far. Returns the last offset and its peak.
+CREATE FUNCTION commit_staged(
+    my_topic bytea, my_index integer, my_producer bigint, first_offset bigint, peak_before bigint,
+    OUT last_offset bigint, OUT last_peak bigint
+) LANGUAGE sql AS $$
+    WITH taken AS (
+        DELETE FROM staged
+        WHERE topic_id = my_topic AND partition_index = my_index AND producer_id = my_producer
+        RETURNING *
+    ),
+    moved AS (
+        INSERT INTO batches
+        SELECT
+            topic_id, partition_index, first_offset + sum(offsets) OVER earlier - offsets,
+            first_offset + sum(offsets) OVER earlier - 1, max_timestamp,
+            greatest(peak_before, max(max_timestamp) OVER earlier), chunk_id, position, length
+        FROM taken
+        WINDOW earlier AS (ORDER BY stage_number)
+        RETURNING last_offset, peak_timestamp
+    )
+    SELECT max(moved.last_offset), max(peak_timestamp) FROM moved;
+$$;
+
+-- Leaves what a producer staged in a partition to the sweep.
+CREATE FUNCTION drop_staged(my_topic bytea, my_index integer, my_producer bigint)
+RETURNS void LANGUAGE sql AS $$
+    WITH taken AS (
+        DELETE FROM staged
+        WHERE topic_id = my_topic AND partition_index = my_index AND producer_id = my_producer
+        RETURNING chunk_id, position, length
+    )
+    INSERT INTO dropped SELECT * FROM taken;
+$$;
+
+-- Gives batches new locations, or removes them. Their old bytes are left to the sweep. The peak of a rewritten batch
+-- stays, even if the record that had it is gone: a search then only begins earlier. Nothing else was left of an
+-- aborted transaction whose marker is removed.
+CREATE FUNCTION replace_batches(rewritten batches[], my_topic bytea, my_index integer, removed bigint[])
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO dropped
+    SELECT old.chunk_id, old.position, old.length FROM batches AS old
+    WHERE old.topic_id = my_topic AND old.partition_index = my_index
+    AND (
+        old.base_offset = ANY (removed)
+        OR old.base_offset IN (SELECT each.base_offset FROM unnest(rewritten) AS each)
+    );
+    UPDATE batches SET
+        max_timestamp = each.max_timestamp, chunk_id = each.chunk_id, position = each.position,
+        length = each.length
+    FROM unnest(rewritten) AS each
+    WHERE batches.topic_id = my_topic AND batches.partition_index = my_index
+    AND batches.base_offset = each.base_offset;
+    DELETE FROM batches
+    WHERE topic_id = my_topic AND partition_index = my_index AND base_offset = ANY (removed);
+    DELETE FROM aborted
+    WHERE topic_id = my_topic AND partition_index = my_index AND marker_offset = ANY (removed);
+END
+$$;
+
+-- Adds a topic, or changes it; new partitions are empty.
+CREATE FUNCTION put_topic(my_name text, my_topic bytea, my_partitions integer, my_configs text)
+RETURNS void LANGUAGE sql AS $$
+    INSERT INTO topics VALUES (my_name, my_topic, my_partitions, my_configs)
+    ON CONFLICT (topic_id) DO UPDATE SET partitions = excluded.partitions, configs = excluded.configs;
+    INSERT INTO partitions
+    SELECT my_topic, index, 0, 0, -1, 0, ''::bytea, -1, 0, 0 FROM generate_series(0, my_partitions - 1) AS index
+    ON CONFLICT DO NOTHING;
+$$;
+
+-- Deletes a topic with its partitions and every group's offsets on it. Its batches and producers are left to the sweep.
+CREATE FUNCTION delete_topic(my_name text, my_topic bytea) RETURNS void LANGUAGE sql AS $$
+    WITH taken AS (
+        DELETE FROM staged WHERE topic_id = my_topic RETURNING chunk_id, position, length
+    )
+    INSERT INTO dropped SELECT * FROM taken;
+    INSERT INTO leftovers
+    SELECT topic_id, partition_index, 9223372036854775807 FROM partitions WHERE topic_id = my_topic
+    ON CONFLICT (topic_id, partition_index) DO UPDATE SET below_offset = excluded.below_offset;
+    DELETE FROM partitions WHERE topic_id = my_topic;
+    DELETE FROM topics WHERE topic_id = my_topic;
+    DELETE FROM offsets WHERE topic = my_name;
+    DELETE FROM pending_offsets WHERE topic = my_name;
+$$;
+
+-- Writes the new value of the feature.
+CREATE FUNCTION write_features(new_version integer, new_epoch bigint) RETURNS void LANGUAGE sql AS $$
+    UPDATE cluster SET transaction_version = new_version, features_epoch = new_epoch;
+$$;
+
+-- Deletes a group with all its offsets.
+CREATE FUNCTION delete_group(my_group text) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM groups WHERE group_id = my_group;
+    DELETE FROM offsets WHERE group_id = my_group;
+    DELETE FROM pending_offsets WHERE group_id = my_group;
+$$;
+
+-- The base offset of the batch that holds an offset; the offset itself if there is none.
+CREATE FUNCTION batch_holding(my_topic bytea, my_index integer, my_offset bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT coalesce(
+        (
+            SELECT CASE WHEN last_offset >= my_offset THEN base_offset ELSE my_offset END FROM batches
+            WHERE topic_id = my_topic AND partition_index = my_index AND base_offset <= my_offset
+            ORDER BY base_offset DESC LIMIT 1
+        ), my_offset
+    );
+$$;
+
+-- The first batch whose largest timestamp is at or after a given one. A binary search by peak timestamp, which never
+-- falls. After a log start the peak may be that of a deleted batch, so the last step goes forward to a batch that holds
+-- the timestamp itself.
+CREATE FUNCTION first_batch_since(my_topic bytea, my_index integer, my_timestamp bigint)
+RETURNS SETOF batches LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    edges partitions;
+    probed batches;
+    low bigint;
+    high bigint;
+    probe bigint;
+BEGIN
+    SELECT * INTO edges FROM partitions WHERE topic_id = my_topic AND partition_index = my_index;
+    IF NOT FOUND OR edges.peak_timestamp < my_timestamp THEN
+        RETURN;
+    END IF;
+    low := batch_holding(my_topic, my_index, edges.log_start_offset);
+    high := edges.high_watermark;
+    probe := low;
+    -- Batches before low have a peak below the timestamp; the one that holds high, if any, has not.
+    WHILE low < high LOOP
+        SELECT * INTO probed FROM batches
+        WHERE topic_id = my_topic AND partition_index = my_index AND base_offset <= probe
+        ORDER BY base_offset DESC LIMIT 1;
+        -- Compaction leaves gaps: there may be no batch so early, or none since the last probe.
+        IF NOT FOUND THEN
+            low := probe + 1;
+        ELSIF probed.peak_timestamp < my_timestamp THEN
+            low := greatest(probed.last_offset, probe) + 1;
+        ELSE
+            high := least(probed.base_offset, high);
+        END IF;
+        probe := low + (high - low) / 2;
+    END LOOP;
+    RETURN QUERY SELECT * FROM batches
+    WHERE topic_id = my_topic AND partition_index = my_index AND base_offset >= low
+    AND max_timestamp >= my_timestamp ORDER BY base_offset LIMIT 1;
+END
+$$;

@@ -1,0 +1,358 @@
+"""The ledger in PostgreSQL. Implements ``interface.Ledger``.
+
+A commit is one transaction, usually one call (``fold``), on a connection of its own. Queries use a pool.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg  # type: ignore[import-untyped]
+
+from semel.core.types import (
+    CommittedOffset,
+    Fact,
+    Key,
+    OffsetKey,
+    PartitionKey,
+    ProducerKey,
+    ProducerState,
+    Topic,
+    Transaction,
+    TransactionState,
+    Value,
+)
+from semel.store.interface import (
+    BatchLocation,
+    Counts,
+    GroupSummary,
+    StoreBroken,
+    StoredBatch,
+    StoreFenced,
+    StoreFull,
+)
+from semel.store.postgres.fold import WRITE_ROWS, Call, Fold
+from semel.store.postgres.loading import load
+from semel.store.postgres.opening import open_pool
+from semel.store.postgres.sweeping import leftovers, sweep
+from semel.store.postgres.texts import original, stored
+from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
+
+FENCED: Final = "SM001"
+"""The error of ``count_commit``."""
+CONNECTIONS_MAX: Final = 8
+PAGE_FIRST: Final = 32
+"""Batches in the first page: most answers need one page, and few batches are read for nothing."""
+PAGE_MAX: Final = 1024
+TRANSACTION_COLUMNS: Final = """
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+"""
+
+
+class PostgresLedger:
+    """Created by ``PostgresLedger.open``."""
+
+    def __init__(self, pool: asyncpg.Pool, broker_id: int, epoch: int) -> None:
+        self._pool = pool
+        self._broker = (broker_id, epoch)
+
+    @classmethod
+    async def open(cls, dsn: str, *, schema: str = "semel", broker_id: int = 0) -> "PostgresLedger":
+        """Open the ledger, and take the place of the last process with this id. StoreBroken, StoreDamaged."""
+        pool = await open_pool(dsn, schema, CONNECTIONS_MAX)
+        epoch = await pool.fetchval(
+            """
+            INSERT INTO brokers (broker_id, epoch, sequence) VALUES ($1, 1, 0)
+            ON CONFLICT (broker_id) DO UPDATE SET epoch = brokers.epoch + 1 RETURNING epoch
+            """,
+            broker_id,
+        )
+        return cls(pool, broker_id, epoch)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
+
+    # -- commits ------------------------------------------------------------------------------------------
+
+    async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
+        """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
+        calls = Fold(locations).write(facts)
+        try:
+            async with self._pool.acquire() as connection:
+                if len(calls) == 1 and calls[0].function == WRITE_ROWS:
+                    whole = Call("commit_rows", (*self._broker, *calls[0].arguments))
+                    return int(await _called(connection, whole))
+                async with connection.transaction():
+                    number = await _called(connection, Call("count_commit", self._broker))
+                    for call in calls:
+                        await _called(connection, call)
+                    return int(number)
+        except asyncpg.DiskFullError as error:
+            raise StoreFull(f"PostgreSQL has no room: {error}") from error
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if getattr(error, "sqlstate", "") == FENCED:
+                raise StoreFenced(str(error)) from error
+            raise StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+
+    # -- entities -----------------------------------------------------------------------------------------
+
+    async def load(self, keys: Sequence[Key]) -> list[Value | None]:
+        """Return the entities with these keys in the same order, None for those that do not exist."""
+        return await load(self._pool, keys)
+
+    async def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """Return the topic with this id."""
+        row = await self._pool.fetchrow("SELECT * FROM topics WHERE topic_id = $1", topic_id)
+        return None if row is None else topic_of(row)
+
+    async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
+        """Return topics, ordered by name."""
+        rows = await self._pool.fetch(
+            "SELECT * FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
+        )
+        return [topic_of(row) for row in rows]
+
+    async def counts(self) -> Counts:
+        """Return the counts of what clients can create."""
+        row = await self._pool.fetchrow(
+            """
+            SELECT (SELECT count(*) FROM partitions), (SELECT count(*) FROM groups),
+                (SELECT count(*) FROM transactions)
+            """
+        )
+        return Counts(*row)
+
+    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+        """Return groups, ordered by id, including those that only have offsets (kind "")."""
+        rows = await self._pool.fetch(
+            """
+            WITH RECURSIVE committed (group_id, number) AS (
+                (SELECT group_id, 1 FROM offsets WHERE group_id > $1 ORDER BY group_id LIMIT 1)
+                UNION ALL
+                SELECT (
+                    SELECT offsets.group_id FROM offsets WHERE offsets.group_id > committed.group_id
+                    ORDER BY offsets.group_id LIMIT 1
+                ), number + 1
+                FROM committed WHERE committed.group_id IS NOT NULL AND number < $2
+            ),
+            ids (group_id) AS (
+                (SELECT group_id FROM groups WHERE group_id > $1 ORDER BY group_id LIMIT $2)
+                UNION
+                SELECT group_id FROM committed WHERE group_id IS NOT NULL
+            )
+            SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(state, '')
+            FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT $2
+            """,
+            stored(after),
+            limit,
+        )
+        return [
+            GroupSummary(original(name), kind, original(protocol), state)
+            for name, kind, protocol, state in rows
+        ]
+
+    async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
+        """Return everything a group has committed."""
+        rows = await self._pool.fetch(
+            """
+            SELECT topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
+            FROM offsets WHERE group_id = $1 ORDER BY topic, partition_index
+            """,
+            stored(group_id),
+        )
+        return [
+            (OffsetKey(group_id, original(topic), index), offset_of((offset, epoch, original(metadata), at)))
+            for topic, index, offset, epoch, metadata, at in rows
+        ]
+
+    async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
+        """Return the producers that a partition remembers."""
+        rows = await self._pool.fetch(
+            """
+            SELECT producer_id, epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch,
+                transaction_first_offset, staged
+            FROM producers JOIN partitions USING (topic_id, partition_index)
+            WHERE topic_id = $1 AND partition_index = $2 ORDER BY producer_id
+            """,
+            *partition.values(),
+        )
+        return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
+
+    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
+        """Return producers without an open transaction that were last seen before this time."""
+        rows = await self._pool.fetch(
+            """
+            SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions
+            USING (topic_id, partition_index)
+            WHERE seen_ms < $1 AND transaction_first_offset < 0 AND octet_length(staged) = 0 LIMIT $2
+            """,
+            before_ms,
+            limit,
+        )
+        return [ProducerKey(*row) for row in rows]
+
+    async def transactions(
+        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+    ) -> list[Transaction]:
+        """Return transactional ids in order, all or those in one state."""
+        rows = await self._pool.fetch(
+            f"""
+            SELECT {TRANSACTION_COLUMNS} FROM transactions
+            WHERE transactional_id > $1 AND ($2 = '' OR state = $2) ORDER BY transactional_id LIMIT $3
+            """,
+            stored(after),
+            "" if state is None else state.label,
+            limit,
+        )
+        return [transaction_of((original(name), *rest)) for name, *rest in rows]
+
+    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
+        """Return transactional ids without an open transaction that were not used after this time."""
+        rows = await self._pool.fetch(
+            """
+            SELECT transactional_id FROM transactions WHERE updated_ms <= $1 AND state <> $2
+            ORDER BY transactional_id LIMIT $3
+            """,
+            before_ms,
+            TransactionState.ONGOING.label,
+            limit,
+        )
+        return [original(name) for (name,) in rows]
+
+    # -- batches ------------------------------------------------------------------------------------------
+
+    async def find_batches(
+        self, partition: PartitionKey, offset: int, *, before: int, bytes_max: int, batches_max: int
+    ) -> list[StoredBatch]:
+        """Return batches from the one that holds ``offset`` up to offset ``before`` (exclusive)."""
+        found: list[StoredBatch] = []
+        page_size = PAGE_FIRST
+        while len(found) < batches_max:
+            # One more, because the page may begin with the batch that ends just below the offset.
+            rows_max = min(page_size, batches_max - len(found)) + 1
+            rows = await self._pool.fetch(
+                """
+                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, log_start_offset
+                FROM partitions JOIN batches USING (topic_id, partition_index)
+                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $4
+                AND base_offset >= batch_holding($1, $2, greatest($3, log_start_offset))
+                ORDER BY base_offset LIMIT $5
+                """,
+                *partition.values(),
+                offset,
+                before,
+                rows_max,
+            )
+            for *row, log_start_offset in rows:
+                batch = batch_of(row)
+                if batch.last_offset < max(offset, log_start_offset):
+                    continue
+                bytes_max -= batch.location.length
+                if batch.last_offset >= before or (found and bytes_max < 0) or len(found) >= batches_max:
+                    return found
+                found.append(batch)
+            if len(rows) < rows_max:
+                return found
+            offset = rows[-1]["last_offset"] + 1
+            page_size = min(page_size * 4, PAGE_MAX)
+        return found
+
+    async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
+        """Return the first batch whose largest timestamp is at or after this one."""
+        row = await self._pool.fetchrow(
+            """
+            SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length
+            FROM first_batch_since($1, $2, $3)
+            """,
+            *partition.values(),
+            timestamp,
+        )
+        return None if row is None else batch_of(row)
+
+    async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
+        """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
+        found: int | None = await self._pool.fetchval(
+            """
+            SELECT CASE WHEN size_bytes <= $3 THEN log_start_offset ELSE coalesce(
+                (
+                    SELECT last_offset + 1 FROM (
+                        SELECT last_offset, sum(length) OVER (
+                            ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+                        ) AS taken
+                        FROM batches WHERE topic_id = $1 AND partition_index = $2
+                        AND base_offset >= batch_holding($1, $2, log_start_offset)
+                    ) AS each WHERE taken >= size_bytes - $3 LIMIT 1
+                ), high_watermark
+            ) END
+            FROM partitions WHERE topic_id = $1 AND partition_index = $2
+            """,
+            *partition.values(),
+            size_bytes,
+        )
+        return found or 0
+
+    async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
+        """Return the log start, and the size of the batches from there that end below this offset."""
+        row = await self._pool.fetchrow(
+            """
+            SELECT log_start_offset, (
+                SELECT coalesce(sum(length), 0)::bigint FROM batches
+                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
+                AND base_offset >= batch_holding($1, $2, log_start_offset)
+            )
+            FROM partitions WHERE topic_id = $1 AND partition_index = $2
+            """,
+            *partition.values(),
+            offset,
+        )
+        return (0, 0) if row is None else (row[0], row[1])
+
+    async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
+        """Return producer and first offset of aborted transactions in this range, by first offset."""
+        rows = await self._pool.fetch(
+            """
+            SELECT producer_id, first_offset FROM aborted JOIN partitions USING (topic_id, partition_index)
+            WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3 AND first_offset < $4
+            AND marker_offset <= coalesce(
+                (
+                    SELECT marker_offset FROM aborted
+                    WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3
+                    AND last_stable_offset >= $4 ORDER BY marker_offset LIMIT 1
+                ), 9223372036854775807
+            )
+            ORDER BY first_offset
+            """,
+            *partition.values(),
+            first,
+            before,
+        )
+        return [(producer_id, first_offset) for producer_id, first_offset in rows]
+
+    # -- sweeping -----------------------------------------------------------------------------------------
+
+    async def leftovers(self, *, limit: int) -> list[BatchLocation]:
+        """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""
+        async with self._pool.acquire() as connection:
+            return await leftovers(connection, limit)
+
+    async def sweep(self, *, limit: int) -> list[BatchLocation]:
+        """Delete up to ``limit`` unreachable rows. Return the locations that they freed."""
+        async with self._pool.acquire() as connection:
+            while True:
+                async with connection.transaction():
+                    locations, more = await sweep(connection, limit)
+                if locations or not more:
+                    return locations
+
+    async def chunk_references(self) -> dict[int, int]:
+        """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
+        return dict(await self._pool.fetch("SELECT chunk_id, live_bytes FROM chunks"))
+
+
+async def _called(connection: Any, call: Call) -> Any:
+    marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 1))
+    row = await connection.fetchrow(f"SELECT * FROM {call.function}({marks})", *call.arguments)
+    if call.returns is not None:
+        assert tuple(row) == call.returns, "the core counts as the ledger does"
+    return row[0]

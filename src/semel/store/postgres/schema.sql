@@ -1,0 +1,201 @@
+-- The tables of the ledger in PostgreSQL, in a schema of their own. They hold what the embedded ledger holds
+-- (semel/store/schema.sql). Partitions are named by topic id and index everywhere, so a writer needs no look-up.
+--
+-- Text of clients may contain U+0000, which PostgreSQL does not store: see semel.store.postgres.texts. It is ordered by
+-- code point, hence COLLATE "C". Rows that change all the time leave room in their pages (fillfactor), so that a new
+-- version of a row stays in the page of the old one and no index changes.
+
+-- What the ledger records of itself: schema_version, cluster_id.
+CREATE TABLE meta (
+    name  text NOT NULL PRIMARY KEY,
+    value text NOT NULL
+);
+
+-- One row: what belongs to no topic and no group.
+CREATE TABLE cluster (
+    only_one            boolean NOT NULL PRIMARY KEY CHECK (only_one),
+    next_producer_id    bigint NOT NULL CHECK (next_producer_id >= 0),
+    transaction_version integer NOT NULL CHECK (transaction_version >= 0),
+    features_epoch      bigint NOT NULL CHECK (features_epoch >= 0)
+) WITH (fillfactor = 50);
+
+-- A row for each broker. Every commit of a broker counts its sequence on, and fails if another process has raised the
+-- epoch: then the broker was replaced.
+CREATE TABLE brokers (
+    broker_id integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
+    epoch     bigint NOT NULL CHECK (epoch >= 1),
+    sequence  bigint NOT NULL CHECK (sequence >= 0)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Topics that exist. configs is a JSON object of the values that were set, without defaults.
+CREATE TABLE topics (
+    name       text COLLATE "C" NOT NULL PRIMARY KEY,
+    topic_id   bytea NOT NULL UNIQUE CHECK (octet_length(topic_id) = 16),
+    partitions integer NOT NULL CHECK (partitions >= 1),
+    configs    text NOT NULL
+);
+
+-- Partitions that exist. open_transactions is packed: pairs of first offset and producer, ordered by offset. Below
+-- cleaned_offset compaction has seen every record; compactions counts how often it replaced batches.
+CREATE TABLE partitions (
+    topic_id            bytea NOT NULL,
+    partition_index     integer NOT NULL CHECK (partition_index >= 0),
+    log_start_offset    bigint NOT NULL CHECK (log_start_offset >= 0),
+    high_watermark      bigint NOT NULL CHECK (high_watermark >= log_start_offset),
+    peak_timestamp      bigint NOT NULL,
+    size_bytes          bigint NOT NULL CHECK (size_bytes >= 0),
+    open_transactions   bytea NOT NULL,
+    last_aborted_offset bigint NOT NULL CHECK (last_aborted_offset >= -1),
+    cleaned_offset      bigint NOT NULL CHECK (cleaned_offset >= 0),
+    compactions         bigint NOT NULL CHECK (compactions >= 0),
+    PRIMARY KEY (topic_id, partition_index)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Batches ordered by offset, and their locations. peak_timestamp is the largest max_timestamp up to and including
+-- this batch, so it never falls and allows a binary search by time. A batch that compaction emptied has no row, so
+-- offsets may have gaps.
+CREATE TABLE batches (
+    topic_id        bytea NOT NULL,
+    partition_index integer NOT NULL,
+    base_offset     bigint NOT NULL CHECK (base_offset >= 0),
+    last_offset     bigint NOT NULL CHECK (last_offset >= base_offset),
+    max_timestamp   bigint NOT NULL,
+    peak_timestamp  bigint NOT NULL CHECK (peak_timestamp >= max_timestamp),
+    chunk_id        bigint NOT NULL CHECK (chunk_id >= 1),
+    position        bigint NOT NULL CHECK (position >= 0),
+    length          bigint NOT NULL CHECK (length >= 1),
+    PRIMARY KEY (topic_id, partition_index, base_offset)
+);
+
+-- Batches of open transactions in partitions with journal visibility, in the order of staging. They have no offsets.
+-- A commit assigns offsets and moves the rows to batches, an abort moves them to dropped. The bytes stay in place.
+CREATE TABLE staged (
+    topic_id        bytea NOT NULL,
+    partition_index integer NOT NULL,
+    producer_id     bigint NOT NULL CHECK (producer_id >= 0),
+    offsets         bigint NOT NULL CHECK (offsets >= 1),
+    max_timestamp   bigint NOT NULL,
+    chunk_id        bigint NOT NULL CHECK (chunk_id >= 1),
+    position        bigint NOT NULL CHECK (position >= 0),
+    length          bigint NOT NULL CHECK (length >= 1),
+    stage_number    bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    PRIMARY KEY (topic_id, partition_index, producer_id, stage_number)
+);
+
+-- Work for the sweep: bytes of staged batches that will never be read, and of batches that compaction replaced.
+CREATE TABLE dropped (
+    chunk_id bigint NOT NULL CHECK (chunk_id >= 1),
+    position bigint NOT NULL CHECK (position >= 0),
+    length   bigint NOT NULL CHECK (length >= 1),
+    PRIMARY KEY (chunk_id, position)
+);
+
+-- Aborted transactions of partitions with marker visibility, for readers that must skip them. last_stable_offset is
+-- that of the partition after the abort: it never falls from one marker to the next.
+CREATE TABLE aborted (
+    topic_id           bytea NOT NULL,
+    partition_index    integer NOT NULL,
+    marker_offset      bigint NOT NULL CHECK (marker_offset >= 0),
+    first_offset       bigint NOT NULL CHECK (first_offset BETWEEN 0 AND marker_offset),
+    producer_id        bigint NOT NULL CHECK (producer_id >= 0),
+    last_stable_offset bigint NOT NULL CHECK (last_stable_offset >= 0),
+    PRIMARY KEY (topic_id, partition_index, marker_offset)
+);
+
+-- How many bytes of a chunk are referenced by batches, staged and dropped. A chunk without a row is an orphan.
+CREATE TABLE chunks (
+    chunk_id   bigint NOT NULL PRIMARY KEY CHECK (chunk_id >= 1),
+    live_bytes bigint NOT NULL CHECK (live_bytes >= 0)
+) WITH (fillfactor = 70);
+
+-- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: the total
+-- that the open transaction has staged; empty if nothing.
+CREATE TABLE producers (
+    topic_id                 bytea NOT NULL,
+    partition_index          integer NOT NULL,
+    producer_id              bigint NOT NULL CHECK (producer_id >= 0),
+    epoch                    integer NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
+    recent_batches           bytea NOT NULL,
+    last_timestamp           bigint NOT NULL,
+    seen_ms                  bigint NOT NULL,
+    coordinator_epoch        integer NOT NULL,
+    transaction_first_offset bigint NOT NULL CHECK (transaction_first_offset >= -1),
+    staged                   bytea NOT NULL,
+    PRIMARY KEY (topic_id, partition_index, producer_id)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Committed offsets of groups, by topic name as in the protocol.
+CREATE TABLE offsets (
+    group_id         text COLLATE "C" NOT NULL,
+    topic            text COLLATE "C" NOT NULL,
+    partition_index  integer NOT NULL,
+    committed_offset bigint NOT NULL,
+    leader_epoch     integer NOT NULL,
+    metadata         text NOT NULL,
+    committed_ms     bigint NOT NULL,
+    PRIMARY KEY (group_id, topic, partition_index)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- For deleting a topic with every group's offsets on it.
+CREATE INDEX offsets_by_topic ON offsets (topic);
+
+-- Offsets that become the group's position when a transaction commits. position is their order within the group; it
+-- may have gaps. is_superseded: a later commit has overtaken this partition.
+CREATE TABLE pending_offsets (
+    group_id         text COLLATE "C" NOT NULL,
+    position         integer NOT NULL CHECK (position >= 0),
+    producer_id      bigint NOT NULL,
+    topic            text COLLATE "C" NOT NULL,
+    partition_index  integer NOT NULL,
+    committed_offset bigint NOT NULL,
+    leader_epoch     integer NOT NULL,
+    metadata         text NOT NULL,
+    committed_ms     bigint NOT NULL,
+    is_superseded    boolean NOT NULL,
+    PRIMARY KEY (group_id, position)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- For deleting a topic with its pending offsets.
+CREATE INDEX pending_offsets_by_topic ON pending_offsets (topic);
+
+-- Transactional ids. partitions is a JSON array of pairs of topic id (hexadecimal) and index, groups one of group ids:
+-- the contents of the open transaction. Times are in milliseconds, -1 is none.
+CREATE TABLE transactions (
+    transactional_id     text COLLATE "C" NOT NULL PRIMARY KEY,
+    producer_id          bigint NOT NULL CHECK (producer_id >= 0),
+    epoch                integer NOT NULL CHECK (epoch BETWEEN -1 AND 32767),
+    timeout_ms           integer NOT NULL,
+    state                text NOT NULL CHECK (state IN ('Empty', 'Ongoing', 'CompleteCommit', 'CompleteAbort')),
+    partitions           text NOT NULL,
+    groups               text NOT NULL,
+    started_ms           bigint NOT NULL,
+    updated_ms           bigint NOT NULL,
+    deadline_ms          bigint NOT NULL,
+    previous_producer_id bigint NOT NULL CHECK (previous_producer_id >= -1),
+    last_epoch           integer NOT NULL CHECK (last_epoch BETWEEN -1 AND 32767),
+    version              integer NOT NULL,
+    term                 bigint NOT NULL,
+    is_two_phase         boolean NOT NULL,
+    prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Groups. body is the whole group, packed by the core; the other columns are for listing.
+CREATE TABLE groups (
+    group_id      text COLLATE "C" NOT NULL PRIMARY KEY,
+    kind          text NOT NULL,
+    protocol_type text NOT NULL,
+    state         text NOT NULL,
+    member_count  integer NOT NULL CHECK (member_count >= 0),
+    body          bytea NOT NULL
+) WITH (fillfactor = 70);
+
+-- Work for the sweep: batches of this partition that end below this offset, and the transactions that were aborted
+-- there. The largest possible offset means that the partition was deleted, with all its batches and producers.
+CREATE TABLE leftovers (
+    topic_id        bytea NOT NULL,
+    partition_index integer NOT NULL,
+    below_offset    bigint NOT NULL CHECK (below_offset >= 0),
+    PRIMARY KEY (topic_id, partition_index)
+);
+
+INSERT INTO cluster (only_one, next_producer_id, transaction_version, features_epoch) VALUES (true, 0, 2, 1);

@@ -1,0 +1,110 @@
+"""Delete the rows that nobody can read any more: of deleted topics, below log starts, dropped batches."""
+
+from collections import Counter
+from typing import Any, Final
+
+from semel.store.interface import BatchLocation
+
+GONE: Final = 2**63 - 1
+"""A leftover below this offset means that the partition was deleted."""
+_LEFTOVERS: Final = "SELECT * FROM leftovers ORDER BY topic_id, partition_index LIMIT $1"
+
+
+async def leftovers(connection: Any, limit: int) -> list[BatchLocation]:
+    """Return the locations of up to ``limit`` rows that the next sweep deletes."""
+    found: list[BatchLocation] = []
+    rows = await connection.fetch(_LEFTOVERS, limit)
+    for topic_id, index, below in rows:
+        if limit <= 0:
+            break
+        batches = await _batches(connection, topic_id, index, below, limit)
+        found += [location for _, location in batches]
+        limit -= max(len(batches), 1)
+    return found + await _dropped(connection, limit)
+
+
+async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]:
+    """Delete up to ``limit`` rows. Return the locations that they freed, and whether there are more."""
+    freed: list[BatchLocation] = []
+    while limit > 0:
+        row = await connection.fetchrow(_LEFTOVERS, 1)
+        if row is None:
+            break
+        topic_id, index, below = row
+        swept = await _sweep_partition(connection, topic_id, index, below, limit)
+        freed += swept
+        # A partition without batches counts too: a topic may have many of them.
+        limit -= max(len(swept), 1)
+    if dropped := await _dropped(connection, limit):
+        last = dropped[-1][:2]
+        await connection.execute("DELETE FROM dropped WHERE (chunk_id, position) <= ($1, $2)", *last)
+        freed += dropped
+    sizes: Counter[int] = Counter()
+    for chunk_id, _, length in freed:
+        sizes[chunk_id] += length
+    await connection.execute(
+        """
+        UPDATE chunks SET live_bytes = live_bytes - freed.length
+        FROM unnest($1::bigint[], $2::bigint[]) AS freed (chunk_id, length)
+        WHERE chunks.chunk_id = freed.chunk_id
+        """,
+        list(sizes),
+        list(sizes.values()),
+    )
+    await connection.execute("DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0", list(sizes))
+    more: bool = await connection.fetchval(
+        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    )
+    return freed, more
+
+
+async def _sweep_partition(
+    connection: Any, topic_id: bytes, index: int, below: int, limit: int
+) -> list[BatchLocation]:
+    partition = (topic_id, index)
+    # One more, to see whether these are all.
+    batches = await _batches(connection, *partition, below, limit + 1)
+    is_last = len(batches) <= limit
+    batches = batches[:limit]
+    if batches:
+        await connection.execute(
+            "DELETE FROM batches WHERE topic_id = $1 AND partition_index = $2 AND base_offset <= $3",
+            *partition,
+            batches[-1][0],
+        )
+    if is_last:
+        await connection.execute(
+            "DELETE FROM aborted WHERE topic_id = $1 AND partition_index = $2 AND marker_offset < $3",
+            *partition,
+            below,
+        )
+        if below == GONE:
+            await connection.execute(
+                "DELETE FROM producers WHERE topic_id = $1 AND partition_index = $2", *partition
+            )
+        await connection.execute(
+            "DELETE FROM leftovers WHERE topic_id = $1 AND partition_index = $2", *partition
+        )
+    return [location for _, location in batches]
+
+
+async def _batches(
+    connection: Any, topic_id: bytes, index: int, below: int, limit: int
+) -> list[tuple[int, BatchLocation]]:
+    rows = await connection.fetch(
+        """
+        SELECT base_offset, chunk_id, position, length FROM batches
+        WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
+        ORDER BY base_offset LIMIT $4
+        """,
+        topic_id,
+        index,
+        below,
+        limit,
+    )
+    return [(base_offset, BatchLocation(*location)) for base_offset, *location in rows]
+
+
+async def _dropped(connection: Any, limit: int) -> list[BatchLocation]:
+    rows = await connection.fetch("SELECT * FROM dropped ORDER BY chunk_id, position LIMIT $1", max(limit, 0))
+    return [BatchLocation(*row) for row in rows]

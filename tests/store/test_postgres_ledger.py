@@ -1,0 +1,110 @@
+"""What only the ledger in PostgreSQL does: opening, fencing, text that PostgreSQL does not store."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.process import free_port
+
+from semel.core.facts import OffsetCommitted, ProducerIdAllocated, TransactionChanged
+from semel.core.types import CommittedOffset, OffsetKey, Transaction, TransactionKey
+from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced
+from semel.store.postgres.ledger import PostgresLedger
+from semel.store.postgres.texts import original, stored
+
+texts = st.text(st.sampled_from("\0\1\2ab\uffff\U0010ffff")) | st.text()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"test_{os.urandom(8).hex()}"
+
+
+@asynccontextmanager
+async def opened(dsn: str, schema: str, broker_id: int = 0) -> AsyncIterator[PostgresLedger]:
+    ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+@given(texts)
+def test_every_text_comes_back(text: str) -> None:
+    assert "\0" not in stored(text)
+    assert original(stored(text)) == text
+
+
+@given(texts, texts)
+def test_the_order_of_texts_stays(one: str, other: str) -> None:
+    assert (stored(one) < stored(other)) == (one < other)
+
+
+async def test_text_with_a_zero_is_stored_and_listed(postgres_dsn: str, schema: str) -> None:
+    names = ["a", "a\0", "a\0b", "a\1", "b"]
+    async with opened(postgres_dsn, schema) as ledger:
+        transactions = [Transaction(name, number, 0, 1) for number, name in enumerate(names)]
+        offset = (OffsetKey("g\0", "t", 0), CommittedOffset(1, metadata="\0\1"))
+        await ledger.commit([*map(TransactionChanged, transactions), OffsetCommitted(*offset)], [])
+        assert await ledger.transactions() == transactions
+        assert await ledger.transactions(after="a\0", limit=2) == transactions[2:4]
+        assert await ledger.load([TransactionKey("a\1")]) == [transactions[3]]
+        assert await ledger.group_offsets("g\0") == [offset]
+
+
+async def test_the_last_process_with_an_id_takes_the_place_of_the_others(
+    postgres_dsn: str, schema: str
+) -> None:
+    async with opened(postgres_dsn, schema) as first, opened(postgres_dsn, schema, 1) as other:
+        assert await first.commit([ProducerIdAllocated(0)], []) == 1
+        async with opened(postgres_dsn, schema) as second:
+            with pytest.raises(StoreFenced, match="another process took its place"):
+                await first.commit([ProducerIdAllocated(1)], [])
+            assert await second.commit([ProducerIdAllocated(2)], []) == 2
+        assert await other.commit([ProducerIdAllocated(3)], []) == 1
+
+
+async def test_brokers_that_start_at_once_make_the_tables_once(postgres_dsn: str, schema: str) -> None:
+    opening = (PostgresLedger.open(postgres_dsn, schema=schema, broker_id=each) for each in range(5))
+    for ledger in await asyncio.gather(*opening):
+        assert await ledger.topics() == []
+        await ledger.close()
+
+
+async def test_nobody_listens() -> None:
+    with pytest.raises(StoreBroken, match="PostgreSQL cannot be reached"):
+        await PostgresLedger.open(f"postgresql://semel@127.0.0.1:{free_port()}/postgres")
+
+
+async def test_a_user_that_does_not_exist(postgres_dsn: str) -> None:
+    with pytest.raises(StoreBroken, match='cannot be reached: role "nobody" does not exist'):
+        await PostgresLedger.open(postgres_dsn.replace("semel@", "nobody@"))
+
+
+async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema):
+        pass
+    await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 1"):
+        await PostgresLedger.open(postgres_dsn, schema=schema)
+
+
+async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_dsn: str, schema: str) -> None:
+    await _execute(
+        postgres_dsn,
+        f"CREATE DATABASE {schema} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0",
+    )
+    with pytest.raises(StoreBroken, match="has the encoding LATIN1"):
+        await PostgresLedger.open(postgres_dsn.replace("/postgres", f"/{schema}"))
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection: Any = await asyncpg.connect(dsn)
+    await connection.execute(statement)
+    await connection.close()

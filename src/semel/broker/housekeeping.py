@@ -20,8 +20,7 @@ from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
 from semel.core.types import PartitionKey, ProducerKey
-from semel.store.embedded import EmbeddedStore
-from semel.store.interface import StoreRefused
+from semel.store.interface import Store, StoreRefused
 
 if TYPE_CHECKING:
     from semel.broker.broker import Broker
@@ -183,7 +182,7 @@ class Housekeeping:
                     await broker.ask(ExpireOffsets(group.group_id, stale, before, forget_group))
 
 
-async def sweep(store: EmbeddedStore, rows: int) -> None:
+async def sweep(store: Store, rows: int) -> None:
     """Release the bytes of unreachable rows, then delete the rows, `rows` at a time.
 
     In this order, because a crash in between leaves rows that are swept again. The reverse order would leave

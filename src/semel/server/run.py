@@ -27,6 +27,7 @@ from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.server import Server
 from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreLocked
+from semel.store.opening import Remote
 
 log = logging.getLogger("semel.server")
 
@@ -61,7 +62,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 async def serve(
     settings: Settings,
     listeners: Sequence[ListenerConfig],
-    data: Path | None,
+    data: Path | Remote | None,
     metrics: tuple[str, int] | None = None,
     ready: Callable[[Server], None] = lambda server: None,
     failed: Callable[[int, str], None] = lambda code, text: None,

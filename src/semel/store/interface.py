@@ -101,10 +101,7 @@ class GroupSummary(NamedTuple):
 
 
 class ChunkStore(Protocol):
-    """Stores the bytes of batches. A chunk only grows, and is sealed at a certain size."""
-
-    async def append(self, batches: Sequence[Buffer]) -> list[BatchLocation]:
-        """Write these batches one after another and flush them. StoreFull, StoreBroken."""
+    """Stores the bytes of batches. How they get there is a matter between it and its store."""
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """Return the bytes at these locations, each in a new buffer. LookupError if one is gone.
@@ -226,6 +223,10 @@ class Store(Protocol):
         """The chunk store."""
 
     @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+
+    @property
     def term(self) -> int:
         """Grows at a start if unsynced work may be lost."""
 
@@ -258,6 +259,9 @@ class Store(Protocol):
 
     async def checkpoint(self) -> None:
         """Flush ledger and chunks. Space may be released afterwards, because no commit needs its bytes."""
+
+    async def sweep_orphans(self) -> list[int]:
+        """Delete the bytes that nothing refers to. Return their chunks or objects."""
 
     async def close(self) -> None:
         """Release all resources."""

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from semel.config import Settings
 from semel.printable import explained
@@ -11,7 +11,7 @@ from semel.store.embedded import EmbeddedStore
 from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
 from semel.store.files import Files, naming, tighten
 from semel.store.files import boot_id as _boot_id
-from semel.store.interface import StoreBroken
+from semel.store.interface import Store, StoreBroken
 from semel.store.ledger_opening import log_of
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
@@ -24,6 +24,33 @@ log = logging.getLogger("semel.store")
 
 FILES_BEFORE_SCHEMA_4: Final = ("journal-0", "journal-1", "journal.lost")
 """Names of the WAL in older versions. Upgrades require a clean stop, after which it is not needed."""
+
+
+class Remote(NamedTuple):
+    """A store that other machines share."""
+
+    ledger: str
+    """The address of a PostgreSQL database."""
+    chunks: str
+    """The URL of an object store, or of a directory."""
+    schema: str = "semel"
+    """The schema in the database."""
+
+    def __str__(self) -> str:
+        return self.chunks
+
+
+async def open_remote(place: Remote) -> Store:
+    """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged."""
+    from semel.store.objects import Objects
+    from semel.store.postgres.store import ClusterStore
+
+    objects = Objects.open(place.chunks)
+    try:
+        return await ClusterStore.open(place.ledger, objects, schema=place.schema)
+    except BaseException:
+        objects.close()
+        raise
 
 
 async def open_store(

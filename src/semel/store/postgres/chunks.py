@@ -7,11 +7,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import asyncpg  # type: ignore[import-untyped]
-
 from semel.core.types import Buffer
 from semel.store.interface import BatchLocation
 from semel.store.objects import Objects
+from semel.store.postgres.database import Database
 from semel.store.postgres.fold import Bytes
 
 INLINE_BYTES_MAX: Final = 256 * 1024
@@ -29,8 +28,8 @@ class _Place(NamedTuple):
 class ClusterChunks:
     """Implements ``interface.ChunkStore``. ``write`` prepares bytes, and a commit makes them a chunk."""
 
-    def __init__(self, pool: asyncpg.Pool, objects: Objects) -> None:
-        self._pool = pool
+    def __init__(self, database: Database, objects: Objects) -> None:
+        self._database = database
         self.objects = objects
         self._ids = iter(range(0))
         self._inline: OrderedDict[int, bytes] = OrderedDict()
@@ -56,7 +55,7 @@ class ClusterChunks:
     async def _next_id(self) -> int:
         number = next(self._ids, None)
         if number is None:
-            first = await self._pool.fetchval("SELECT nextval('chunk_ids')")
+            first = await self._database.value("SELECT nextval('chunk_ids')")
             self._ids = iter(range(first, first + BLOCK))
             number = next(self._ids)
         return number
@@ -87,7 +86,7 @@ class ClusterChunks:
         return bytearray().join(await self.read(locations))
 
     async def _find(self, unknown: list[int], inline: dict[int, bytes], places: dict[int, _Place]) -> None:
-        rows = await self._pool.fetch(
+        rows = await self._database.fetch(
             """
             SELECT chunk_id, object_id, object_position, bytes
             FROM chunks LEFT JOIN inline_bytes USING (chunk_id) WHERE chunk_id = ANY ($1)
@@ -112,10 +111,8 @@ class ClusterChunks:
 
     async def list_chunks(self) -> list[tuple[int, int]]:
         """Return every chunk and the space that it uses."""
-        return [
-            (chunk_id, size)
-            for chunk_id, size in await self._pool.fetch("SELECT chunk_id, live_bytes FROM chunks ORDER BY 1")
-        ]
+        rows = await self._database.fetch("SELECT chunk_id, live_bytes FROM chunks ORDER BY chunk_id")
+        return [(chunk_id, size) for chunk_id, size in rows]
 
     async def close(self) -> None:
         """End the threads."""

@@ -1,12 +1,11 @@
 """The ledger in PostgreSQL. Implements ``interface.Ledger``.
 
-A commit is one transaction, usually one call (``fold``), on a connection of its own. Queries use a pool.
+A commit is one transaction, usually one call (``fold``). Commits (``committing``) and queries (``database``)
+survive a restart of PostgreSQL.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-import asyncpg  # type: ignore[import-untyped]
+from typing import Final
 
 from semel.core.types import (
     CommittedOffset,
@@ -25,21 +24,18 @@ from semel.store.interface import (
     BatchLocation,
     Counts,
     GroupSummary,
-    StoreBroken,
     StoredBatch,
-    StoreFenced,
-    StoreFull,
 )
-from semel.store.postgres.fold import WRITE_ROWS, Bytes, Call, Fold
+from semel.store.postgres.committing import Committer
+from semel.store.postgres.database import Database
+from semel.store.postgres.fold import Bytes, Fold
 from semel.store.postgres.loading import load
-from semel.store.postgres.opening import open_pool
+from semel.store.postgres.opening import open_database
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
 
 NO_BYTES: Final = Bytes()
-FENCED: Final = "SM001"
-"""The error of ``count_commit``."""
 CONNECTIONS_MAX: Final = 8
 PAGE_FIRST: Final = 32
 """Batches in the first page: most answers need one page, and few batches are read for nothing."""
@@ -53,28 +49,21 @@ TRANSACTION_COLUMNS: Final = """
 class PostgresLedger:
     """Created by ``PostgresLedger.open``."""
 
-    def __init__(self, pool: asyncpg.Pool, cluster_id: str, broker_id: int, epoch: int) -> None:
-        self.pool = pool
+    def __init__(self, database: Database, committer: Committer, cluster_id: str) -> None:
+        self.database = database
         self.cluster_id = cluster_id
-        self._broker = (broker_id, epoch)
+        self._committer = committer
 
     @classmethod
     async def open(cls, dsn: str, *, schema: str = "semel", broker_id: int = 0) -> "PostgresLedger":
         """Open the ledger, and take the place of the last process with this id. StoreBroken, StoreDamaged."""
-        pool = await open_pool(dsn, schema, CONNECTIONS_MAX)
-        epoch = await pool.fetchval(
-            """
-            INSERT INTO brokers (broker_id, epoch, sequence) VALUES ($1, 1, 0)
-            ON CONFLICT (broker_id) DO UPDATE SET epoch = brokers.epoch + 1 RETURNING epoch
-            """,
-            broker_id,
-        )
-        cluster_id = await pool.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'")
-        return cls(pool, cluster_id, broker_id, epoch)
+        database = await open_database(dsn, schema, CONNECTIONS_MAX)
+        cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
+        return cls(database, await Committer.open(database, broker_id), cluster_id)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.pool.close()
+        await self.database.close()
 
     # -- commits ------------------------------------------------------------------------------------------
 
@@ -82,45 +71,29 @@ class PostgresLedger:
         self, facts: Sequence[Fact], locations: Sequence[BatchLocation], contents: Bytes = NO_BYTES
     ) -> int:
         """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
-        calls = Fold(locations, contents).write(facts)
-        try:
-            async with self.pool.acquire() as connection:
-                if len(calls) == 1 and calls[0].function == WRITE_ROWS:
-                    whole = Call("commit_rows", (*self._broker, *calls[0].arguments))
-                    return int(await _called(connection, whole))
-                async with connection.transaction():
-                    number = await _called(connection, Call("count_commit", self._broker))
-                    for call in calls:
-                        await _called(connection, call)
-                    return int(number)
-        except asyncpg.DiskFullError as error:
-            raise StoreFull(f"PostgreSQL has no room: {error}") from error
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            if getattr(error, "sqlstate", "") == FENCED:
-                raise StoreFenced(str(error)) from error
-            raise StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+        return await self._committer.commit(Fold(locations, contents).write(facts))
 
     # -- entities -----------------------------------------------------------------------------------------
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
         """Return the entities with these keys in the same order, None for those that do not exist."""
-        return await load(self.pool, keys)
+        return await load(self.database, keys)
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """Return the topic with this id."""
-        row = await self.pool.fetchrow("SELECT * FROM topics WHERE topic_id = $1", topic_id)
+        row = await self.database.row("SELECT * FROM topics WHERE topic_id = $1", topic_id)
         return None if row is None else topic_of(row)
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Return topics, ordered by name."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             "SELECT * FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
         )
         return [topic_of(row) for row in rows]
 
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""
-        row = await self.pool.fetchrow(
+        row = await self.database.row(
             """
             SELECT (SELECT count(*) FROM partitions), (SELECT count(*) FROM groups),
                 (SELECT count(*) FROM transactions)
@@ -130,7 +103,7 @@ class PostgresLedger:
 
     async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             WITH RECURSIVE committed (group_id, number) AS (
                 (SELECT group_id, 1 FROM offsets WHERE group_id > $1 ORDER BY group_id LIMIT 1)
@@ -159,7 +132,7 @@ class PostgresLedger:
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             SELECT topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
             FROM offsets WHERE group_id = $1 ORDER BY topic, partition_index
@@ -173,7 +146,7 @@ class PostgresLedger:
 
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
         """Return the producers that a partition remembers."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             SELECT producer_id, epoch, recent_batches, last_timestamp, seen_ms, coordinator_epoch,
                 transaction_first_offset, staged
@@ -186,7 +159,7 @@ class PostgresLedger:
 
     async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
         """Return producers without an open transaction that were last seen before this time."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions
             USING (topic_id, partition_index)
@@ -201,7 +174,7 @@ class PostgresLedger:
         self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
     ) -> list[Transaction]:
         """Return transactional ids in order, all or those in one state."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             f"""
             SELECT {TRANSACTION_COLUMNS} FROM transactions
             WHERE transactional_id > $1 AND ($2 = '' OR state = $2) ORDER BY transactional_id LIMIT $3
@@ -214,7 +187,7 @@ class PostgresLedger:
 
     async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
         """Return transactional ids without an open transaction that were not used after this time."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             SELECT transactional_id FROM transactions WHERE updated_ms <= $1 AND state <> $2
             ORDER BY transactional_id LIMIT $3
@@ -236,7 +209,7 @@ class PostgresLedger:
         while len(found) < batches_max:
             # One more, because the page may begin with the batch that ends just below the offset.
             rows_max = min(page_size, batches_max - len(found)) + 1
-            rows = await self.pool.fetch(
+            rows = await self.database.fetch(
                 """
                 SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, log_start_offset
                 FROM partitions JOIN batches USING (topic_id, partition_index)
@@ -265,7 +238,7 @@ class PostgresLedger:
 
     async def first_batch_since(self, partition: PartitionKey, timestamp: int) -> StoredBatch | None:
         """Return the first batch whose largest timestamp is at or after this one."""
-        row = await self.pool.fetchrow(
+        row = await self.database.row(
             """
             SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length
             FROM first_batch_since($1, $2, $3)
@@ -277,7 +250,7 @@ class PostgresLedger:
 
     async def offset_at_size(self, partition: PartitionKey, size_bytes: int) -> int:
         """Return the smallest offset from which the partition is no larger than this; at a batch boundary."""
-        found: int | None = await self.pool.fetchval(
+        found: int | None = await self.database.value(
             """
             SELECT CASE WHEN size_bytes <= $3 THEN log_start_offset ELSE coalesce(
                 (
@@ -299,7 +272,7 @@ class PostgresLedger:
 
     async def size_below(self, partition: PartitionKey, offset: int) -> tuple[int, int]:
         """Return the log start, and the size of the batches from there that end below this offset."""
-        row = await self.pool.fetchrow(
+        row = await self.database.row(
             """
             SELECT log_start_offset, (
                 SELECT coalesce(sum(length), 0)::bigint FROM batches
@@ -315,7 +288,7 @@ class PostgresLedger:
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return producer and first offset of aborted transactions in this range, by first offset."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             SELECT producer_id, first_offset FROM aborted JOIN partitions USING (topic_id, partition_index)
             WHERE topic_id = $1 AND partition_index = $2 AND marker_offset >= $3 AND first_offset < $4
@@ -338,25 +311,24 @@ class PostgresLedger:
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""
-        async with self.pool.acquire() as connection:
+        async with self.database.transaction() as connection:
             return await leftovers(connection, limit)
 
     async def sweep(self, *, limit: int) -> list[BatchLocation]:
         """Delete up to ``limit`` unreachable rows. Return the locations that they freed."""
-        async with self.pool.acquire() as connection:
-            while True:
-                async with connection.transaction():
-                    locations, more = await sweep(connection, limit)
-                if locations or not more:
-                    return locations
+        while True:
+            async with self.database.transaction() as connection:
+                locations, more = await sweep(connection, limit)
+            if locations or not more:
+                return locations
 
     async def chunk_references(self) -> dict[int, int]:
         """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
-        return dict(await self.pool.fetch("SELECT chunk_id, live_bytes FROM chunks"))
+        return dict(await self.database.fetch("SELECT chunk_id, live_bytes FROM chunks"))
 
     async def unused_objects(self) -> list[int]:
         """Return the numbers of the objects that no chunk is in."""
-        rows = await self.pool.fetch(
+        rows = await self.database.fetch(
             """
             SELECT object_id FROM objects
             WHERE NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
@@ -366,12 +338,4 @@ class PostgresLedger:
 
     async def forget_objects(self, numbers: Sequence[int]) -> None:
         """Forget objects that were deleted from the object store."""
-        await self.pool.execute("DELETE FROM objects WHERE object_id = ANY ($1)", list(numbers))
-
-
-async def _called(connection: Any, call: Call) -> Any:
-    marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 1))
-    row = await connection.fetchrow(f"SELECT * FROM {call.function}({marks})", *call.arguments)
-    if call.returns is not None:
-        assert tuple(row) == call.returns, "the core counts as the ledger does"
-    return row[0]
+        await self.database.row("DELETE FROM objects WHERE object_id = ANY ($1)", list(numbers))

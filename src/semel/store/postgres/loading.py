@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import asyncpg  # type: ignore[import-untyped]
-
 from semel.core.groups import unpack_group
 from semel.core.types import (
     Cluster,
@@ -21,34 +19,33 @@ from semel.core.types import (
     TransactionKey,
     Value,
 )
+from semel.store.postgres.database import Database
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import offset_of, partition_of, pending_of, producer_of, topic_of, transaction_of
 
 Found = dict[Any, Any]
 
 
-async def load(pool: asyncpg.Pool, keys: Sequence[Key]) -> list[Value | None]:
+async def load(database: Database, keys: Sequence[Key]) -> list[Value | None]:
     """Return the entities with these keys in the same order, None for those that do not exist."""
     by_kind: defaultdict[type, list[Any]] = defaultdict(list)
     for key in keys:
         by_kind[type(key)].append(key)
     found: Found = {}
-    if by_kind:
-        async with pool.acquire() as connection:
-            for kind, some in by_kind.items():
-                found |= await _LOADERS[kind](connection, some)
+    for kind, some in by_kind.items():
+        found |= await _LOADERS[kind](database, some)
     return [found.get(key) for key in keys]
 
 
-async def _topics(connection: Any, keys: list[TopicKey]) -> Found:
-    rows = await connection.fetch(
+async def _topics(database: Database, keys: list[TopicKey]) -> Found:
+    rows = await database.fetch(
         "SELECT * FROM topics WHERE name = ANY ($1)", [stored(key.name) for key in keys]
     )
     return {TopicKey(row[0]): topic_of(row) for row in rows}
 
 
-async def _partitions(connection: Any, keys: list[PartitionKey]) -> Found:
-    rows = await connection.fetch(
+async def _partitions(database: Database, keys: list[PartitionKey]) -> Found:
+    rows = await database.fetch(
         """
         SELECT partitions.* FROM partitions
         JOIN unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
@@ -59,8 +56,8 @@ async def _partitions(connection: Any, keys: list[PartitionKey]) -> Found:
     return {PartitionKey(topic_id, index): partition_of(rest) for topic_id, index, *rest in rows}
 
 
-async def _producers(connection: Any, keys: list[ProducerKey]) -> Found:
-    rows = await connection.fetch(
+async def _producers(database: Database, keys: list[ProducerKey]) -> Found:
+    rows = await database.fetch(
         """
         SELECT producers.* FROM producers
         JOIN unnest($1::bytea[], $2::integer[], $3::bigint[])
@@ -73,16 +70,16 @@ async def _producers(connection: Any, keys: list[ProducerKey]) -> Found:
     return {ProducerKey(*row[:3]): producer_of(row[3:]) for row in map(tuple, rows)}
 
 
-async def _groups(connection: Any, keys: list[GroupKey]) -> Found:
-    rows = await connection.fetch(
+async def _groups(database: Database, keys: list[GroupKey]) -> Found:
+    rows = await database.fetch(
         "SELECT group_id, kind, body FROM groups WHERE group_id = ANY ($1)",
         [stored(key.group_id) for key in keys],
     )
     return {GroupKey(original(name)): unpack_group(kind, body) for name, kind, body in rows}
 
 
-async def _offsets(connection: Any, keys: list[OffsetKey]) -> Found:
-    rows = await connection.fetch(
+async def _offsets(database: Database, keys: list[OffsetKey]) -> Found:
+    rows = await database.fetch(
         """
         SELECT offsets.* FROM offsets
         JOIN unnest($1::text[], $2::text[], $3::integer[]) AS wanted (group_id, topic, partition_index)
@@ -98,8 +95,8 @@ async def _offsets(connection: Any, keys: list[OffsetKey]) -> Found:
     }
 
 
-async def _pending(connection: Any, keys: list[PendingKey]) -> Found:
-    rows = await connection.fetch(
+async def _pending(database: Database, keys: list[PendingKey]) -> Found:
+    rows = await database.fetch(
         """
         SELECT group_id, producer_id, topic, partition_index, committed_offset, leader_epoch, metadata,
             committed_ms, is_superseded
@@ -115,8 +112,8 @@ async def _pending(connection: Any, keys: list[PendingKey]) -> Found:
     return {key: tuple(each) for key, each in found.items()}
 
 
-async def _transactions(connection: Any, keys: list[TransactionKey]) -> Found:
-    rows = await connection.fetch(
+async def _transactions(database: Database, keys: list[TransactionKey]) -> Found:
+    rows = await database.fetch(
         "SELECT * FROM transactions WHERE transactional_id = ANY ($1)",
         [stored(key.transactional_id) for key in keys],
     )
@@ -124,10 +121,8 @@ async def _transactions(connection: Any, keys: list[TransactionKey]) -> Found:
     return {TransactionKey(each.transactional_id): each for each in found}
 
 
-async def _cluster(connection: Any, keys: list[ClusterKey]) -> Found:
-    row = await connection.fetchrow(
-        "SELECT next_producer_id, transaction_version, features_epoch FROM cluster"
-    )
+async def _cluster(database: Database, keys: list[ClusterKey]) -> Found:
+    row = await database.row("SELECT next_producer_id, transaction_version, features_epoch FROM cluster")
     return {ClusterKey(): Cluster(*row)}
 
 
@@ -135,7 +130,7 @@ def _columns(keys: Sequence[Any]) -> list[list[Any]]:
     return [list(column) for column in zip(*[key.values() for key in keys], strict=True)]
 
 
-_LOADERS: Final[dict[type, Callable[[Any, list[Any]], Awaitable[Found]]]] = {
+_LOADERS: Final[dict[type, Callable[[Database, list[Any]], Awaitable[Found]]]] = {
     TopicKey: _topics,
     PartitionKey: _partitions,
     ProducerKey: _producers,

@@ -6,25 +6,28 @@ from typing import Any, Final
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreBroken, StoreDamaged
+from semel.store.postgres.database import Database
 
 SCHEMA_VERSION: Final = 1
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
+COMMAND_SECONDS: Final = 30.0
+"""A server that is silent for so long is taken for lost."""
 _HERE: Final = Path(__file__).parent
 _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
 
-Connection = asyncpg.Connection
 
-
-async def open_pool(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
-    """Return a pool of connections to a ledger, whose tables exist. StoreBroken, StoreDamaged."""
+async def open_database(dsn: str, schema: str, connections_max: int) -> Database:
+    """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged."""
     try:
         pool = await asyncpg.create_pool(
             dsn,
             min_size=1,
             max_size=connections_max,
             timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            reset=_leave,
             server_settings={"search_path": f'"{schema}"', "application_name": "semel"},
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -35,7 +38,11 @@ async def open_pool(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool
     except BaseException:
         await pool.close()
         raise
-    return pool
+    return Database(pool)
+
+
+async def _leave(connection: Any) -> None:
+    """Give a connection back as it is: nothing changes its session, and resetting it takes a round trip."""
 
 
 async def _prepare(connection: Any, schema: str) -> None:

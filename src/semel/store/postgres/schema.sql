@@ -19,10 +19,11 @@ CREATE TABLE cluster (
     features_epoch      bigint NOT NULL CHECK (features_epoch >= 0)
 ) WITH (fillfactor = 50);
 
--- A row for each broker. Every commit of a broker counts its sequence on, and fails if another process has raised the
--- epoch: then the broker was replaced.
+-- A row for each broker. Every commit of a broker counts its sequence on, and fails if the epoch is not its own: then
+-- another process took its place (instance), or it has begun again after it lost a connection.
 CREATE TABLE brokers (
     broker_id integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
+    instance  bytea NOT NULL,
     epoch     bigint NOT NULL CHECK (epoch >= 1),
     sequence  bigint NOT NULL CHECK (sequence >= 0)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

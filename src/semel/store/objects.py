@@ -105,7 +105,7 @@ class Objects:
             raise OSError(f"{self._address} cannot be read: {_first_line(error)}") from error
 
     async def delete(self, number: int) -> None:
-        """Delete an object. It is no error if it does not exist. OSError."""
+        """Delete an object. It is no error if it does not exist. StoreRefused."""
         await self._worker.run(self._delete, number)
 
     def _delete(self, number: int) -> None:
@@ -114,7 +114,7 @@ class Objects:
         except FileNotFoundError:
             pass
         except BaseError as error:
-            raise OSError(f"{self._address} cannot be changed: {_first_line(error)}") from error
+            raise StoreRefused(f"{self._address} cannot be changed: {_first_line(error)}") from error
 
     async def list_all(self) -> list[tuple[int, int]]:
         """Return the numbers and sizes of all objects, in order. OSError."""

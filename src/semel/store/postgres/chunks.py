@@ -119,6 +119,9 @@ class ClusterChunks:
         self.objects.close()
 
     def _remember(self, chunk_id: int, data: bytes) -> None:
+        if chunk_id in self._inline:
+            # Another read has found it meanwhile.
+            return
         self._inline[chunk_id] = data
         self._inline_bytes += len(data)
         while self._inline_bytes > CACHE_BYTES_MAX:

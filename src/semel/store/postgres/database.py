@@ -5,7 +5,6 @@ because its outcome is unknown then (``committing``).
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -13,8 +12,6 @@ from typing import Any, Final, TypeVar
 import asyncpg  # type: ignore[import-untyped]
 
 from semel.store.interface import StoreRefused
-
-log = logging.getLogger("semel.store")
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The store of a cluster: a ledger in PostgreSQL, and bytes in PostgreSQL or an object store.
 
 A commit writes large bytes to an object first, then everything else in one transaction. A crash in between
-leaves an object that no chunk is in; ``sweep_orphans`` deletes it.
+leaves an object that the ledger does not know. Nothing deletes such objects yet.
 """
 
 import time

@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from semel.broker.broker import Broker, Endpoint
+from semel.broker.broker import Broker
 from semel.broker.clock import Clock
+from semel.broker.ownership import Endpoint
 from semel.config import Settings
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import ChangeFeature

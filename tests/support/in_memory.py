@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from semel.broker.broker import Broker, Endpoint
+from semel.broker.broker import Broker
+from semel.broker.ownership import Endpoint
 from semel.config import Settings
 from semel.core.topics import CreateTopic
 from semel.core.types import ErrorCode, Topic

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
@@ -31,6 +31,7 @@ from semel.broker.damage import Damage
 from semel.broker.housekeeping import Housekeeping
 from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
+from semel.broker.ownership import Alone, Endpoint, Ownership
 from semel.broker.pending_commands import ASKER
 from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
@@ -60,13 +61,6 @@ VALIDATION_THREADS: Final = min(4, os.cpu_count() or 1)
 """Each of them may hold one decompressed batch (semel.batch.content.max.bytes)."""
 
 
-class Endpoint(NamedTuple):
-    """The address that clients of a listener get."""
-
-    host: str
-    port: int
-
-
 class Broker:
     """One broker. Use ``open`` and ``close``."""
 
@@ -88,6 +82,7 @@ class Broker:
         """Held while thousands of partitions are created or deleted."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
+        self.ownership: Ownership = Alone(self.node_id, self.endpoints)
         self.fatal: Callable[[BaseException], None] = _log_fatal
         published = PublishedLog(store.ledger, settings)
         self._publisher = Publisher(published, self.catalog)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from typing import Final, NamedTuple
 
-from semel.broker.broker import Endpoint
+from semel.broker.ownership import Endpoint
 from semel.server.connection import Connection
 from semel.server.server_context import ServerContext
 from semel.server.tls import ServerTls, TlsDoor

@@ -13,6 +13,8 @@ it. It becomes durable, and visible in the ledger, with the next ordinary commit
 process. If the operating system crashes, or the store abandons it, the *term* ends: ``Store.term`` is larger
 at the next start, and clients that were answered in the old term get an error.
 
+The contract of a store that several brokers share is in ``sharing``.
+
 Methods are async because a ledger may be across a network. The embedded implementations use threads of their
 own.
 """

@@ -1,0 +1,173 @@
+"""The contract of a store that several brokers share.
+
+Entities have versions (``core.placement``): ``load`` returns them, and ``commit`` names those that its
+decisions were based on. If one has moved, nothing is written (``Conflict``). The brokers agree in the same
+ledger on who owns what (``Membership``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from semel.core.types import Buffer, Fact, Key, Value
+from semel.store.interface import ChunkStore, Ledger
+
+
+class Conflict(Exception):
+    """Entities have changed since they were loaded. Nothing was written: load them again, decide again."""
+
+    def __init__(self, keys: Sequence[Key] = ()) -> None:
+        super().__init__(f"{len(keys)} entities have changed since they were loaded")
+        self.keys = tuple(keys)
+        """Those that are known to have changed; none if it is not known which."""
+
+
+class TermEnded(Exception):
+    """Unsynced work may be lost, of any broker. Nothing was written, and ``Store.term`` is the new term."""
+
+
+class Versioned(NamedTuple):
+    """An entity (None: it does not exist) and its version."""
+
+    value: Value | None
+    version: int
+
+
+class Peer(NamedTuple):
+    """A broker of the cluster, as the ledger knows it."""
+
+    broker_id: int
+    epoch: int
+    """Raised by each start of the broker, and when another broker takes its place."""
+    endpoints: Mapping[str, tuple[str, int]]
+    """The address that clients of each listener get."""
+    internal: tuple[str, int]
+    """The address for other brokers."""
+    rack: str | None
+    is_live: bool
+    """Whether its lease is not over, by the clock of the ledger."""
+    is_leaving: bool = False
+    """Whether it gives its shards away and wants no others."""
+
+
+class Shard(NamedTuple):
+    """The owner of a shard, None if it has none, and how often that has changed."""
+
+    owner: int | None
+    epoch: int
+
+
+class ClusterView(NamedTuple):
+    """The cluster as of one moment."""
+
+    peers: Sequence[Peer]
+    """Ordered by id. Without brokers that have left."""
+    shards: Sequence[Shard]
+    """``SHARDS`` of them, by number."""
+    notices: Sequence[tuple[int, bytes]]
+    """What other brokers had to leave here because they could not reach this one, with numbers."""
+    time_of_day_ms: int
+    """By the clock of the ledger, which is the clock of the cluster."""
+
+
+class Membership(Protocol):
+    """The brokers that share a ledger, and who owns which shard.
+
+    A broker that does not renew its lease in time may be replaced: another one raises its epoch, after which
+    it can commit nothing, and takes its shards. All calls raise StoreFenced in a broker that was replaced.
+    StoreRefused if the ledger does not answer.
+    """
+
+    broker_id: int
+    lease_seconds: float
+    secret: bytes
+    """Known to the brokers of this cluster alone."""
+
+    @property
+    def epoch(self) -> int:
+        """The own epoch."""
+
+    async def join(
+        self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
+    ) -> None:
+        """Announce the addresses, and begin the lease."""
+
+    async def renew(self) -> ClusterView:
+        """Prolong the own lease."""
+
+    async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
+        """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
+
+    async def hand_over(self, owners: Mapping[int, int]) -> None:
+        """Give own shards, and shards without an owner, to these brokers."""
+
+    async def leave(self, owners: Mapping[int, int]) -> None:
+        """Give all own shards away, or leave them without an owner, and end the lease."""
+
+    async def announce_leaving(self) -> None:
+        """Tell the others to give this broker no more shards."""
+
+    async def leave_notice(self, peer: Peer, notice: bytes) -> int:
+        """Leave a notice for a broker that cannot be reached. Return its number."""
+
+    async def is_noticed(self, peer: Peer, number: int) -> bool:
+        """Whether the broker has seen the notice, or will before it serves anybody again."""
+
+    async def drop_notices(self, numbers: Sequence[int]) -> None:
+        """Forget own notices, which were carried out."""
+
+
+class SharedStore(Protocol):
+    """A store that several brokers write to. Everything of ``Store``, and versions."""
+
+    ledger: Ledger
+    chunks: ChunkStore
+    membership: Membership
+    flush_seconds: float
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+
+    @property
+    def term(self) -> int:
+        """Grows when unsynced work of any broker may be lost."""
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether unsynced work of this broker was committed and is not durable yet."""
+
+    async def make_room(self, length: int) -> None:
+        """As in ``Store``."""
+
+    async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
+        """Return entities and their versions, in the same order; version 0 of what has none.
+
+        With ``locks``, no other broker can change them before the next ``commit`` or ``unlock``, which must
+        follow soon. Several calls may lock more and more.
+        """
+
+    async def unlock(self) -> None:
+        """Give up all locks, without a commit."""
+
+    async def commit(
+        self,
+        facts: Sequence[Fact],
+        batches: Sequence[Buffer],
+        *,
+        expected: Mapping[Key, int] | None = None,
+        defers_sync: bool = False,
+    ) -> int:
+        """Commit as in ``Store``. Return the new version of all entities that were written.
+
+        ``expected`` has the versions that the decisions were based on. Of written entities that are not in
+        it, the version is not checked. Conflict and TermEnded mean that nothing was written.
+        """
+
+    async def checkpoint(self) -> None:
+        """As in ``Store``."""
+
+    async def sweep_orphans(self) -> list[int]:
+        """As in ``Store``."""
+
+    async def close(self) -> None:
+        """Release all resources."""

@@ -206,8 +206,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "an answer does not wait for the flush",
         "commit_loop",
-        "            await self._store.commit(tick.durable, tick.batches)\n",
-        "            await self._store.commit(tick.durable, tick.batches, defers_sync=True)\n",
+        "            await self._write(tick, defers_sync=False)\n",
+        "            await self._write(tick, defers_sync=True)\n",
     ),
     _core(
         "work that was lost is not remembered as lost (the term rule)",

@@ -17,14 +17,16 @@ server ends the process; an embedded broker stops and reports the error.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
+from semel.broker.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
+from semel.broker.cluster_member import ClusterMember
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
@@ -37,6 +39,8 @@ from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
+from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
 from semel.core.groups.commands import DescribeGroup
@@ -52,11 +56,14 @@ from semel.core.types import (
 )
 from semel.store.interface import Counts, Store
 from semel.store.opening import Remote, open_remote, open_store
+from semel.store.sharing import SharedStore
 
 log = logging.getLogger("semel.broker")
 
 T = TypeVar("T")
 
+NOWHERE: Final = ("", 0)
+"""The address of a broker that does not listen."""
 VALIDATION_THREADS: Final = min(4, os.cpu_count() or 1)
 """Each of them may hold one decompressed batch (semel.batch.content.max.bytes)."""
 
@@ -65,7 +72,12 @@ class Broker:
     """One broker. Use ``open`` and ``close``."""
 
     def __init__(
-        self, settings: Settings, store: Store, place: Path | Remote | None, clock: Clock | None = None
+        self,
+        settings: Settings,
+        store: Store | SharedStore,
+        place: Path | Remote | None,
+        clock: Clock | None = None,
+        connect: Callable[[bytes], Peers] = lambda secret: NoPeers(),
     ) -> None:
         self.settings = settings
         self.store = store
@@ -82,16 +94,19 @@ class Broker:
         """Held while thousands of partitions are created or deleted."""
         self.node_id = settings.node_id
         self.endpoints: dict[str, Endpoint] = {}
-        self.ownership: Ownership = Alone(self.node_id, self.endpoints)
         self.fatal: Callable[[BaseException], None] = _log_fatal
         published = PublishedLog(store.ledger, settings)
         self._publisher = Publisher(published, self.catalog)
-        self._loop = CommitLoop(store, settings, self.clock, self.metrics, self._publisher)
+        self.ownership: Ownership = Alone(self.node_id, self.endpoints)
+        self.member: ClusterMember | None = None
+        """Set if other brokers share the store."""
+        self._loop = self._make_loop(store, connect)
         self.soon = self._loop.soon
         """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
         self.holds = Holds(settings.semel_compaction_hold_ms, settings.semel_compaction_hold_max_ms)
         self._housekeeping = Housekeeping(self)
+        self._has_left = False
         self._tickets = count(1)
         self._tasks: list[asyncio.Task[None]] = []
         self._validators = ThreadPoolExecutor(VALIDATION_THREADS, "validation")
@@ -104,13 +119,46 @@ class Broker:
             self._oldest_age,
         )
 
+    def _make_loop(self, store: Store | SharedStore, connect: Callable[[bytes], Peers]) -> CommitLoop:
+        settings, clock, metrics, publisher = self.settings, self.clock, self.metrics, self._publisher
+        if not hasattr(store, "membership"):
+            return CommitLoop(cast(Store, store), settings, clock, metrics, publisher)
+        store = cast(SharedStore, store)
+        ownership = ShardOwnership(self.node_id)
+        sender = NoticeSender(store.membership, ownership, connect(store.membership.secret))
+        loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
+        loop.fatal = lambda error: self.fatal(error)
+        self.ownership = ownership
+        self.member = ClusterMember(
+            store.membership, ownership, sender, loop, self.catalog, clock, self._wake_groups
+        )
+        return loop
+
     @classmethod
-    async def open(cls, settings: Settings, place: Path | Remote | None, clock: Clock | None = None) -> Self:
-        """A broker over a data directory, a remote store, or in memory. StoreLocked, StoreBroken."""
-        store = await (open_remote(place) if isinstance(place, Remote) else open_store(place, settings))
-        broker = cls(settings, store, place, clock)
+    async def open(
+        cls,
+        settings: Settings,
+        place: Path | Remote | None,
+        clock: Clock | None = None,
+        connect: Callable[[bytes], Peers] = lambda secret: NoPeers(),
+        *,
+        joins: bool = True,
+    ) -> Self:
+        """A broker over a data directory, a remote store, or in memory. StoreLocked, StoreBroken.
+
+        A broker over a remote store joins its cluster at once, or later by ``join`` when its addresses are
+        known.
+        """
+        store: Store | SharedStore
+        if isinstance(place, Remote):
+            store = await open_remote(place, settings)
+        else:
+            store = await open_store(place, settings)
+        broker = cls(settings, store, place, clock, connect)
         try:
             await broker.begin()
+            if joins:
+                await broker.join(NOWHERE)
         except BaseException:
             await store.close()
             raise
@@ -133,6 +181,23 @@ class Broker:
         self.clock.not_before(max(self._started_ms(), default=0))
         await self._loop.abort_older_terms()
 
+    async def join(self, internal: tuple[str, int]) -> None:
+        """Begin to serve in a cluster, reachable for other brokers at this address."""
+        if self.member is None:
+            return
+        endpoints = {name: tuple(each) for name, each in self.endpoints.items()} or {"": NOWHERE}
+        await self.member.join(endpoints, internal, self.settings.broker_rack or None)
+        self._start("cluster member", self.member.run())
+
+    async def leave(self) -> None:
+        """Give everything that this broker owns to other brokers, because it stops."""
+        if self.member is not None and not self._has_left:
+            self._has_left = True
+            await self.member.leave()
+
+    async def _wake_groups(self, shards: Collection[int]) -> None:
+        self._start("wake groups", self._housekeeping.wake_adopted())
+
     def _start(self, name: str, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
@@ -148,6 +213,8 @@ class Broker:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        if not commit_loop.done():
+            await self.leave()
         self._loop.stop()
         await asyncio.gather(commit_loop, return_exceptions=True)
         self._validators.shutdown(wait=False, cancel_futures=True)

@@ -112,9 +112,19 @@ class Catalog:
                     self._published += 1
                     self._keep(topic)
                 case TopicDeleted(topic):
-                    self._published += 1
-                    self._by_name.pop(topic.name, None)
-                    self._by_id.pop(topic.topic_id, None)
+                    self.forget(topic)
+
+    def forget(self, topic: Topic) -> None:
+        """Have a topic loaded again, because another broker has changed it."""
+        self._published += 1
+        self._by_name.pop(topic.name, None)
+        self._by_id.pop(topic.topic_id, None)
+
+    def clear(self) -> None:
+        """Have all topics loaded again."""
+        self._published += 1
+        self._by_name.clear()
+        self._by_id.clear()
 
     def _keep(self, topic: Topic | None) -> Topic | None:
         if topic is not None:

@@ -23,6 +23,8 @@ class Clock:
         self._time_of_day = time_of_day
         self._steady = steady
         self._anchor_ms = time_of_day() * 1000 - steady() * 1000
+        self._ahead_seconds = 0.0
+        self._followed: Callable[[], float] = lambda: self._ahead_seconds + steady()
 
     def now(self) -> int:
         """The monotonic time."""
@@ -31,6 +33,17 @@ class Clock:
     def time_of_day(self) -> int:
         """The time of the system clock."""
         return int(self._time_of_day() * 1000)
+
+    def follow(self, time_of_day_ms: int) -> None:
+        """Take the time of day from the ledger of the cluster, which all brokers share.
+
+        ``now`` starts with the first such time and then follows the monotonic clock.
+        """
+        steady, is_first = self._steady, self._time_of_day is not self._followed
+        self._ahead_seconds = time_of_day_ms / 1000 - steady()
+        if is_first:
+            self._time_of_day = self._followed
+            self._anchor_ms = time_of_day_ms - steady() * 1000
 
     def not_before(self, moment_ms: int) -> None:
         """Let ``now`` continue from a moment that an earlier run of the broker has seen.

@@ -27,8 +27,9 @@ Invariants:
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from semel.broker.clock import Clock
 from semel.broker.latest_connections import LatestConnections
@@ -52,6 +53,8 @@ from semel.core.types import (
     TransactionState,
 )
 from semel.store.interface import LedgerDamaged, Store, StoreFull, StoreRefused
+
+T = TypeVar("T")
 
 _DURABLE = frozenset(DURABLE)
 _PAGE = 1_000
@@ -84,6 +87,7 @@ class CommitLoop:
         self.soon = self._replies.soon
         self._sleep: asyncio.Future[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._errands: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], asyncio.Future[Any]]] = deque()
         self._stopping = self._must_recall = False
 
     async def load_open_transactions(self) -> None:
@@ -128,6 +132,13 @@ class CommitLoop:
             return False
         return True
 
+    async def between_ticks(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do work on the state while no tick is decided or committed. It must not submit commands."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._errands.append((work, done))
+        self._wake()
+        return await done
+
     async def turn(self) -> None:
         """Wait until everything that is durable now is published."""
         await self.submit(())
@@ -145,12 +156,14 @@ class CommitLoop:
         """Run ticks until stopped. Any exception is fatal to the process: see the module's invariants."""
         try:
             while True:
+                while self._errands:
+                    await self._run_errand(*self._errands.popleft())
                 pending, room_bytes = self._queue.take()
                 if room_bytes:
                     pending = await self._with_room(pending, room_bytes)
                 if pending:
                     await self._tick(pending)
-                if self._queue:
+                if self._queue or self._errands:
                     # A commit may end without waiting: let the event loop receive other clients.
                     await asyncio.sleep(0)
                 elif not self._stopping:
@@ -162,6 +175,18 @@ class CommitLoop:
                     return
         finally:
             self._stop_timer()
+
+    async def _run_errand(
+        self, work: Callable[[], Coroutine[Any, Any, T]], done: "asyncio.Future[T]"
+    ) -> None:
+        try:
+            result = await work()
+        except StoreRefused as refused:
+            if not done.done():
+                done.set_exception(refused)
+            return
+        if not done.done():
+            done.set_result(result)
 
     def _wake(self) -> None:
         sleep, self._sleep = self._sleep, None
@@ -194,7 +219,7 @@ class CommitLoop:
             return
         tick = self._decide(pending)
         try:
-            await self._commit(tick)
+            tick = await self._commit(tick)
         except StoreRefused as full:
             await self._refuse(tick, full)
             return
@@ -202,23 +227,32 @@ class CommitLoop:
             self._keep_unsynced(tick)
         elif tick.is_synced:
             self._publish_all(tick)
-        self._replies.tell(pending, tick.replies)
+        for parked in tick.parked:
+            self._replies.park(*parked)
+        self._answer(tick)
         if not self.unsynced.facts:
             # Unsynced work is not in the ledger, so entities that it changed must stay in memory.
             self.state.evict(self._settings.semel_entities_max)
         self._metrics.observe_tick(tick, self._store.flush_seconds)
 
-    async def _commit(self, tick: Tick) -> None:
-        """Write the decisions to the store. StoreRefused."""
+    async def _commit(self, tick: Tick) -> Tick:
+        """Write the decisions to the store. Returns the tick as it was committed. StoreRefused."""
         if tick.may_defer_sync and self._may_stay_unsynced(tick):
-            await self._store.commit(tick.durable, tick.batches, defers_sync=True)
+            await self._write(tick, defers_sync=True)
             # The store may have flushed all the same.
             tick.is_unsynced = self._store.has_unsynced
             tick.is_synced = not tick.is_unsynced
         elif tick.durable or (self.unsynced.facts and tick.must_flush):
-            await self._store.commit(tick.durable, tick.batches)
+            await self._write(tick, defers_sync=False)
             tick.is_synced = True
         tick.committed_at = time.perf_counter()
+        return tick
+
+    def _write(self, tick: Tick, *, defers_sync: bool) -> Awaitable[int]:
+        return self._store.commit(tick.durable, tick.batches, defers_sync=defers_sync)
+
+    def _answer(self, tick: Tick) -> None:
+        self._replies.tell(tick.pending, tick.replies)
 
     async def _load(self, pending: list[PendingCommands]) -> None:
         missing: dict[Key, None] = {}
@@ -263,7 +297,7 @@ class CommitLoop:
                 replies.extend(decision.replies)
                 if decision.answer is PARKED:
                     # Only commands that carry a ticket are ever parked.
-                    self._replies.park(command.ticket, each)  # type: ignore[attr-defined]
+                    tick.parked.append((command.ticket, each, len(each.answers)))  # type: ignore[attr-defined]
                 each.answers.append(decision.answer)
         if not _DURABLE.issuperset(map(type, facts)):
             tick.transient = [fact for fact in facts if type(fact) not in _DURABLE]

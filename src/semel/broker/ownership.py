@@ -7,7 +7,7 @@ Ownership is for speed: the owner keeps entities in memory and serves reads with
 by another broker is still correct, because the ledger compares versions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from semel.core.types import Key, PartitionKey
@@ -70,6 +70,9 @@ class Ownership(Protocol):
     def owns(self, key: Key) -> bool:
         """Whether only this broker keeps the entity in memory."""
 
+    def shards(self) -> Collection[int] | None:
+        """The shards that this broker owns; None for an embedded broker, which owns everything."""
+
     def is_janitor(self) -> bool:
         """Whether this broker does the housekeeping that one broker has to do for all."""
 
@@ -114,6 +117,10 @@ class Alone:
     def owns(self, key: Key) -> bool:
         """Always."""
         return True
+
+    def shards(self) -> Collection[int] | None:
+        """There are none: this broker owns everything."""
+        return None
 
     def is_janitor(self) -> bool:
         """Always."""

@@ -4,7 +4,7 @@ The commit loop publishes every commit (``Publisher``) before it replies.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -24,7 +24,7 @@ from semel.core.facts import (
     TopicCreated,
     TopicDeleted,
 )
-from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey
+from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey, Topic
 from semel.store.interface import Counts, Ledger
 
 _RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
@@ -66,6 +66,13 @@ class PublishedLog:
         """Remove deleted partitions."""
         for key in keys:
             self.partitions.forget(key)
+            self.tail.forget(key)
+            self.waiting.published(key, None, None)
+
+    def drop(self, keys: Iterable[PartitionKey]) -> None:
+        """Have partitions loaded again, because another broker has changed or leads them."""
+        for key in keys:
+            self.partitions.drop(key)
             self.tail.forget(key)
             self.waiting.published(key, None, None)
 
@@ -118,6 +125,29 @@ class Publisher:
         if rare:
             self._publish_rare(rare)
 
+    def learn(self, fact: Fact) -> None:
+        """Take note of a fact about a topic or feature that another broker has committed.
+
+        Such facts may arrive in another order than they were committed, so a topic is only forgotten here and
+        loaded when it is needed.
+        """
+        if type(fact) is FeatureChanged:
+            if fact.features_epoch > self.cluster.features_epoch:
+                self._publish_rare([fact])
+            return
+        self._catalog.forget(fact.topic)
+        if type(fact) is TopicDeleted:
+            self._published.forget(_partitions_of(fact.topic))
+
+    def drop(self, keys: Iterable[PartitionKey]) -> None:
+        """Have readers load partitions again."""
+        self._published.drop(keys)
+
+    def drop_unless(self, is_kept: Callable[[PartitionKey], bool]) -> None:
+        """Drop the partitions that are not kept, and wake the readers that wait for them."""
+        known = {*self._published.partitions.keys(), *self._published.waiting.keys()}
+        self._published.drop([key for key in known if not is_kept(key)])
+
     def _publish_rare(self, facts: Sequence[Fact]) -> None:
         self._catalog.publish(facts)
         for fact in facts:
@@ -128,10 +158,12 @@ class Publisher:
             elif type(fact) is TopicCreated:
                 self._add_partitions(fact.topic.partitions)
             elif type(fact) is TopicDeleted:
-                topic = fact.topic
-                self._add_partitions(-topic.partitions)
-                keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
-                self._published.forget(keys)
+                self._add_partitions(-fact.topic.partitions)
+                self._published.forget(_partitions_of(fact.topic))
 
     def _add_partitions(self, more: int) -> None:
         self.counts = self.counts._replace(partitions=self.counts.partitions + more)
+
+
+def _partitions_of(topic: Topic) -> list[PartitionKey]:
+    return [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]

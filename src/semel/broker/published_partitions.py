@@ -41,11 +41,13 @@ def last_fetchable_offset(partition: Partition, isolation: Isolation) -> int:
 class _Load:
     """A load in progress, and the values published for its partitions meanwhile (None: deleted)."""
 
-    __slots__ = ("keys", "overtaken")
+    __slots__ = ("keys", "outdated", "overtaken")
 
     def __init__(self, keys: set[PartitionKey]) -> None:
         self.keys = keys
         self.overtaken: dict[PartitionKey, Partition | None] = {}
+        self.outdated: set[PartitionKey] = set()
+        """Partitions that were dropped during the load, and have to be loaded again."""
 
 
 class PublishedPartitions:
@@ -88,6 +90,18 @@ class PublishedPartitions:
             if key in load.keys:
                 load.overtaken[key] = None
 
+    def drop(self, key: PartitionKey) -> None:
+        """Have a partition loaded again, because another broker has changed it."""
+        self._views.pop(key, None)
+        self._unsettled.pop(key, None)
+        for load in self._loads:
+            if key in load.keys:
+                load.outdated.add(key)
+
+    def keys(self) -> list[PartitionKey]:
+        """The partitions in memory."""
+        return list(self._views)
+
     async def load(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Partition | None]:
         """The values of all these partitions, None for those that do not exist."""
         found: dict[PartitionKey, Partition | None] = {key: self._views.get(key) for key in keys}
@@ -102,6 +116,9 @@ class PublishedPartitions:
             self._loads.remove(load)
         self._loads_ended += 1
         for key, value in zip(missing, values, strict=True):
+            if key in load.outdated:
+                found |= await self.load((key,))
+                continue
             if key in load.overtaken:
                 found[key] = load.overtaken[key]
                 continue

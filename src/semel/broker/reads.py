@@ -33,11 +33,13 @@ from semel.broker.metrics import Metrics
 from semel.broker.offset_search import LATEST, MAX_TIMESTAMP, ListedOffset, OffsetSearch
 from semel.broker.published_log import PublishedLog
 from semel.broker.published_partitions import Isolation, last_fetchable_offset
+from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import SLICE_ITEMS, Slices
 from semel.broker.waiting import gained
 from semel.config import Settings
 from semel.core.types import Buffer, ErrorCode, Partition, PartitionKey
 from semel.store.interface import LedgerDamaged, Store, StoredBatch
+from semel.store.sharing import SharedStore
 
 log = logging.getLogger("semel.reads")
 
@@ -72,7 +74,7 @@ class Reads:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | SharedStore,
         settings: Settings,
         metrics: Metrics,
         damage: Damage,
@@ -90,6 +92,7 @@ class Reads:
         self._waiting = published.waiting
         self._loop = loop
         self._damage = damage
+        self._is_shared = isinstance(loop, SharedCommitLoop)
         self._is_ending = False
         self._search = OffsetSearch(store, self._views)
         metrics.gauge("tail_bytes", "Memory of the newest batches.", lambda: self._tail.size_bytes)
@@ -128,7 +131,11 @@ class Reads:
         unsynced = self._loop.unsynced.partitions
         if isolation is Isolation.READ_UNCOMMITTED and not unsynced.isdisjoint(keys):
             await self._loop.flush()
-        found = await self._views.together(keys, self._loop.turn)
+        if self._is_shared:
+            # Other brokers commit too. One query of the ledger sees all partitions after the same commit.
+            found = dict(zip(keys, await self._store.ledger.load(keys), strict=True))
+        else:
+            found = await self._views.together(keys, self._loop.turn)
         return {
             key: None if partition is None else last_fetchable_offset(partition, isolation)
             for key, partition in found.items()

@@ -36,12 +36,12 @@ class Replies:
         else:
             asyncio.get_running_loop().call_soon(work)
 
-    def park(self, ticket: Ticket, pending: PendingCommands) -> None:
-        """Note that the next answer of these commands comes later, as a reply to the ticket.
+    def park(self, ticket: Ticket, pending: PendingCommands, index: int) -> None:
+        """Note that this answer of these commands comes later, as a reply to the ticket.
 
-        The commands are decided, so they are dropped instead of being kept until then.
+        The commands are decided and committed, so they are dropped instead of being kept until then.
         """
-        self._parked[ticket] = (pending, len(pending.answers))
+        self._parked[ticket] = (pending, index)
         pending.parked += 1
         pending.commands = ()
         if pending.when_parked is not None:

@@ -30,6 +30,7 @@ class Tick:
         "is_synced",
         "is_unsynced",
         "may_defer_sync",
+        "parked",
         "pending",
         "replies",
         "started_at",
@@ -51,6 +52,8 @@ class Tick:
         self.transient: list[Fact] = []
         """The facts that are not: a start of the broker forgets them."""
         self.batches: list[Buffer] = []
+        self.parked: list[tuple[Ticket, PendingCommands, int]] = []
+        """The answers that have to wait: their tickets and positions."""
         self.replies: list[tuple[Ticket, Any]] = []
         self.may_defer_sync = False
         """Whether there are durable facts, and all are work inside open transactions."""

@@ -11,7 +11,7 @@ durable. Until then it is kept here:
 It is bounded in facts, bytes and time. A tick that would exceed the bounds flushes everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from semel.broker.tail import BATCH_BYTES_MAX
@@ -78,6 +78,24 @@ class UnsyncedWork:
         self._size_bytes += len(batch)
         # A copy, because a small view would pin the frame of a large request.
         self.batches.append(bytes(batch) if len(batch) <= BATCH_BYTES_MAX else None)
+
+    def take_partitions(self, keys: Collection[PartitionKey]) -> tuple[list[Fact], list[Buffer | None]]:
+        """Remove and return what is about these partitions."""
+        if self.partitions.isdisjoint(keys):
+            return [], []
+        taken: tuple[list[Fact], list[Buffer | None]] = [], []
+        left: tuple[list[Fact], list[Buffer | None]] = [], []
+        nth = iter(self.batches)
+        for fact in self.facts:
+            kind = type(fact)
+            key = fact.key if kind is PartitionChanged else getattr(fact, "partition", None)
+            facts, batches = taken if key in keys and kind is not BatchStaged else left
+            facts.append(fact)
+            if kind is BatchAppended or kind is BatchStaged:
+                batches.append(next(nth))
+        self.facts, self.batches = left
+        self.partitions.difference_update(keys)
+        return taken
 
     def take(self) -> tuple[list[Fact], list[Buffer | None]]:
         """Remove and return everything, because it is durable and may be published."""

@@ -65,6 +65,10 @@ class Waiting:
         """The number of partitions that fetches wait for."""
         return len(self._by_partition)
 
+    def keys(self) -> list[PartitionKey]:
+        """The partitions that fetches wait for."""
+        return list(self._by_partition)
+
     def has_room_for(self, interests: int) -> bool:
         """Whether a fetch of so many partitions may wait. One fetch may take an eighth of what is left."""
         return interests <= max(1, (self._interests_max - self._interests) // 8)

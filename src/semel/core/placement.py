@@ -9,7 +9,10 @@ lead. So these entities have a *version*, the number of the commit that wrote th
 versions that its decisions were based on.
 """
 
+from collections.abc import Iterable
+from hashlib import blake2b
 from operator import attrgetter
+from struct import pack
 from typing import Any, Final
 from zlib import crc32
 
@@ -56,6 +59,16 @@ def shard_of(key: Key) -> int | None:
     if isinstance(key, GroupKey | PendingKey | OffsetKey):
         return name_shard(key.group_id)
     return None
+
+
+def owner_of(shard: int, brokers: Iterable[int]) -> int | None:
+    """Return the broker that should own a shard, by rendezvous hashing; None if there is none.
+
+    If a broker comes or goes, only shards that it gets or had change their owner.
+    """
+    return max(
+        brokers, key=lambda each: blake2b(pack(">qh", each, shard), digest_size=8).digest(), default=None
+    )
 
 
 def entity_of(fact: Fact) -> Key | None:

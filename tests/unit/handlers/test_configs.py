@@ -331,7 +331,7 @@ async def test_a_full_disk_is_a_retriable_answer_to_alter(monkeypatch: pytest.Mo
     async with broker_in_memory() as broker:
         await make_topic(broker, "a")
 
-        async def full(*_: object) -> None:
+        async def full(*_: object, **__: object) -> None:
             raise StoreFull
 
         monkeypatch.setattr(broker.store, "commit", full)

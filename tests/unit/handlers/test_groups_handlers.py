@@ -141,7 +141,7 @@ async def test_time_ends_a_wait_without_any_request() -> None:
 async def test_a_full_disk_makes_clients_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_in_memory(**QUICK) as broker:
 
-        async def refuse(*_: Any) -> int:
+        async def refuse(*_: Any, **__: Any) -> int:
             raise StoreFull
 
         monkeypatch.setattr(broker.store, "commit", refuse)

@@ -219,7 +219,7 @@ async def test_one_request_makes_a_bounded_number_of_topics() -> None:
 async def test_metadata_on_a_full_disk_makes_no_topic_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_in_memory(auto_create_topics_enable=True) as broker:
 
-        async def full(*_: object) -> None:
+        async def full(*_: object, **__: object) -> None:
             raise StoreFull
 
         monkeypatch.setattr(broker.store, "commit", full)

@@ -197,7 +197,7 @@ async def test_a_full_disk_makes_clients_come_back(monkeypatch: pytest.MonkeyPat
     async with broker_in_memory() as broker:
         topic = await make_topic(broker, "t", 1)
 
-        async def refuse(*_: Any) -> int:
+        async def refuse(*_: Any, **__: Any) -> int:
             raise StoreFull
 
         monkeypatch.setattr(broker.store, "commit", refuse)

@@ -160,7 +160,7 @@ async def test_create_topics_refuses_the_same_name_twice_and_too_much_at_once() 
 async def test_a_full_disk_is_a_retriable_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_in_memory() as broker:
 
-        async def full(*_: object) -> None:
+        async def full(*_: object, **__: object) -> None:
             raise StoreFull
 
         monkeypatch.setattr(broker.store, "commit", full)

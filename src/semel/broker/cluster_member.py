@@ -1,0 +1,167 @@
+"""A broker as a member of its cluster: renews the lease, adopts shards, gives shards away, replaces the dead.
+
+Every renewal returns the newest view of the cluster. Notices that others had to leave in the ledger are
+carried out before the lease is prolonged here, so a broker never serves what it should know to be old.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from semel.broker.announcing import DONE, LOOK, NOT_OWNER, NoticeSender, unpack_notices
+from semel.broker.catalog import Catalog
+from semel.broker.clock import Clock
+from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.shared_commit_loop import SharedCommitLoop
+from semel.store.interface import StoreRefused
+from semel.store.sharing import ClusterView, Membership
+
+log = logging.getLogger("semel.cluster")
+
+
+class ClusterMember:
+    """Use ``join``, then ``run`` as a task, then ``leave``."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        ownership: ShardOwnership,
+        sender: NoticeSender,
+        loop: SharedCommitLoop,
+        catalog: Catalog,
+        clock: Clock,
+        adopted: Callable[[Collection[int]], Awaitable[None]],
+    ) -> None:
+        self._membership = membership
+        self._ownership = ownership
+        self._sender = sender
+        self._loop = loop
+        self._catalog = catalog
+        self._clock = clock
+        self._adopted = adopted
+        """Called with shards that this broker serves from now on."""
+        self._joined_at = 0.0
+        self._is_leaving = False
+
+    async def join(
+        self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
+    ) -> None:
+        """Announce the addresses, and adopt the first shards."""
+        await self._membership.join(endpoints, internal, rack)
+        self._joined_at = self._ownership.clock()
+        await self._renew()
+        self._sender.look()
+
+    async def run(self) -> None:
+        """Renew the lease until cancelled."""
+        interval = self._membership.lease_seconds / 3
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sender.look_again.wait(), interval)
+            self._sender.look_again.clear()
+            try:
+                await self._renew()
+            except StoreRefused as refused:
+                log.warning("the lease cannot be renewed: %s", refused)
+
+    async def receive(self, message: bytes) -> bytes:
+        """Answer a message of another broker. ValueError if it is malformed."""
+        if message == LOOK:
+            self._sender.look_again.set()
+            return DONE
+        notices = unpack_notices(message)
+        mine = self._ownership.shards() | self._ownership.given()
+        if any(shard is not None and shard not in mine for shard, _ in notices):
+            self._sender.look_again.set()
+            return NOT_OWNER
+        await self._loop.take_notices([notice for _, notice in notices])
+        return DONE
+
+    async def leave(self) -> None:
+        """Give all shards to the others. They serve them when this returns, or soon after."""
+        self._is_leaving = True
+        try:
+            await self._membership.announce_leaving()
+            shards = self._ownership.shards()
+            owners = self._ownership.best_owners(shards, without=self._ownership.node_id)
+            await self._give_away(shards, lambda: self._membership.leave(owners))
+        except StoreRefused as refused:
+            log.warning("the shards of this broker are divided when its lease is over: %s", refused)
+
+    # -- one renewal --------------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        sent_at = self._ownership.clock()
+        view = await self._membership.renew()
+        if view.notices:
+            await self._carry_out(view)
+        self._clock.follow(view.time_of_day_ms)
+        if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
+            # Others may not know of this broker yet, and not tell it of changed topics.
+            self._catalog.clear()
+        self._ownership.update(view)
+        self._ownership.serve_until(sent_at + self._membership.lease_seconds)
+        await self._adopt()
+        self._sender.viewed()
+        if not self._is_leaving:
+            await self._replace_the_dead(view)
+            await self._balance()
+
+    async def _carry_out(self, view: ClusterView) -> None:
+        for _, message in view.notices:
+            try:
+                await self._loop.take_notices([notice for _, notice in unpack_notices(message)])
+            except ValueError as error:
+                # Of another version of Semel: what it is about is not known, so nothing in memory is trusted.
+                log.warning("all copies in memory are forgotten: %s", error)
+                await self._loop.forget_everything()
+        await self._membership.drop_notices([number for number, _ in view.notices])
+
+    async def _adopt(self) -> None:
+        given, adopted = self._ownership.given(), self._ownership.shards()
+        if lost := adopted - given:
+            log.warning("%d shards have another owner", len(lost))
+            await self._give_away(lost, _nothing)
+        if gained := given - adopted:
+            await self._loop.adopt(gained)
+            self._ownership.adopt(gained)
+            log.info("this broker owns %d more shards, %d in all", len(gained), len(given))
+            await self._adopted(gained)
+
+    async def _give_away(self, shards: Collection[int], commit: Callable[[], Awaitable[None]]) -> None:
+        async def give_away() -> None:
+            self._ownership.release(shards)
+            await commit()
+
+        await self._loop.release(give_away)
+        self._sender.look()
+
+    async def _replace_the_dead(self, view: ClusterView) -> None:
+        for peer in view.peers:
+            if not peer.is_live and peer.broker_id != self._ownership.node_id:
+                owners = self._ownership.best_owners(self._ownership.owned_by(peer.broker_id))
+                if await self._membership.take_over(peer, owners):
+                    log.warning("broker %d has not renewed its lease and was replaced", peer.broker_id)
+                    self._sender.look_again.set()
+                    self._sender.look()
+
+    async def _balance(self) -> None:
+        """Give shards to the brokers that should own them, and those without an owner to somebody."""
+        unowned, mine = self._ownership.unowned(), self._ownership.shards()
+        best = self._ownership.best_owners([*unowned, *mine])
+        moves = {
+            shard: owner
+            for shard, owner in best.items()
+            if owner != self._ownership.node_id or shard not in mine
+        }
+        if not moves:
+            return
+        await self._give_away(
+            [each for each in moves if each in mine], lambda: self._membership.hand_over(moves)
+        )
+        self._sender.look_again.set()
+
+
+async def _nothing() -> None:
+    """The ledger has given these shards to another broker already."""

@@ -1,0 +1,145 @@
+"""A notice: facts of a commit about entities that another broker owns.
+
+It carries the versions of those entities before and after the commit. So the owner sees whether its own copy
+is the one that the facts replace.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from msgspec import DecodeError, msgpack
+
+from semel.broker.tail import BATCH_BYTES_MAX
+from semel.broker.tick import Tick
+from semel.core.data import Data
+from semel.core.facts import (
+    BatchAppended,
+    BatchesReplaced,
+    BatchStaged,
+    FeatureChanged,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+    TransactionChanged,
+)
+from semel.core.placement import entity_of, shard_of, versioned_by
+from semel.core.types import Buffer, Fact, Key, TransactionState
+from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
+
+UNKNOWN: Final = -1
+"""The version before, if the broker that committed did not know it."""
+FOR_ALL: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
+"""Facts that every broker needs."""
+
+Recipient: TypeAlias = int | None
+"""A shard, whose owner gets the notice, or None for all brokers."""
+
+
+class Notice(Data):
+    """What one broker tells another after a commit."""
+
+    facts: tuple[Fact, ...]
+    batches: tuple[bytes | None, ...]
+    """One for each fact that has bytes, None where they are read from the store instead."""
+    version: int
+    before: tuple[int, ...]
+    """The earlier version of each entity in ``keys``."""
+
+    @property
+    def keys(self) -> list[Key]:
+        """The entities that got the new version, in the order of the facts."""
+        return keys_of(self.facts)
+
+
+Notices: TypeAlias = dict[Recipient, Notice]
+
+
+class _Packed(Data):
+    format: int
+    facts: bytes
+    batches: tuple[bytes | None, ...]
+    version: int
+    before: tuple[int, ...]
+
+
+def keys_of(facts: Iterable[Fact]) -> list[Key]:
+    """Return the entities that get a new version by these facts, each once."""
+    return list(dict.fromkeys(key for fact in facts for key in versioned_by(fact)))
+
+
+def batches_of(fact: Fact) -> int:
+    """Return how many batches travel beside a fact."""
+    if isinstance(fact, BatchAppended | BatchStaged):
+        return 1
+    return len(fact.rewritten) if isinstance(fact, BatchesReplaced) else 0
+
+
+def is_awaited(fact: Fact) -> bool:
+    """Whether clients are answered only when the owner of the entity has the notice.
+
+    Not if a write makes a partition join a transaction: the coordinator finds that out when it needs it.
+    """
+    return not (type(fact) is TransactionChanged and fact.transaction.state is TransactionState.ONGOING)
+
+
+def outgoing(
+    tick: Tick, version: int, before: Mapping[Key, int], owns: Callable[[Key | None], bool]
+) -> tuple[Notices, Notices]:
+    """Return the notices of a committed tick: those that its answers wait for, and the others."""
+    parts: tuple[dict[Recipient, tuple[list[Fact], list[bytes | None]]], ...] = ({}, {})
+    nth = iter(tick.batches)
+    for fact in tick.durable:
+        batches = [next(nth) for _ in range(batches_of(fact))]
+        key = entity_of(fact)
+        if type(fact) in FOR_ALL:
+            recipient = None
+        elif key is None or owns(key):
+            continue
+        else:
+            recipient = shard_of(key)
+        facts, kept = parts[not is_awaited(fact)].setdefault(recipient, ([], []))
+        facts.append(fact)
+        kept += [_kept(fact, each) for each in batches]
+    awaited, others = (
+        {
+            recipient: Notice(
+                tuple(facts),
+                tuple(kept),
+                version,
+                tuple(before.get(key, UNKNOWN) for key in keys_of(facts)),
+            )
+            for recipient, (facts, kept) in part.items()
+        }
+        for part in parts
+    )
+    return awaited, others
+
+
+def _kept(fact: Fact, batch: Buffer) -> bytes | None:
+    """Only appended batches are kept in memory by their owner, and only small ones."""
+    return bytes(batch) if type(fact) is BatchAppended and len(batch) <= BATCH_BYTES_MAX else None
+
+
+def pack_notice(notice: Notice) -> bytes:
+    """Encode a notice for another broker."""
+    facts = pack_facts(notice.facts, ())
+    return _ENCODER.encode(_Packed(FORMAT, facts, notice.batches, notice.version, notice.before))
+
+
+def unpack_notice(data: bytes) -> Notice:
+    """Decode a notice. ValueError if it comes from another version of Semel, or is something else."""
+    try:
+        packed = _DECODER.decode(data)
+    except DecodeError as error:
+        raise ValueError(f"not a notice: {error}") from error
+    if packed.format != FORMAT:
+        raise ValueError("the notice comes from another version of Semel")
+    facts, _ = unpack_facts(packed.facts)
+    notice = Notice(tuple(facts), packed.batches, packed.version, packed.before)
+    if len(notice.keys) != len(packed.before):
+        raise ValueError("the notice has not one version for each entity")
+    return notice
+
+
+_ENCODER: Final = msgpack.Encoder()
+_DECODER: Final = msgpack.Decoder(_Packed)

@@ -1,0 +1,322 @@
+"""The commit loop of a broker in a cluster. Read ``commit_loop`` first; this module has only the differences.
+
+- Entities have versions, and a commit names those that its decisions were based on. After a ``Conflict`` with
+  another broker's commit the tick is undone, its entities are loaded again under locks, and it is decided
+  again. No client was answered meanwhile.
+- Entities that other brokers own are loaded for every tick and forgotten after it. So a decision that writes
+  nothing, such as an error, is never based on an old copy of them.
+- The owners of entities that a tick has changed get a notice (``notice``), and the tick is answered when they
+  have it (``announce``). A later tick that read one of these entities is answered after it.
+- A notice from another broker is applied between two ticks, if its facts replace the copies in memory. Copies
+  that they do not replace are forgotten.
+- Work inside open transactions may be unsynced, in PostgreSQL too. If PostgreSQL crashes, the term ends and
+  all copies are forgotten, because they may be ahead of the ledger.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final, Protocol
+
+from semel.broker.clock import Clock
+from semel.broker.commit_loop import CommitLoop
+from semel.broker.metrics import Metrics
+from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing
+from semel.broker.ownership import Ownership
+from semel.broker.pending_commands import PendingCommands
+from semel.broker.published_log import Publisher
+from semel.broker.shared_state import SharedState
+from semel.broker.tick import Tick
+from semel.config import Settings
+from semel.core.placement import entity_of
+from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
+from semel.store.interface import StoreFull, StoreRefused
+from semel.store.sharing import Conflict, SharedStore, TermEnded
+
+log = logging.getLogger("semel.broker")
+
+PAGE: Final = 1_000
+TRIES_MAX: Final = 100
+"""How often a tick is decided. The first conflict locks, so a second one is rare."""
+
+
+class Announcer(Protocol):
+    """Brings notices to other brokers."""
+
+    async def announce(self, notices: Notices) -> None:
+        """Return when every recipient has its notice, or will have it before it serves anybody."""
+
+    def announce_later(self, notices: Notices) -> None:
+        """Send notices that nobody waits for. They may get lost."""
+
+
+class SharedCommitLoop(CommitLoop):
+    """The single writer of one broker among several."""
+
+    state: SharedState
+
+    def __init__(
+        self,
+        store: SharedStore,
+        settings: Settings,
+        clock: Clock,
+        metrics: Metrics,
+        publisher: Publisher,
+        ownership: Ownership,
+        announcer: Announcer,
+    ) -> None:
+        super().__init__(store, settings, clock, metrics, publisher)
+        self.state = SharedState(term=store.term)
+        self._shared = store
+        self._ownership = ownership
+        self._announcer = announcer
+        self._reads: dict[Key, None] = {}
+        """The entities that the commands of this tick read."""
+        self._has_locks = False
+        self._notices: Notices = {}
+        self._later: Notices = {}
+        """The notices of this tick: those that its answers wait for, and the others."""
+        self._unannounced: dict[Key, asyncio.Task[None]] = {}
+        """Entities whose owners do not have the notice of the newest commit yet."""
+        self.fatal: Callable[[BaseException], None] = _raise
+        self.conflicts = 0
+        """How often a tick was decided again, because another broker had changed what it read."""
+
+    # -- a tick -------------------------------------------------------------------------------------------
+
+    async def _load(self, pending: list[PendingCommands]) -> None:
+        commands = [command for each in pending for command in each.commands]
+        self._reads = dict.fromkeys(key for command in commands for key in command.keys())  # noqa: SIM118
+        await self._load_missing(self._reads)
+        if any(each.has_more_keys for each in pending):
+            more = [
+                key for each in commands if hasattr(each, "more_keys") for key in each.more_keys(self.state)
+            ]
+            await self._load_missing(more)
+            self._reads.update(dict.fromkeys(more))
+
+    async def _load_missing(self, keys: Iterable[Key]) -> None:
+        missing = list(dict.fromkeys(key for key in keys if not self.state.is_current(key)))
+        if missing:
+            found = await self._shared.load(missing, locks=self._has_locks)
+            for key, (value, version) in zip(missing, found, strict=True):
+                self.state.put_versioned(key, value, version)
+
+    def _decide(self, pending: list[PendingCommands]) -> Tick:
+        self.state.begin_tick()
+        return super()._decide(pending)
+
+    async def _commit(self, tick: Tick) -> Tick:
+        try:
+            for _ in range(TRIES_MAX):
+                try:
+                    return await super()._commit(tick)
+                except Conflict as conflict:
+                    tick = await self._decide_again(tick, conflict.keys)
+            raise StoreFull("other brokers change the same entities all the time")
+        except TermEnded:
+            raise _NewTerm("PostgreSQL has crashed; open transactions are aborted") from None
+        finally:
+            if self._has_locks:
+                self._has_locks = False
+                await self._shared.unlock()
+
+    async def _decide_again(self, tick: Tick, changed: Sequence[Key]) -> Tick:
+        """Undo the tick, load what it read under locks, and decide it again."""
+        self.conflicts += 1
+        self.state.undo()
+        # A group may be ahead of the ledger, while its members join. Nobody else writes it, normally.
+        self.state.forget(key for key in self._reads if type(key) is not GroupKey)
+        self.state.forget_changed(changed)
+        pending = list(tick.pending)
+        for each in pending:
+            each.answers.clear()
+        self._has_locks = True
+        while True:
+            try:
+                await self._shared.unlock()
+                await self._load(pending)
+                return self._decide(pending)
+            except Conflict:
+                # Another broker holds a lock for long.
+                continue
+
+    def _write(self, tick: Tick, *, defers_sync: bool) -> Awaitable[int]:
+        return self._write_expected(tick, defers_sync)
+
+    async def _write_expected(self, tick: Tick, defers_sync: bool) -> int:
+        state = self.state
+        expected = state.expected(self._reads, tick.durable)
+        version = await self._shared.commit(
+            tick.durable, tick.batches, expected=expected, defers_sync=defers_sync
+        )
+        state.keep(tick.durable, version)
+        self._notices, self._later = outgoing(tick, version, expected, self._owns)
+        return version
+
+    def _may_stay_unsynced(self, tick: Tick) -> bool:
+        # What other brokers publish must be durable.
+        return super()._may_stay_unsynced(tick) and not any(
+            is_awaited(fact) and not self._owns(entity_of(fact)) for fact in tick.durable
+        )
+
+    def _owns(self, key: Key | None) -> bool:
+        return key is None or type(key) is ClusterKey or self._ownership.owns(key)
+
+    async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
+        """Nothing was written: restore the state before the tick, and refuse its commands."""
+        self.state.undo()
+        if isinstance(full, _NewTerm):
+            self._replies.refuse(tick.pending, full)
+            await self._begin_term()
+            return
+        for each in tick.pending:
+            each.resolve(full)
+
+    async def _begin_term(self) -> None:
+        """Forget all copies, because they may be ahead of the ledger, and abort what may be incomplete."""
+        log.warning("term %d begins: unsynced work of open transactions may be lost", self._store.term)
+        self.unsynced.take()
+        self.state = SharedState(term=self._store.term)
+        await self.load_open_transactions()
+        await self.abort_older_terms()
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _answer(self, tick: Tick) -> None:
+        reads, self._reads = self._reads, {}
+        notices, self._notices = self._notices, {}
+        later, self._later = self._later, {}
+        self.state.forget([key for key in reads if not self._owns(key)])
+        if later:
+            self._announcer.announce_later(later)
+        earlier = {self._unannounced[key] for key in reads if key in self._unannounced}
+        if not notices and not earlier:
+            super()._answer(tick)
+            return
+        task = asyncio.get_running_loop().create_task(self._answer_later(tick, notices, earlier))
+        keys = [key for notice in notices.values() for key in notice.keys]
+        self._unannounced.update(dict.fromkeys(keys, task))
+        task.add_done_callback(lambda _: self._announced(keys, task))
+
+    async def _answer_later(
+        self, tick: Tick, notices: Notices, earlier: "Collection[asyncio.Task[None]]"
+    ) -> None:
+        if notices:
+            await self._announcer.announce(notices)
+        if earlier:
+            await asyncio.wait(earlier)
+        super()._answer(tick)
+
+    def _announced(self, keys: Iterable[Key], task: "asyncio.Task[None]") -> None:
+        for key in keys:
+            if self._unannounced.get(key) is task:
+                del self._unannounced[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fatal(error)
+
+    async def stop_announcing(self) -> None:
+        """Cancel the answers that wait for other brokers, because this one ends."""
+        tasks = set(self._unannounced.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- between ticks ------------------------------------------------------------------------------------
+
+    async def take_notices(self, notices: Sequence[Notice]) -> None:
+        """Apply what other brokers have committed."""
+
+        async def take() -> None:
+            for notice in notices:
+                self._take(notice)
+
+        await self.between_ticks(take)
+
+    def _take(self, notice: Notice) -> None:
+        state = self.state
+        current, old = state.compare(notice.keys, notice.before, notice.version)
+        published, batches = [], []
+        nth = iter(notice.batches)
+        for fact in notice.facts:
+            mine = [next(nth) for _ in range(batches_of(fact))]
+            if type(fact) in FOR_ALL:
+                self._publisher.learn(fact)
+                state.forget_all(fact)
+            elif entity_of(fact) in current:
+                state.apply_committed(fact)
+                published.append(fact)
+                batches += mine
+        state.keep(published, notice.version)
+        state.forget(old)
+        partitions = {key for key in current if type(key) is PartitionKey}
+        # What this broker has not flushed of them is durable too: the other broker's commit came later.
+        earlier, their_batches = self.unsynced.take_partitions(partitions)
+        if published:
+            self._publisher.publish([*earlier, *published], [*their_batches, *batches])
+        self._drop([key for key in old if type(key) is PartitionKey])
+
+    async def forget_everything(self) -> None:
+        """Forget all copies, because it is not known which of them are old."""
+
+        async def forget() -> None:
+            self.state.forget_unless(lambda key: False)
+            self.unsynced.take()
+            self._publisher.drop_unless(lambda key: False)
+
+        await self.between_ticks(forget)
+
+    def _drop(self, partitions: Collection[PartitionKey]) -> None:
+        """Have readers load these partitions again."""
+        self.unsynced.take_partitions(partitions)
+        self._publisher.drop(partitions)
+
+    async def adopt(self, shards: Collection[int]) -> None:
+        """Begin to own shards: load their open transactions, and abort those of older terms."""
+
+        async def adopt() -> None:
+            await self._load_open(shards)
+            await self.abort_older_terms()
+
+        await self.between_ticks(adopt)
+
+    async def load_open_transactions(self) -> None:
+        """Load the open transactions of all own shards. Those that another broker has opened may be new."""
+        await self._load_open(self._ownership.shards() or ())
+
+    async def look_for_open_transactions(self) -> None:
+        """Find transactions that a write to another broker has opened, and whose notice was lost."""
+        await self.between_ticks(self.load_open_transactions)
+
+    async def _load_open(self, shards: Collection[int]) -> None:
+        after = ""
+        ledger, ongoing = self._store.ledger, TransactionState.ONGOING
+        while shards and (
+            page := await ledger.transactions(after=after, limit=PAGE, state=ongoing, shards=shards)
+        ):
+            after = page[-1].transactional_id
+            await self._load_missing(TransactionKey(each.transactional_id) for each in page)
+
+    async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
+        """Give shards away, and forget what this broker does not own any more.
+
+        ``give_away`` commits that to the ledger, which also makes all unsynced work durable.
+        """
+
+        async def release() -> None:
+            await give_away()
+            facts, batches = self.unsynced.take()
+            self._publisher.publish(facts, batches)
+            self.state.forget_unless(self._owns)
+            self._publisher.drop_unless(self._owns)
+            self._replies.refuse((), StoreFull("another broker coordinates this group now"))
+
+        await self.between_ticks(release)
+
+
+class _NewTerm(StoreFull):
+    """A commit found that the term has ended."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,112 +1,192 @@
 """Commits of one broker in PostgreSQL: fenced, numbered, and repeated until their outcome is known.
 
-Every commit counts the sequence in the broker's row, if the row has its epoch. So a process whose place was
-taken can write nothing, and a process that lost its connection finds out what became of its commit: it raises
-its own epoch, which waits for a commit that is under way and refuses one that arrives later, and reads the
-sequence.
+Every commit writes its number into the broker's row, if the row has its epoch and its session. So a process
+whose place was taken can write nothing, and a process that lost its connection finds out what became of its
+commit: it begins another session, which waits for a commit that is under way and refuses one that arrives
+later, and reads the number.
+
+A commit that need not be durable at once is not flushed. The next commit that is flushed makes it durable,
+because the write-ahead log of PostgreSQL is one stream.
 """
 
 import logging
-import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreBroken, StoreFenced, StoreFull
-from semel.store.postgres.database import ConnectionLost, Database, pauses
-from semel.store.postgres.fold import WRITE_ROWS, Call
+from semel.core.types import ClusterKey, Fact, Key
+from semel.store.interface import BatchLocation, StoreBroken, StoreFenced
+from semel.store.postgres.database import COLLIDED, ConnectionLost, Database, pauses, refusal
+from semel.store.postgres.fold import WRITE_ROWS, Bytes, Call, Fold
+from semel.store.postgres.locking import Locks
+from semel.store.postgres.place import Place
+from semel.store.postgres.versions import SLOT_SHIFT, Expectations
+from semel.store.sharing import Conflict, TermEnded
 
 log = logging.getLogger("semel.store")
 
-FENCED: Final = "SM001"
-"""The error of ``count_commit``."""
+TERM_ENDED: Final = "SM002"
+MOVED: Final = "SM003"
+FEATURES_MOVED: Final = "SM004"
+"""Errors of the database's functions."""
+
+_FLUSH: Final = "SELECT pg_logical_emit_message(true, 'semel', '')"
+"""A transaction that changes nothing. It has a record in the write-ahead log, so its end flushes the log."""
 
 
 class Committer:
-    """Created by ``Committer.open``. One commit at a time."""
+    """One commit at a time."""
 
-    def __init__(
-        self, database: Database, broker_id: int, instance: bytes, epoch: int, sequence: int
-    ) -> None:
+    def __init__(self, database: Database, place: Place, term: int) -> None:
         self._database = database
-        self._broker_id = broker_id
-        self._instance = instance
-        self._epoch = epoch
-        self._sequence = sequence
+        self._place = place
+        self.term = term
+        self.locks = Locks(database)
+        self._sequence = place.sequence
+        # Taking the place was flushed, and everything before it.
+        self._durable: dict[int, int] = {place.slot: place.sequence}
 
-    @classmethod
-    async def open(cls, database: Database, broker_id: int) -> "Committer":
-        """Take the place of the last process with this id."""
-        instance = os.urandom(16)
-        row = await database.row(
-            """
-            INSERT INTO brokers (broker_id, instance, epoch, sequence) VALUES ($1, $2, 1, 0)
-            ON CONFLICT (broker_id) DO UPDATE SET instance = $2, epoch = brokers.epoch + 1
-            RETURNING epoch, sequence
-            """,
-            broker_id,
-            instance,
-        )
-        return cls(database, broker_id, instance, *row)
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether there are commits that were not flushed."""
+        return self._sequence > self._durable[self._place.slot]
 
-    async def commit(self, calls: Sequence[Call]) -> int:
-        """Carry out these calls together and durably. Return the commit's number. StoreFull, StoreBroken."""
+    async def commit(
+        self,
+        facts: Sequence[Fact],
+        locations: Sequence[BatchLocation],
+        contents: Bytes,
+        *,
+        expected: Mapping[Key, int],
+        defers_sync: bool,
+    ) -> int:
+        """Write these facts together. Return the commit's number.
+
+        Conflict, TermEnded, StoreRefused: nothing was written. StoreBroken.
+        """
         number = self._sequence + 1
+        fold = Fold(locations, contents, self.version(number))
+        calls = fold.write(facts)
+        expectations = Expectations.of_commit(facts, expected)
+        is_synced = not defers_sync or bool(contents.objects)
         async for _ in pauses():
+            place = self._place
+            claim = (place.broker_id, place.epoch, place.session, number, self.term, is_synced)
             try:
-                await self._try(calls)
+                await self._try((*claim, fold.next_producer_id), expectations, calls)
                 break
-            except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+            except COLLIDED:
                 # It was rolled back for certain.
                 continue
             except ConnectionLost as error:
                 log.warning("PostgreSQL was lost during a commit, which is looked for: %s", error)
                 if await self._reached() >= number:
+                    # The session was begun after it, and flushed.
+                    is_synced = True
                     break
         self._sequence = number
+        if is_synced:
+            self._durable[self._place.slot] = number
         return number
 
-    async def _try(self, calls: Sequence[Call]) -> None:
+    def version(self, number: int) -> int:
+        """Return the version of what a commit of this broker writes."""
+        return self._place.slot << SLOT_SHIFT | number
+
+    async def make_durable(self, versions: Iterable[int]) -> None:
+        """Flush what was written with these versions, if that may not have happened yet. StoreRefused."""
+        seen: dict[int, int] = {}
+        for version in versions:
+            slot, number = version >> SLOT_SHIFT, version & ((1 << SLOT_SHIFT) - 1)
+            if number > self._durable.get(slot, 0):
+                seen[slot] = max(number, seen.get(slot, 0))
+        if seen:
+            await self._database.value(_FLUSH)
+            for slot, number in seen.items():
+                self._durable[slot] = max(number, self._durable.get(slot, 0))
+
+    async def _try(self, claim: tuple[Any, ...], expectations: Expectations, calls: Sequence[Call]) -> None:
         try:
-            async with self._database.connection() as connection:
+            async with self._connection() as (connection, is_transaction):
                 if len(calls) == 1 and calls[0].function == WRITE_ROWS:
-                    arguments = (self._broker_id, self._epoch, *calls[0].arguments)
+                    arguments = (claim, expectations.argument, *calls[0].arguments)
                     await _called(connection, Call("commit_rows", arguments))
                     return
-                async with connection.transaction():
-                    await _called(connection, Call("count_commit", (self._broker_id, self._epoch)))
-                    for call in calls:
+                count = Call("count_commit", (claim,))
+                if not calls and expectations.are_none:
+                    await _called(connection, count)
+                    return
+                check = Call("check_versions", (expectations.argument,))
+                async with _transaction(connection, is_transaction):
+                    for call in (check, *calls, count):
                         await _called(connection, call)
-        except asyncpg.DiskFullError as error:
-            raise StoreFull(f"PostgreSQL has no room: {error}") from error
-        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+        except COLLIDED:
             raise
         except asyncpg.PostgresError as error:
-            if error.sqlstate == FENCED:
-                raise StoreFenced(str(error)) from error
-            raise StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+            await self._explain(error, expectations)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[tuple[Any, bool]]:
+        """The transaction that holds locks, or a connection without one."""
+        if self.locks.are_held:
+            async with self.locks.release() as connection:
+                yield connection, True
+        else:
+            await self.locks.give_up()
+            async with self._database.connection() as connection:
+                yield connection, False
+
+    async def _explain(self, error: asyncpg.PostgresError, expectations: Expectations) -> None:
+        """Raise what an error of a commit means. It was rolled back for certain."""
+        if error.sqlstate == MOVED:
+            raise Conflict(expectations.moved(error.detail)) from None
+        if error.sqlstate == FEATURES_MOVED:
+            raise Conflict((ClusterKey(),)) from None
+        if error.sqlstate == TERM_ENDED:
+            await self._begin_term()
+            raise TermEnded(str(error)) from None
+        if isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "topics":
+            # A commit that did not say which topics it expects.
+            raise Conflict from error
+        raise refusal(error) or StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
+
+    async def _begin_term(self) -> None:
+        self.term = await self._database.value("SELECT current_term()")
+        # What was not flushed is lost, or recovered and flushed.
+        self._durable[self._place.slot] = self._sequence
 
     async def _reached(self) -> int:
-        """Return the number of the last commit, after which no commit of the old epoch can come."""
+        """Return the number of the last commit, after which no commit of the old session can come."""
+        place = self._place
         async for _ in pauses():
             try:
                 async with self._database.connection() as connection:
                     row = await connection.fetchrow(
                         """
-                        UPDATE brokers SET epoch = epoch + 1 WHERE broker_id = $1 AND instance = $2
-                        RETURNING epoch, sequence
+                        UPDATE brokers SET session = session + 1 WHERE broker_id = $1 AND epoch = $2
+                        RETURNING session, sequence
                         """,
-                        self._broker_id,
-                        self._instance,
+                        place.broker_id,
+                        place.epoch,
                     )
-            except ConnectionLost:
+            except (ConnectionLost, *COLLIDED):
                 continue
             if row is None:
-                raise StoreFenced(f"another process took the place of broker {self._broker_id}")
-            self._epoch, sequence = row
-            return int(sequence)
+                raise StoreFenced(f"another process took the place of broker {place.broker_id}")
+            self._place = place._replace(session=row["session"])
+            return int(row["sequence"])
         raise AssertionError("there is always another pause")
+
+
+@asynccontextmanager
+async def _transaction(connection: Any, is_open: bool) -> AsyncIterator[None]:
+    if is_open:
+        yield
+        return
+    async with connection.transaction():
+        yield
 
 
 async def _called(connection: Any, call: Call) -> None:

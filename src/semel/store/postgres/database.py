@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreRefused
+from semel.store.interface import StoreFenced, StoreFull, StoreRefused
 
 T = TypeVar("T")
 
@@ -26,7 +26,16 @@ _LOST: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
 )
+COLLIDED: Final = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+)
+"""Others were in the way. Nothing was done, so it can be repeated."""
+_FENCED: Final = "SM001"
+"""The error of the database's functions if the broker was replaced."""
 
 
 class ConnectionLost(Exception):
@@ -53,15 +62,20 @@ class Database:
         return await self._patiently(lambda connection: connection.fetchval(query, *arguments))
 
     async def _patiently(self, query: Callable[[Any], Awaitable[T]]) -> T:
-        deadline = asyncio.get_running_loop().time() + QUERY_PATIENCE_SECONDS
-        async for pause in pauses():
-            try:
-                async with self.connection() as connection:
-                    return await query(connection)
-            except ConnectionLost as error:
-                if asyncio.get_running_loop().time() + pause > deadline:
-                    raise StoreRefused(f"PostgreSQL does not answer: {error}") from error
-        raise AssertionError("there is always another pause")
+        async def work() -> T:
+            async with self.connection() as connection:
+                return await query(connection)
+
+        return await patiently(work, QUERY_PATIENCE_SECONDS)
+
+    async def row_within(self, seconds: float, query: str, *arguments: Any) -> Any:
+        """Like `row`, but an answer that takes longer is of no use."""
+
+        async def work() -> Any:
+            async with self.connection() as connection:
+                return await connection.fetchrow(query, *arguments, timeout=seconds)
+
+        return await patiently(work, seconds)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
@@ -75,6 +89,10 @@ class Database:
                     # The server ended the session while it was idle, and the client did not notice.
                     connection.terminate()
                     raise ConnectionLost(str(error)) from error
+                except TimeoutError as error:
+                    # To cancel the query would take another connection to a server that may be silent.
+                    connection.terminate()
+                    raise ConnectionLost("no answer in time") from error
         except _LOST as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
         except asyncpg.InterfaceError as error:
@@ -85,16 +103,49 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction that need not happen now. StoreRefused if the server is away."""
+        """A transaction that need not happen now. StoreRefused if the server is away, or busy."""
         try:
             async with self.connection() as connection, connection.transaction():
                 yield connection
-        except ConnectionLost as error:
+        except (ConnectionLost, *COLLIDED) as error:
             raise StoreRefused(f"PostgreSQL does not answer: {error}") from error
+        except asyncpg.PostgresError as error:
+            if (refused := refusal(error)) is None:
+                raise
+            raise refused from error
 
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.close()
+
+
+async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Repeat something until it works, for so long. StoreRefused if it does not, StoreFenced."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    async for pause in pauses():
+        try:
+            return await work()
+        except (ConnectionLost, *COLLIDED) as error:
+            if asyncio.get_running_loop().time() + pause > deadline:
+                raise StoreRefused(f"PostgreSQL does not answer: {error}") from error
+        except asyncpg.PostgresError as error:
+            if (refused := refusal(error)) is None:
+                raise
+            raise refused from error
+    raise AssertionError("there is always another pause")
+
+
+def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
+    """Return what an error means that PostgreSQL raises instead of doing something; None if it is a bug."""
+    if error.sqlstate == _FENCED:
+        return StoreFenced(str(error))
+    if isinstance(error, asyncpg.DiskFullError):
+        return StoreFull(f"PostgreSQL has no room: {error}")
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return StoreRefused(f"PostgreSQL allows no writes now: {error}")
+    if isinstance(error, asyncpg.InsufficientResourcesError):
+        return StoreRefused(f"PostgreSQL lacks resources: {error}")
+    return None
 
 
 async def pauses() -> AsyncIterator[float]:

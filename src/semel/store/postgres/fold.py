@@ -35,6 +35,7 @@ from semel.core.facts import (
     TransactionChanged,
     TransactionForgotten,
 )
+from semel.core.placement import name_shard
 from semel.core.types import (
     Fact,
     OffsetKey,
@@ -79,14 +80,15 @@ class Bytes(NamedTuple):
 class Fold:
     """The facts of one commit. Used once."""
 
-    def __init__(self, locations: Sequence[BatchLocation], contents: Bytes) -> None:
+    def __init__(self, locations: Sequence[BatchLocation], contents: Bytes, version: int) -> None:
         self.calls: list[Call] = []
+        self.next_producer_id: int | None = None
+        self._version = version
         self._locations = iter(locations)
         self._bytes = contents
         self._chunks: Counter[int] = Counter()
         for chunk_id, _, length in locations:
             self._chunks[chunk_id] += length
-        self._next_producer_id: int | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -108,8 +110,10 @@ class Fold:
         for fact in facts:
             write = _WRITE.get(type(fact))
             if write is not None:
+                calls = len(self.calls)
                 write(self, fact)
-                self._is_empty = False
+                # A call flushed before it, and nothing was gathered since.
+                self._is_empty = self._is_empty and len(self.calls) > calls
         self._flush()
         assert next(self._locations, None) is None, "every location belongs to a batch"
         return self.calls
@@ -149,7 +153,7 @@ class Fold:
         self._producers[fact.key] = None
 
     def _producer_id_allocated(self, fact: ProducerIdAllocated) -> None:
-        self._next_producer_id = fact.producer_id + 1
+        self.next_producer_id = fact.producer_id + 1
 
     def _offset_committed(self, fact: OffsetCommitted) -> None:
         self._offsets[fact.key] = fact.value
@@ -160,11 +164,12 @@ class Fold:
     def _group_changed(self, fact: GroupChanged) -> None:
         group = fact.group
         name, kind, protocol = stored(group.group_id), group.kind, stored(group.protocol_type)
-        self._groups[name] = (name, kind, protocol, group.state_name, group.member_count, group.pack())
+        listed = (name, kind, protocol, group.state_name, group.member_count)
+        self._groups[name] = (*listed, group.pack(), name_shard(group.group_id), self._version)
 
     def _transaction_changed(self, fact: TransactionChanged) -> None:
         name, *rest = row_of_transaction(fact.transaction)
-        self._transactions[stored(name)] = (stored(name), *rest)
+        self._transactions[stored(name)] = (stored(name), *rest, name_shard(name), self._version)
 
     def _transaction_forgotten(self, fact: TransactionForgotten) -> None:
         self._transactions[stored(fact.transactional_id)] = None
@@ -211,10 +216,10 @@ class Fold:
 
     def _topic_put(self, fact: TopicCreated | TopicChanged) -> None:
         name, topic_id, partitions, configs = fact.topic.values()
-        self._call(Call("put_topic", (name, topic_id, partitions, pack_configs(configs))))
+        self._call(Call("put_topic", (name, topic_id, partitions, pack_configs(configs), self._version)))
 
     def _topic_deleted(self, fact: TopicDeleted) -> None:
-        self._call(Call("delete_topic", (fact.topic.name, fact.topic.topic_id)))
+        self._call(Call("delete_topic", (*fact.topic.values()[:2], self._version)))
 
     def _group_deleted(self, fact: GroupDeleted) -> None:
         self._call(Call("delete_group", (stored(fact.group_id),)))
@@ -237,16 +242,24 @@ class Fold:
             ]
             self.calls.append(Call("stage_batches", (staged,)))
         arguments = (
-            [_row_of_partition(key, each) for key, each in self._partitions.items()],
+            [(*_row_of_partition(key, each), self._version) for key, each in self._partitions.items()],
             self._batches,
             self._aborted,
-            [_row_of_producer(key, each) for key, each in self._producers.items() if each is not None],
+            [
+                (*_row_of_producer(key, each), self._version)
+                for key, each in self._producers.items()
+                if each is not None
+            ],
             [(*key.values(), *_NO_PRODUCER) for key, each in self._producers.items() if each is None],
-            [_row_of_offset(key, each) for key, each in self._offsets.items() if each is not None],
+            [
+                (*_row_of_offset(key, each), name_shard(key.group_id))
+                for key, each in self._offsets.items()
+                if each is not None
+            ],
             [(*_key_of_offset(key), *_NO_OFFSET) for key, each in self._offsets.items() if each is None],
             [each for each in self._transactions.values() if each is not None],
             [name for name, each in self._transactions.items() if each is None],
-            [stored(name) for name in self._pending],
+            [(stored(name), self._version) for name in self._pending],
             [row for pending in self._pending.values() for row in _rows_of_pending(pending)],
             list(self._groups.values()),
             [(*key.values(), below) for key, below in self._left_below.items()],
@@ -254,7 +267,6 @@ class Fold:
             [(number, size, None) for number, size in self._bytes.objects],
             self._rows_of_chunks(),
             self._bytes.inline,
-            self._next_producer_id,
         )
         self.calls.append(Call(WRITE_ROWS, arguments))
         self._chunks.clear()
@@ -266,8 +278,8 @@ class Fold:
         return [(each, size, each if each in objects else None, 0) for each, size in self._chunks.items()]
 
 
-_NO_PRODUCER: Final = (None,) * 7
-_NO_OFFSET: Final = (None,) * 4
+_NO_PRODUCER: Final = (None,) * 8
+_NO_OFFSET: Final = (None,) * 5
 
 
 def _row_of_partition(key: PartitionKey, partition: Partition) -> Row:

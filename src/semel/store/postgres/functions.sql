@@ -1,30 +1,15 @@
 -- What a commit calls in the database. The functions only store: every decision was made before, and every value that
 -- they write is complete. A commit that only writes rows is one call (commit_rows), so it is one round trip.
 
--- Counts the broker's sequence on, and returns it. Every commit does this first: it fails if the broker was replaced.
-CREATE FUNCTION count_commit(my_id integer, my_epoch bigint) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    counted bigint;
-BEGIN
-    UPDATE brokers SET sequence = sequence + 1 WHERE broker_id = my_id AND epoch = my_epoch
-    RETURNING sequence INTO counted;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'broker % has no epoch %: another process took its place', my_id, my_epoch
-            USING ERRCODE = 'SM001';
-    END IF;
-    RETURN counted;
-END
-$$;
-
 -- Writes rows, many of each table. Of each key there is at most one row.
 CREATE FUNCTION write_rows(
     new_partitions partitions[], new_batches batches[], new_aborted aborted[],
     new_producers producers[], gone_producers producers[],
     new_offsets offsets[], gone_offsets offsets[],
     new_transactions transactions[], gone_transactions text[],
-    pending_groups text[], new_pending pending_offsets[],
+    pending_groups pending_versions[], new_pending pending_offsets[],
     new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_objects objects[],
-    new_chunks chunks[], new_bytes inline_bytes[], new_producer_id bigint
+    new_chunks chunks[], new_bytes inline_bytes[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(new_partitions) > 0 THEN
@@ -34,7 +19,8 @@ BEGIN
             peak_timestamp = excluded.peak_timestamp, size_bytes = excluded.size_bytes,
             open_transactions = excluded.open_transactions,
             last_aborted_offset = excluded.last_aborted_offset,
-            cleaned_offset = excluded.cleaned_offset, compactions = excluded.compactions;
+            cleaned_offset = excluded.cleaned_offset, compactions = excluded.compactions,
+            row_version = excluded.row_version;
     END IF;
     IF cardinality(new_batches) > 0 THEN
         INSERT INTO batches SELECT * FROM unnest(new_batches);
@@ -48,7 +34,8 @@ BEGIN
             epoch = excluded.epoch, recent_batches = excluded.recent_batches,
             last_timestamp = excluded.last_timestamp, seen_ms = excluded.seen_ms,
             coordinator_epoch = excluded.coordinator_epoch,
-            transaction_first_offset = excluded.transaction_first_offset, staged = excluded.staged;
+            transaction_first_offset = excluded.transaction_first_offset, staged = excluded.staged,
+            row_version = excluded.row_version;
     END IF;
     IF cardinality(gone_producers) > 0 THEN
         DELETE FROM producers USING unnest(gone_producers) AS gone
@@ -74,20 +61,24 @@ BEGIN
             started_ms = excluded.started_ms, updated_ms = excluded.updated_ms,
             deadline_ms = excluded.deadline_ms, previous_producer_id = excluded.previous_producer_id,
             last_epoch = excluded.last_epoch, version = excluded.version, term = excluded.term,
-            is_two_phase = excluded.is_two_phase, prepared_epoch = excluded.prepared_epoch;
+            is_two_phase = excluded.is_two_phase, prepared_epoch = excluded.prepared_epoch,
+            row_version = excluded.row_version;
     END IF;
     IF cardinality(gone_transactions) > 0 THEN
         DELETE FROM transactions WHERE transactional_id = ANY (gone_transactions);
     END IF;
     IF cardinality(pending_groups) > 0 THEN
-        DELETE FROM pending_offsets WHERE group_id = ANY (pending_groups);
+        INSERT INTO pending_versions SELECT * FROM unnest(pending_groups)
+        ON CONFLICT (group_id) DO UPDATE SET row_version = excluded.row_version;
+        DELETE FROM pending_offsets USING unnest(pending_groups) AS each
+        WHERE pending_offsets.group_id = each.group_id;
         INSERT INTO pending_offsets SELECT * FROM unnest(new_pending);
     END IF;
     IF cardinality(new_groups) > 0 THEN
         INSERT INTO groups SELECT * FROM unnest(new_groups)
         ON CONFLICT (group_id) DO UPDATE SET
             kind = excluded.kind, protocol_type = excluded.protocol_type, state = excluded.state,
-            member_count = excluded.member_count, body = excluded.body;
+            member_count = excluded.member_count, body = excluded.body, row_version = excluded.row_version;
     END IF;
     IF cardinality(new_leftovers) > 0 THEN
         INSERT INTO leftovers SELECT * FROM unnest(new_leftovers)
@@ -107,32 +98,28 @@ BEGIN
     IF cardinality(new_bytes) > 0 THEN
         INSERT INTO inline_bytes SELECT * FROM unnest(new_bytes);
     END IF;
-    IF new_producer_id IS NOT NULL THEN
-        UPDATE cluster SET next_producer_id = new_producer_id;
-    END IF;
 END
 $$;
 
--- A whole commit: counts it, and writes rows.
+-- A whole commit: checks what it expects, writes rows, and counts it.
 CREATE FUNCTION commit_rows(
-    my_id integer, my_epoch bigint,
+    mine claim, expected expectations,
     new_partitions partitions[], new_batches batches[], new_aborted aborted[],
     new_producers producers[], gone_producers producers[],
     new_offsets offsets[], gone_offsets offsets[],
     new_transactions transactions[], gone_transactions text[],
-    pending_groups text[], new_pending pending_offsets[],
+    pending_groups pending_versions[], new_pending pending_offsets[],
     new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_objects objects[],
-    new_chunks chunks[], new_bytes inline_bytes[], new_producer_id bigint
-) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    counted bigint := count_commit(my_id, my_epoch);
+    new_chunks chunks[], new_bytes inline_bytes[]
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM check_versions(expected);
     PERFORM write_rows(
         new_partitions, new_batches, new_aborted, new_producers, gone_producers, new_offsets, gone_offsets,
         new_transactions, gone_transactions, pending_groups, new_pending, new_groups, new_leftovers,
-        new_dropped, new_objects, new_chunks, new_bytes, new_producer_id
+        new_dropped, new_objects, new_chunks, new_bytes
     );
-    RETURN counted;
+    PERFORM count_commit(mine);
 END
 $$;
 
@@ -207,17 +194,21 @@ END
 $$;
 
 -- Adds a topic, or changes it; new partitions are empty.
-CREATE FUNCTION put_topic(my_name text, my_topic bytea, my_partitions integer, my_configs text)
-RETURNS void LANGUAGE sql AS $$
-    INSERT INTO topics VALUES (my_name, my_topic, my_partitions, my_configs)
-    ON CONFLICT (topic_id) DO UPDATE SET partitions = excluded.partitions, configs = excluded.configs;
+CREATE FUNCTION put_topic(
+    my_name text, my_topic bytea, my_partitions integer, my_configs text, my_version bigint
+) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO topics VALUES (my_name, my_topic, my_partitions, my_configs, my_version)
+    ON CONFLICT (topic_id) DO UPDATE SET
+        partitions = excluded.partitions, configs = excluded.configs, row_version = excluded.row_version;
     INSERT INTO partitions
-    SELECT my_topic, index, 0, 0, -1, 0, ''::bytea, -1, 0, 0 FROM generate_series(0, my_partitions - 1) AS index
+    SELECT my_topic, index, 0, 0, -1, 0, ''::bytea, -1, 0, 0, my_version
+    FROM generate_series(0, my_partitions - 1) AS index
     ON CONFLICT DO NOTHING;
 $$;
 
--- Deletes a topic with its partitions and every group's offsets on it. Its batches and producers are left to the sweep.
-CREATE FUNCTION delete_topic(my_name text, my_topic bytea) RETURNS void LANGUAGE sql AS $$
+-- Deletes a topic with its partitions and every group's offsets on it: these groups get a new version. Its batches and
+-- producers are left to the sweep.
+CREATE FUNCTION delete_topic(my_name text, my_topic bytea, my_version bigint) RETURNS void LANGUAGE sql AS $$
     WITH taken AS (
         DELETE FROM staged WHERE topic_id = my_topic RETURNING chunk_id, position, length
     )
@@ -227,13 +218,27 @@ CREATE FUNCTION delete_topic(my_name text, my_topic bytea) RETURNS void LANGUAGE
     ON CONFLICT (topic_id, partition_index) DO UPDATE SET below_offset = excluded.below_offset;
     DELETE FROM partitions WHERE topic_id = my_topic;
     DELETE FROM topics WHERE topic_id = my_topic;
+    INSERT INTO pending_versions
+    SELECT group_id, my_version FROM (
+        SELECT group_id FROM offsets WHERE topic = my_name
+        UNION
+        SELECT group_id FROM pending_offsets WHERE topic = my_name
+        ORDER BY group_id
+    ) AS each
+    ON CONFLICT (group_id) DO UPDATE SET row_version = excluded.row_version;
     DELETE FROM offsets WHERE topic = my_name;
     DELETE FROM pending_offsets WHERE topic = my_name;
 $$;
 
--- Writes the new value of the feature.
-CREATE FUNCTION write_features(new_version integer, new_epoch bigint) RETURNS void LANGUAGE sql AS $$
-    UPDATE cluster SET transaction_version = new_version, features_epoch = new_epoch;
+-- Writes the new value of the feature, if nobody else has written one meanwhile.
+CREATE FUNCTION write_features(new_version integer, new_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE cluster SET transaction_version = new_version, features_epoch = new_epoch
+    WHERE features_epoch < new_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the features have changed since they were loaded' USING ERRCODE = 'SM004';
+    END IF;
+END
 $$;
 
 -- Deletes a group with all its offsets.
@@ -241,6 +246,7 @@ CREATE FUNCTION delete_group(my_group text) RETURNS void LANGUAGE sql AS $$
     DELETE FROM groups WHERE group_id = my_group;
     DELETE FROM offsets WHERE group_id = my_group;
     DELETE FROM pending_offsets WHERE group_id = my_group;
+    DELETE FROM pending_versions WHERE group_id = my_group;
 $$;
 
 -- The base offset of the batch that holds an offset; the offset itself if there is none.

@@ -4,8 +4,12 @@ A commit is one transaction, usually one call (``fold``). Commits (``committing`
 survive a restart of PostgreSQL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
+
+import asyncpg  # type: ignore[import-untyped]
 
 from semel.core.types import (
     CommittedOffset,
@@ -24,70 +28,123 @@ from semel.store.interface import (
     BatchLocation,
     Counts,
     GroupSummary,
+    StoreBroken,
     StoredBatch,
+    StoreRefused,
 )
 from semel.store.postgres.committing import Committer
-from semel.store.postgres.database import Database
-from semel.store.postgres.fold import Bytes, Fold
-from semel.store.postgres.loading import load
+from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
+from semel.store.postgres.fold import Bytes
+from semel.store.postgres.loading import TRANSACTION_COLUMNS, load
 from semel.store.postgres.opening import open_database
+from semel.store.postgres.place import Place, take_place
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
+from semel.store.sharing import Versioned
 
 NO_BYTES: Final = Bytes()
 CONNECTIONS_MAX: Final = 8
+LEASE_SECONDS: Final = 3.0
+TOPIC_COLUMNS: Final = "name, topic_id, partitions, configs"
 PAGE_FIRST: Final = 32
 """Batches in the first page: most answers need one page, and few batches are read for nothing."""
 PAGE_MAX: Final = 1024
-TRANSACTION_COLUMNS: Final = """
-    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
-    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
-"""
 
 
 class PostgresLedger:
     """Created by ``PostgresLedger.open``."""
 
-    def __init__(self, database: Database, committer: Committer, cluster_id: str) -> None:
+    def __init__(self, database: Database, place: Place, committer: Committer, cluster_id: str) -> None:
         self.database = database
+        self.place = place
+        self.committer = committer
         self.cluster_id = cluster_id
-        self._committer = committer
 
     @classmethod
-    async def open(cls, dsn: str, *, schema: str = "semel", broker_id: int = 0) -> "PostgresLedger":
-        """Open the ledger, and take the place of the last process with this id. StoreBroken, StoreDamaged."""
+    async def open(
+        cls, dsn: str, *, schema: str = "semel", broker_id: int = 0, lease_seconds: float = LEASE_SECONDS
+    ) -> "PostgresLedger":
+        """Open the ledger, and take the place of the last process with this id.
+
+        StoreBroken, StoreDamaged; StoreLocked if another process runs with this id.
+        """
         database = await open_database(dsn, schema, CONNECTIONS_MAX)
-        cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
-        return cls(database, await Committer.open(database, broker_id), cluster_id)
+        try:
+            cluster_id = await database.value("SELECT value FROM meta WHERE name = 'cluster_id'")
+            place = await take_place(database, broker_id, lease_seconds)
+            term = await database.value("SELECT current_term()")
+        except StoreRefused as error:
+            await database.close()
+            raise StoreBroken(f"the ledger cannot be opened: {error}") from error
+        except BaseException:
+            await database.close()
+            raise
+        return cls(database, place, Committer(database, place, term), cluster_id)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """End the lease, and close the connections."""
+        await self.committer.locks.give_up()
+        # If the server is away, the lease ends by itself.
+        with suppress(ConnectionLost, asyncpg.PostgresError):
+            async with self.database.connection() as connection:
+                await connection.execute("SELECT end_lease($1, $2)", self.place.broker_id, self.place.epoch)
         await self.database.close()
 
     # -- commits ------------------------------------------------------------------------------------------
 
     async def commit(
-        self, facts: Sequence[Fact], locations: Sequence[BatchLocation], contents: Bytes = NO_BYTES
+        self,
+        facts: Sequence[Fact],
+        locations: Sequence[BatchLocation],
+        contents: Bytes = NO_BYTES,
+        *,
+        expected: Mapping[Key, int] = MappingProxyType({}),
+        defers_sync: bool = False,
     ) -> int:
         """Write the facts together and durably; their i-th batch is at locations[i]. Return the number."""
-        return await self._committer.commit(Fold(locations, contents).write(facts))
+        return await self.committer.commit(
+            facts, locations, contents, expected=expected, defers_sync=defers_sync
+        )
 
     # -- entities -----------------------------------------------------------------------------------------
 
     async def load(self, keys: Sequence[Key]) -> list[Value | None]:
-        """Return the entities with these keys in the same order, None for those that do not exist."""
-        return await load(self.database, keys)
+        """Return the entities with these keys in the same order, None for those that do not exist.
+
+        What clients may read of partitions is durable when it is returned.
+        """
+        found = await load(self.database.fetch, keys, self.place.broker_id)
+        shown = zip(keys, found, strict=True)
+        await self.committer.make_durable(
+            each.version for key, each in shown if isinstance(key, PartitionKey)
+        )
+        return [each.value for each in found]
+
+    async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
+        """Return entities and their versions. With ``locks``, they are locked until the next commit."""
+        if not locks:
+            return await load(self.database.fetch, keys, self.place.broker_id)
+
+        async def work() -> list[Versioned]:
+            async with self.committer.locks.taken(keys) as connection:
+                return await load(connection.fetch, keys, self.place.broker_id)
+
+        try:
+            return await patiently(work, QUERY_PATIENCE_SECONDS)
+        except BaseException:
+            await self.committer.locks.give_up()
+            raise
 
     async def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """Return the topic with this id."""
-        row = await self.database.row("SELECT * FROM topics WHERE topic_id = $1", topic_id)
+        row = await self.database.row(f"SELECT {TOPIC_COLUMNS} FROM topics WHERE topic_id = $1", topic_id)
         return None if row is None else topic_of(row)
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Return topics, ordered by name."""
         rows = await self.database.fetch(
-            "SELECT * FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
+            f"SELECT {TOPIC_COLUMNS} FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
         )
         return [topic_of(row) for row in rows]
 

@@ -1,10 +1,15 @@
-"""Load entities by key: one query for each kind of key."""
+"""Load entities and their versions by key: one query for each kind of key.
+
+The version of a group's pending offsets also covers its committed ones. It is loaded before them, so what is
+newer than its version has been seen too late, which a commit finds out, and never too early.
+"""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from semel.core.groups import unpack_group
+from semel.core.placement import ABSENT
 from semel.core.types import (
     Cluster,
     ClusterKey,
@@ -17,35 +22,45 @@ from semel.core.types import (
     ProducerKey,
     TopicKey,
     TransactionKey,
-    Value,
 )
-from semel.store.postgres.database import Database
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import offset_of, partition_of, pending_of, producer_of, topic_of, transaction_of
+from semel.store.sharing import Versioned
 
-Found = dict[Any, Any]
+Found = dict[Any, Versioned]
+Fetch = Callable[..., Awaitable[list[Any]]]
+"""Returns the rows of a query."""
+TRANSACTION_COLUMNS: Final = """
+    transactional_id, producer_id, epoch, timeout_ms, state, partitions, groups, started_ms, updated_ms,
+    deadline_ms, previous_producer_id, last_epoch, version, term, is_two_phase, prepared_epoch
+"""
+NOTHING: Final = Versioned(None, ABSENT)
 
 
-async def load(database: Database, keys: Sequence[Key]) -> list[Value | None]:
-    """Return the entities with these keys in the same order, None for those that do not exist."""
+async def load(fetch: Fetch, keys: Sequence[Key], broker_id: int) -> list[Versioned]:
+    """Return the entities with these keys in the same order, and their versions."""
     by_kind: defaultdict[type, list[Any]] = defaultdict(list)
     for key in keys:
         by_kind[type(key)].append(key)
     found: Found = {}
-    for kind, some in by_kind.items():
-        found |= await _LOADERS[kind](database, some)
-    return [found.get(key) for key in keys]
+    for kind, loader in _LOADERS.items():
+        if kind in by_kind:
+            found |= await loader(fetch, by_kind[kind])
+    if ClusterKey in by_kind:
+        found |= await _cluster(fetch, broker_id)
+    return [found.get(key, NOTHING) for key in keys]
 
 
-async def _topics(database: Database, keys: list[TopicKey]) -> Found:
-    rows = await database.fetch(
-        "SELECT * FROM topics WHERE name = ANY ($1)", [stored(key.name) for key in keys]
+async def _topics(fetch: Fetch, keys: list[TopicKey]) -> Found:
+    rows = await fetch(
+        "SELECT name, topic_id, partitions, configs, row_version FROM topics WHERE name = ANY ($1)",
+        [stored(key.name) for key in keys],
     )
-    return {TopicKey(row[0]): topic_of(row) for row in rows}
+    return {TopicKey(row[0]): Versioned(topic_of(row), version) for *row, version in rows}
 
 
-async def _partitions(database: Database, keys: list[PartitionKey]) -> Found:
-    rows = await database.fetch(
+async def _partitions(fetch: Fetch, keys: list[PartitionKey]) -> Found:
+    rows = await fetch(
         """
         SELECT partitions.* FROM partitions
         JOIN unnest($1::bytea[], $2::integer[]) AS wanted (topic_id, partition_index)
@@ -53,11 +68,14 @@ async def _partitions(database: Database, keys: list[PartitionKey]) -> Found:
         """,
         *_columns(keys),
     )
-    return {PartitionKey(topic_id, index): partition_of(rest) for topic_id, index, *rest in rows}
+    return {
+        PartitionKey(topic_id, index): Versioned(partition_of(rest), version)
+        for topic_id, index, *rest, version in rows
+    }
 
 
-async def _producers(database: Database, keys: list[ProducerKey]) -> Found:
-    rows = await database.fetch(
+async def _producers(fetch: Fetch, keys: list[ProducerKey]) -> Found:
+    rows = await fetch(
         """
         SELECT producers.* FROM producers
         JOIN unnest($1::bytea[], $2::integer[], $3::bigint[])
@@ -67,21 +85,25 @@ async def _producers(database: Database, keys: list[ProducerKey]) -> Found:
         """,
         *_columns(keys),
     )
-    return {ProducerKey(*row[:3]): producer_of(row[3:]) for row in map(tuple, rows)}
+    return {ProducerKey(*row[:3]): Versioned(producer_of(row[3:]), version) for *row, version in rows}
 
 
-async def _groups(database: Database, keys: list[GroupKey]) -> Found:
-    rows = await database.fetch(
-        "SELECT group_id, kind, body FROM groups WHERE group_id = ANY ($1)",
+async def _groups(fetch: Fetch, keys: list[GroupKey]) -> Found:
+    rows = await fetch(
+        "SELECT group_id, kind, body, row_version FROM groups WHERE group_id = ANY ($1)",
         [stored(key.group_id) for key in keys],
     )
-    return {GroupKey(original(name)): unpack_group(kind, body) for name, kind, body in rows}
+    return {
+        GroupKey(original(name)): Versioned(unpack_group(kind, body), version)
+        for name, kind, body, version in rows
+    }
 
 
-async def _offsets(database: Database, keys: list[OffsetKey]) -> Found:
-    rows = await database.fetch(
+async def _offsets(fetch: Fetch, keys: list[OffsetKey]) -> Found:
+    rows = await fetch(
         """
-        SELECT offsets.* FROM offsets
+        SELECT group_id, topic, partition_index, committed_offset, leader_epoch, metadata, committed_ms
+        FROM offsets
         JOIN unnest($1::text[], $2::text[], $3::integer[]) AS wanted (group_id, topic, partition_index)
         USING (group_id, topic, partition_index)
         """,
@@ -89,54 +111,67 @@ async def _offsets(database: Database, keys: list[OffsetKey]) -> Found:
         [stored(key.topic) for key in keys],
         [key.partition for key in keys],
     )
-    return {
-        OffsetKey(original(group), original(topic), index): offset_of((offset, epoch, original(metadata), at))
-        for group, topic, index, offset, epoch, metadata, at in rows
-    }
+    found: Found = {}
+    for group, topic, index, offset, epoch, metadata, at in rows:
+        value = offset_of((offset, epoch, original(metadata), at))
+        found[OffsetKey(original(group), original(topic), index)] = Versioned(value, ABSENT)
+    return found
 
 
-async def _pending(database: Database, keys: list[PendingKey]) -> Found:
-    rows = await database.fetch(
+async def _pending(fetch: Fetch, keys: list[PendingKey]) -> Found:
+    rows = await fetch(
         """
-        SELECT group_id, producer_id, topic, partition_index, committed_offset, leader_epoch, metadata,
-            committed_ms, is_superseded
-        FROM pending_offsets WHERE group_id = ANY ($1) ORDER BY group_id, position
+        SELECT group_id, row_version, producer_id, topic, partition_index, committed_offset, leader_epoch,
+            metadata, committed_ms, is_superseded
+        FROM pending_versions LEFT JOIN pending_offsets USING (group_id)
+        WHERE group_id = ANY ($1) ORDER BY group_id, position
         """,
         [stored(key.group_id) for key in keys],
     )
-    found: defaultdict[PendingKey, list[PendingOffset]] = defaultdict(list)
-    for group, producer_id, topic, index, offset, epoch, metadata, *rest in rows:
+    pending: defaultdict[PendingKey, list[PendingOffset]] = defaultdict(list)
+    versions: dict[PendingKey, int] = {}
+    for group, version, producer_id, topic, index, offset, epoch, metadata, *rest in rows:
         name = original(group)
-        row = (producer_id, original(topic), index, offset, epoch, original(metadata), *rest)
-        found[PendingKey(name)].append(pending_of(name, row))
-    return {key: tuple(each) for key, each in found.items()}
+        versions[PendingKey(name)] = version
+        if producer_id is not None:
+            row = (producer_id, original(topic), index, offset, epoch, original(metadata), *rest)
+            pending[PendingKey(name)].append(pending_of(name, row))
+    return {key: Versioned(tuple(pending[key]) or None, version) for key, version in versions.items()}
 
 
-async def _transactions(database: Database, keys: list[TransactionKey]) -> Found:
-    rows = await database.fetch(
-        "SELECT * FROM transactions WHERE transactional_id = ANY ($1)",
+async def _transactions(fetch: Fetch, keys: list[TransactionKey]) -> Found:
+    rows = await fetch(
+        f"SELECT {TRANSACTION_COLUMNS}, row_version FROM transactions WHERE transactional_id = ANY ($1)",
         [stored(key.transactional_id) for key in keys],
     )
-    found = [transaction_of((original(name), *rest)) for name, *rest in rows]
-    return {TransactionKey(each.transactional_id): each for each in found}
+    return {
+        TransactionKey(original(name)): Versioned(transaction_of((original(name), *rest)), version)
+        for name, *rest, version in rows
+    }
 
 
-async def _cluster(database: Database, keys: list[ClusterKey]) -> Found:
-    row = await database.row("SELECT next_producer_id, transaction_version, features_epoch FROM cluster")
-    return {ClusterKey(): Cluster(*row)}
+async def _cluster(fetch: Fetch, broker_id: int) -> Found:
+    (row,) = await fetch(
+        """
+        SELECT next_producer_id, transaction_version, features_epoch
+        FROM cluster, brokers WHERE broker_id = $1
+        """,
+        broker_id,
+    )
+    return {ClusterKey(): Versioned(Cluster(*row), ABSENT)}
 
 
 def _columns(keys: Sequence[Any]) -> list[list[Any]]:
     return [list(column) for column in zip(*[key.values() for key in keys], strict=True)]
 
 
-_LOADERS: Final[dict[type, Callable[[Database, list[Any]], Awaitable[Found]]]] = {
+_LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
     TopicKey: _topics,
     PartitionKey: _partitions,
     ProducerKey: _producers,
-    GroupKey: _groups,
-    OffsetKey: _offsets,
-    PendingKey: _pending,
     TransactionKey: _transactions,
-    ClusterKey: _cluster,
+    GroupKey: _groups,
+    PendingKey: _pending,
+    OffsetKey: _offsets,
 }
+"""In the order of the queries."""

@@ -1,18 +1,32 @@
 """Open a ledger in PostgreSQL: connect, check that the server can hold it, make the tables or find them."""
 
+import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreBroken, StoreDamaged
-from semel.store.postgres.database import Database
+from semel.store.interface import StoreBroken, StoreDamaged, StoreRefused
+from semel.store.postgres.database import ConnectionLost, Database, patiently
 
 SCHEMA_VERSION: Final = 1
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
-COMMAND_SECONDS: Final = 30.0
+COMMAND_SECONDS: Final = 20.0
 """A server that is silent for so long is taken for lost."""
+SESSION: Final = {
+    "application_name": "semel",
+    # A broker that sleeps in a transaction must not keep others waiting.
+    "idle_in_transaction_session_timeout": "3s",
+    # Longer than that, so that a lock comes free in time.
+    "lock_timeout": "5s",
+    "statement_timeout": "15s",
+    # The server ends sessions of brokers that are gone.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
 _HERE: Final = Path(__file__).parent
 _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
@@ -21,24 +35,61 @@ _LOCK: Final = 0x53454D454C
 async def open_database(dsn: str, schema: str, connections_max: int) -> Database:
     """Connect to a ledger, whose tables are made if there are none. StoreBroken, StoreDamaged."""
     try:
-        pool = await asyncpg.create_pool(
+        pool = await patiently(lambda: _connect(dsn, schema, connections_max), CONNECT_SECONDS)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreRefused) as error:
+        raise StoreBroken(f"PostgreSQL cannot be reached: {_explained(error)}") from error
+    except ValueError:
+        # The message of such an error has parts of the address, perhaps of the password.
+        raise StoreBroken(
+            "the address of the ledger is not that of a PostgreSQL database, as in"
+            " postgresql://user@host:5432/database: special characters in a password must be percent-encoded"
+        ) from None
+    try:
+        async with pool.acquire() as connection:
+            await _prepare(connection, schema)
+    except asyncpg.PostgresError as error:
+        await pool.close()
+        raise StoreBroken(f"the tables of the ledger cannot be made or read: {error}") from error
+    except BaseException:
+        await pool.close()
+        raise
+    return Database(pool)
+
+
+async def _connect(dsn: str, schema: str, connections_max: int) -> asyncpg.Pool:
+    try:
+        return await asyncpg.create_pool(
             dsn,
             min_size=1,
             max_size=connections_max,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
+            init=_begin,
             reset=_leave,
-            server_settings={"search_path": f'"{schema}"', "application_name": "semel"},
+            server_settings={"search_path": f'"{schema}"', **SESSION},
         )
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreBroken(f"PostgreSQL cannot be reached: {error}") from error
-    try:
-        async with pool.acquire() as connection:
-            await _prepare(connection, schema)
-    except BaseException:
-        await pool.close()
-        raise
-    return Database(pool)
+    except (TimeoutError, asyncpg.TooManyConnectionsError, asyncpg.CannotConnectNowError) as error:
+        raise ConnectionLost(str(error) or "no answer in time") from error
+
+
+def _explained(error: Exception) -> str:
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+        return f"{error}. Check the user and the password: in the address, PGPASSWORD or ~/.pgpass"
+    return str(error)
+
+
+async def _begin(connection: Any) -> None:
+    """Begin a session."""
+    # Commits that are acknowledged must be durable, whatever the default of the server or the role is.
+    await connection.execute(
+        """
+        SELECT set_config('synchronous_commit', 'on', false)
+        WHERE current_setting('synchronous_commit') = 'off'
+        """
+    )
+    with suppress(asyncpg.PostgresError):
+        # The server notices during a long wait that the broker is gone, if its operating system tells.
+        await connection.execute("SET client_connection_check_interval = '2s'")
 
 
 async def _leave(connection: Any) -> None:
@@ -55,19 +106,34 @@ async def _prepare(connection: Any, schema: str) -> None:
         raise StoreBroken(f"the database has the encoding {encoding}: create one with UTF8")
     if await connection.fetchval("SELECT pg_is_in_recovery()"):
         raise StoreBroken("this server is a standby, which cannot be written to: connect to the primary")
+    if await connection.fetchval("SHOW default_transaction_read_only") == "on":
+        raise StoreBroken(
+            "PostgreSQL allows no writes (default_transaction_read_only is on): allow them for this user or"
+            " database. Some services set it when their disk is almost full"
+        )
     async with connection.transaction():
+        # Others may be making the tables.
+        await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
-            await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-            for name in ("schema.sql", "functions.sql"):
-                await connection.execute((_HERE / name).read_text(encoding="utf-8"))
-            await connection.execute(
-                "INSERT INTO meta VALUES ('schema_version', $1), ('cluster_id', gen_random_uuid())",
-                str(SCHEMA_VERSION),
-            )
+            await _make_tables(connection, schema)
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
     if found != str(SCHEMA_VERSION):
         raise StoreDamaged(
             f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}:"
             " start it with the newer Semel"
         )
+
+
+async def _make_tables(connection: Any, schema: str) -> None:
+    await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    for name in ("schema.sql", "versions.sql", "functions.sql", "membership.sql"):
+        await connection.execute((_HERE / name).read_text(encoding="utf-8"))
+    await connection.execute(
+        """
+        INSERT INTO meta
+        VALUES ('schema_version', $1), ('cluster_id', gen_random_uuid()), ('secret', $2)
+        """,
+        str(SCHEMA_VERSION),
+        secrets.token_hex(32),
+    )

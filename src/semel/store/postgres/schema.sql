@@ -4,36 +4,76 @@
 -- Text of clients may contain U+0000, which PostgreSQL does not store: see semel.store.postgres.texts. It is ordered by
 -- code point, hence COLLATE "C". Rows that change all the time leave room in their pages (fillfactor), so that a new
 -- version of a row stays in the page of the old one and no index changes.
+--
+-- row_version is the id of the commit that wrote a row last: the slot of its broker, shifted by 44 bits, and the
+-- sequence of the commit. It is never used twice. An entity without a row has version 0.
 
--- What the ledger records of itself: schema_version, cluster_id.
+-- What the ledger records of itself: schema_version, cluster_id, and the secret that only its brokers know.
 CREATE TABLE meta (
     name  text NOT NULL PRIMARY KEY,
     value text NOT NULL
 );
 
--- One row: what belongs to no topic and no group.
+-- One row: what belongs to no topic and no group. last_term counts the terms that have begun.
 CREATE TABLE cluster (
     only_one            boolean NOT NULL PRIMARY KEY CHECK (only_one),
-    next_producer_id    bigint NOT NULL CHECK (next_producer_id >= 0),
     transaction_version integer NOT NULL CHECK (transaction_version >= 0),
-    features_epoch      bigint NOT NULL CHECK (features_epoch >= 0)
+    features_epoch      bigint NOT NULL CHECK (features_epoch >= 0),
+    last_term           bigint NOT NULL CHECK (last_term >= 0)
 ) WITH (fillfactor = 50);
 
--- A row for each broker. Every commit of a broker counts its sequence on, and fails if the epoch is not its own: then
--- another process took its place (instance), or it has begun again after it lost a connection.
+-- The current term, at most one row. The table is not logged: it is empty after a crash of the server, which may have
+-- lost commits that were not flushed, and full after a clean restart.
+CREATE UNLOGGED TABLE term (
+    term bigint NOT NULL PRIMARY KEY
+);
+
+-- A row for each broker. Every commit of a broker writes its sequence here, and fails if epoch or session are not its
+-- own. A new epoch means that another process took the broker's place (instance), or another broker its shards. A new
+-- session means that the broker lost its connection during a commit, which can no longer arrive.
+--
+-- endpoints is a JSON object: the host and port that clients of each listener get; internal is a JSON array, the
+-- address for other brokers. A broker is a member from when it joins until it leaves or is replaced.
 CREATE TABLE brokers (
-    broker_id integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
-    instance  bytea NOT NULL,
-    epoch     bigint NOT NULL CHECK (epoch >= 1),
-    sequence  bigint NOT NULL CHECK (sequence >= 0)
+    broker_id        integer NOT NULL PRIMARY KEY CHECK (broker_id >= 0),
+    slot             integer NOT NULL UNIQUE GENERATED ALWAYS AS IDENTITY (MINVALUE 0 START WITH 0 MAXVALUE 524287),
+    instance         bytea NOT NULL,
+    epoch            bigint NOT NULL CHECK (epoch >= 1),
+    session          bigint NOT NULL DEFAULT 0 CHECK (session >= 0),
+    sequence         bigint NOT NULL DEFAULT 0 CHECK (sequence >= 0),
+    next_producer_id bigint NOT NULL DEFAULT 0 CHECK (next_producer_id >= 0),
+    lease_until      timestamptz NOT NULL,
+    is_member        boolean NOT NULL DEFAULT false,
+    is_leaving       boolean NOT NULL DEFAULT false,
+    endpoints        text NOT NULL DEFAULT '{}',
+    internal         text NOT NULL DEFAULT '["", 0]',
+    rack             text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The owners of shards (semel.core.placement). epoch counts the changes of the owner.
+CREATE TABLE shards (
+    shard smallint NOT NULL PRIMARY KEY CHECK (shard BETWEEN 0 AND 255),
+    owner integer REFERENCES brokers,
+    epoch bigint NOT NULL CHECK (epoch >= 0)
+) WITH (fillfactor = 50);
+
+-- What brokers could not tell others, which find it here with their next renewal.
+CREATE TABLE notices (
+    notice_id bigint NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    to_broker integer NOT NULL,
+    to_epoch  bigint NOT NULL,
+    body      bytea NOT NULL
+);
+
+CREATE INDEX notices_by_broker ON notices (to_broker);
 
 -- Topics that exist. configs is a JSON object of the values that were set, without defaults.
 CREATE TABLE topics (
-    name       text COLLATE "C" NOT NULL PRIMARY KEY,
-    topic_id   bytea NOT NULL UNIQUE CHECK (octet_length(topic_id) = 16),
-    partitions integer NOT NULL CHECK (partitions >= 1),
-    configs    text NOT NULL
+    name        text COLLATE "C" NOT NULL PRIMARY KEY,
+    topic_id    bytea NOT NULL UNIQUE CHECK (octet_length(topic_id) = 16),
+    partitions  integer NOT NULL CHECK (partitions >= 1),
+    configs     text NOT NULL,
+    row_version bigint NOT NULL CHECK (row_version >= 1)
 );
 
 -- Partitions that exist. open_transactions is packed: pairs of first offset and producer, ordered by offset. Below
@@ -49,6 +89,7 @@ CREATE TABLE partitions (
     last_aborted_offset bigint NOT NULL CHECK (last_aborted_offset >= -1),
     cleaned_offset      bigint NOT NULL CHECK (cleaned_offset >= 0),
     compactions         bigint NOT NULL CHECK (compactions >= 0),
+    row_version         bigint NOT NULL CHECK (row_version >= 1),
     PRIMARY KEY (topic_id, partition_index)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -145,6 +186,7 @@ CREATE TABLE producers (
     coordinator_epoch        integer NOT NULL,
     transaction_first_offset bigint NOT NULL CHECK (transaction_first_offset >= -1),
     staged                   bytea NOT NULL,
+    row_version              bigint NOT NULL CHECK (row_version >= 1),
     PRIMARY KEY (topic_id, partition_index, producer_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -157,11 +199,21 @@ CREATE TABLE offsets (
     leader_epoch     integer NOT NULL,
     metadata         text NOT NULL,
     committed_ms     bigint NOT NULL,
+    shard            smallint NOT NULL,
     PRIMARY KEY (group_id, topic, partition_index)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
+-- For listing the groups of a shard that only have offsets.
+CREATE INDEX offsets_by_shard ON offsets (shard, group_id);
+
 -- For deleting a topic with every group's offsets on it.
 CREATE INDEX offsets_by_topic ON offsets (topic);
+
+-- Versions of groups' pending offsets. A group may have a row here and no pending offsets.
+CREATE TABLE pending_versions (
+    group_id    text COLLATE "C" NOT NULL PRIMARY KEY,
+    row_version bigint NOT NULL CHECK (row_version >= 1)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Offsets that become the group's position when a transaction commits. position is their order within the group; it
 -- may have gaps. is_superseded: a later commit has overtaken this partition.
@@ -200,8 +252,12 @@ CREATE TABLE transactions (
     version              integer NOT NULL,
     term                 bigint NOT NULL,
     is_two_phase         boolean NOT NULL,
-    prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767)
+    prepared_epoch       integer NOT NULL CHECK (prepared_epoch BETWEEN -1 AND 32767),
+    shard                smallint NOT NULL,
+    row_version          bigint NOT NULL CHECK (row_version >= 1)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE INDEX transactions_by_shard ON transactions (shard, transactional_id);
 
 -- Groups. body is the whole group, packed by the core; the other columns are for listing.
 CREATE TABLE groups (
@@ -210,8 +266,12 @@ CREATE TABLE groups (
     protocol_type text NOT NULL,
     state         text NOT NULL,
     member_count  integer NOT NULL CHECK (member_count >= 0),
-    body          bytea NOT NULL
+    body          bytea NOT NULL,
+    shard         smallint NOT NULL,
+    row_version   bigint NOT NULL CHECK (row_version >= 1)
 ) WITH (fillfactor = 70);
+
+CREATE INDEX groups_by_shard ON groups (shard, group_id);
 
 -- Work for the sweep: batches of this partition that end below this offset, and the transactions that were aborted
 -- there. The largest possible offset means that the partition was deleted, with all its batches and producers.
@@ -222,4 +282,5 @@ CREATE TABLE leftovers (
     PRIMARY KEY (topic_id, partition_index)
 );
 
-INSERT INTO cluster (only_one, next_producer_id, transaction_version, features_epoch) VALUES (true, 0, 2, 1);
+INSERT INTO cluster (only_one, transaction_version, features_epoch, last_term) VALUES (true, 2, 1, 0);
+INSERT INTO shards SELECT shard, NULL, 0 FROM generate_series(0, 255) AS shard;

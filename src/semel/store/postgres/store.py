@@ -5,30 +5,42 @@ leaves an object that the ledger does not know. Nothing deletes such objects yet
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from semel.core.types import Buffer, Fact
+from semel.core.types import Buffer, Fact, Key
 from semel.store.objects import Objects
 from semel.store.postgres.chunks import ClusterChunks
-from semel.store.postgres.ledger import PostgresLedger
+from semel.store.postgres.ledger import LEASE_SECONDS, NO_BYTES, PostgresLedger
+from semel.store.postgres.membership import PostgresMembership
+from semel.store.sharing import Versioned
 
 
 class ClusterStore:
-    """Created by ``ClusterStore.open``. Implements ``interface.Store``."""
+    """Created by ``ClusterStore.open``. Implements ``interface.Store`` and ``sharing.SharedStore``."""
 
-    def __init__(self, ledger: PostgresLedger, chunks: ClusterChunks) -> None:
+    def __init__(self, ledger: PostgresLedger, chunks: ClusterChunks, membership: PostgresMembership) -> None:
         self.ledger = ledger
         self.chunks = chunks
-        self.term = 0
+        self.membership = membership
         self.flush_seconds = 0.0
 
     @classmethod
     async def open(
-        cls, dsn: str, objects: Objects, *, schema: str = "semel", broker_id: int = 0
+        cls,
+        dsn: str,
+        objects: Objects,
+        *,
+        schema: str = "semel",
+        broker_id: int = 0,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> "ClusterStore":
-        """Open ledger and chunks. StoreBroken, StoreDamaged."""
-        ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id)
-        return cls(ledger, ClusterChunks(ledger.database, objects))
+        """Open ledger and chunks. StoreBroken, StoreDamaged; StoreLocked if the broker runs already."""
+        ledger = await PostgresLedger.open(
+            dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds
+        )
+        secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
+        membership = PostgresMembership(ledger.database, ledger.place, lease_seconds, bytes.fromhex(secret))
+        return cls(ledger, ClusterChunks(ledger.database, objects), membership)
 
     @property
     def cluster_id(self) -> str:
@@ -36,25 +48,45 @@ class ClusterStore:
         return self.ledger.cluster_id
 
     @property
+    def term(self) -> int:
+        """Grows when unsynced work of any broker may be lost, because PostgreSQL crashed."""
+        return self.ledger.committer.term
+
+    @property
     def has_unsynced(self) -> bool:
-        """Every commit is durable when it returns."""
-        return False
+        """Whether unsynced work of this broker was committed and is not durable yet."""
+        return self.ledger.committer.has_unsynced
 
     async def make_room(self, length: int) -> None:
         """Nothing: PostgreSQL and the object store say themselves when they are full."""
 
+    async def load(self, keys: Sequence[Key], *, locks: bool = False) -> list[Versioned]:
+        """Return entities and their versions. With ``locks``, nobody else changes them before a commit."""
+        return await self.ledger.load_versioned(keys, locks=locks)
+
+    async def unlock(self) -> None:
+        """Give up all locks, without a commit."""
+        await self.ledger.committer.locks.give_up()
+
     async def commit(
-        self, facts: Sequence[Fact], batches: Sequence[Buffer], *, defers_sync: bool = False
+        self,
+        facts: Sequence[Fact],
+        batches: Sequence[Buffer],
+        *,
+        expected: Mapping[Key, int] | None = None,
+        defers_sync: bool = False,
     ) -> int:
-        """Commit bytes and facts together; the i-th batch among the facts owns batches[i]. StoreRefused."""
+        """Commit bytes and facts together; the i-th batch among the facts owns batches[i].
+
+        Return the new version of all entities that were written. Conflict, TermEnded, StoreRefused.
+        """
         begun = time.perf_counter()
-        if batches:
-            locations, contents = await self.chunks.write(batches)
-            number = await self.ledger.commit(facts, locations, contents)
-        else:
-            number = await self.ledger.commit(facts, ())
+        locations, contents = await self.chunks.write(batches) if batches else ((), NO_BYTES)
+        number = await self.ledger.commit(
+            facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
+        )
         self.flush_seconds = time.perf_counter() - begun
-        return number
+        return self.ledger.committer.version(number)
 
     async def checkpoint(self) -> None:
         """Nothing: what is committed is durable."""

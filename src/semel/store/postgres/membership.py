@@ -1,0 +1,97 @@
+"""The brokers that share a ledger in PostgreSQL. Implements ``sharing.Membership``.
+
+Each call is one call of a function in the database (``membership.sql``), which checks that this broker was
+not replaced.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from semel.store.postgres.database import Database
+from semel.store.postgres.place import Place
+from semel.store.sharing import ClusterView, Peer, Shard
+
+
+class PostgresMembership:
+    """The place of this process among the brokers."""
+
+    def __init__(self, database: Database, place: Place, lease_seconds: float, secret: bytes) -> None:
+        self._database = database
+        self._lease = timedelta(seconds=lease_seconds)
+        self.broker_id = place.broker_id
+        self.epoch = place.epoch
+        self.lease_seconds = lease_seconds
+        self.secret = secret
+
+    async def join(
+        self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
+    ) -> None:
+        """Announce the addresses, and begin the lease."""
+        await self._call("join_cluster", self._lease, json.dumps(endpoints), json.dumps(internal), rack)
+
+    async def renew(self) -> ClusterView:
+        """Prolong the own lease."""
+        members, owners, epochs, numbers, bodies, time_of_day_ms = await self._call(
+            "renew_lease", self._lease
+        )
+        return ClusterView(
+            [_peer(each) for each in members or ()],
+            [Shard(owner, epoch) for owner, epoch in zip(owners, epochs, strict=True)],
+            list(zip(numbers or (), bodies or (), strict=True)),
+            time_of_day_ms,
+        )
+
+    async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
+        """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
+        (is_taken,) = await self._call("take_over", dead.broker_id, dead.epoch, *_columns(owners))
+        return bool(is_taken)
+
+    async def hand_over(self, owners: Mapping[int, int]) -> None:
+        """Give own shards, and shards without an owner, to these brokers."""
+        await self._call("hand_over", *_columns(owners))
+
+    async def leave(self, owners: Mapping[int, int]) -> None:
+        """Give all own shards away, or leave them without an owner, and end the lease."""
+        await self._call("leave_cluster", *_columns(owners))
+
+    async def announce_leaving(self) -> None:
+        """Tell the others to give this broker no more shards."""
+        await self._call("announce_leaving")
+
+    async def leave_notice(self, peer: Peer, notice: bytes) -> int:
+        """Leave a notice for a broker that cannot be reached. Return its number."""
+        (number,) = await self._call("leave_notice", peer.broker_id, peer.epoch, notice)
+        return int(number)
+
+    async def is_noticed(self, peer: Peer, number: int) -> bool:
+        """Whether the broker has seen the notice, or will before it serves anybody again."""
+        (is_noticed,) = await self._call("is_noticed", peer.broker_id, peer.epoch, number)
+        return bool(is_noticed)
+
+    async def drop_notices(self, numbers: Sequence[int]) -> None:
+        """Forget own notices, which were carried out."""
+        await self._call("drop_notices", list(numbers))
+
+    async def _call(self, function: str, *arguments: Any) -> Any:
+        """Call a function of the database. An answer that takes longer than a lease is of no use."""
+        marks = ", ".join(f"${number}" for number in range(1, len(arguments) + 3))
+        return await self._database.row_within(
+            self.lease_seconds,
+            f"SELECT * FROM {function}({marks})",
+            self.broker_id,
+            self.epoch,
+            *arguments,
+        )
+
+
+def _peer(row: Any) -> Peer:
+    broker_id, epoch, endpoints, internal, rack, is_live, is_leaving = row
+    addresses = {name: (host, port) for name, (host, port) in json.loads(endpoints).items()}
+    host, port = json.loads(internal)
+    return Peer(broker_id, epoch, addresses, (host, port), rack, is_live, is_leaving)
+
+
+def _columns(owners: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    return list(owners), list(owners.values())

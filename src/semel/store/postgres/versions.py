@@ -1,0 +1,89 @@
+"""The versions that a commit was decided on, as the database's functions expect them (``versions.sql``).
+
+Locks are taken in one order by all brokers, so that they rarely wait for each other in a circle. An entity
+that does not exist has no row to lock: whoever adds one, or relies on its absence, locks its shard.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from semel.core.facts import TopicChanged, TopicDeleted
+from semel.core.placement import ABSENT, SHARDS, VERSIONED, name_shard, shard_of, versioned_by
+from semel.core.types import (
+    Fact,
+    GroupKey,
+    Key,
+    PartitionKey,
+    PendingKey,
+    ProducerKey,
+    TopicKey,
+    TransactionKey,
+)
+from semel.store.postgres.texts import stored
+
+SLOT_SHIFT: Final = 44
+"""A version is the slot of the broker that wrote it, shifted by so many bits, and the commit's number."""
+_KINDS: Final = (TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey)
+assert set(_KINDS) == VERSIONED
+_ALL_SHARDS: Final = tuple(range(SHARDS))
+_UNNAMED: Final = (TopicChanged, TopicDeleted)
+"""Facts that add or remove entities which they do not name: partitions, versions of groups."""
+
+
+class Expectations:
+    """What one commit expects, or one load locks."""
+
+    def __init__(self, expected: Mapping[Key, int], written: Collection[Key], *, locks_all: bool) -> None:
+        by_kind: dict[type, list[tuple[Any, Key]]] = {kind: [] for kind in _KINDS}
+        for key, version in expected.items():
+            if type(key) in VERSIONED:
+                by_kind[type(key)].append(((*_stored(key), version), key))
+        for some in by_kind.values():
+            some.sort(key=_row)
+        self._keys = [[key for _, key in some] for some in by_kind.values()]
+        kinds = {type(key) for key in written}
+        absent: Collection[int] = _ALL_SHARDS
+        if not locks_all:
+            unknown = {key for key in (*expected, *written) if expected.get(key, ABSENT) == ABSENT}
+            absent = sorted({_shard(key) for key in unknown if type(key) in VERSIONED})
+        self.argument: Final = (
+            *([row for row, _ in some] for some in by_kind.values()),
+            [kind in kinds for kind in _KINDS],
+            list(absent),
+        )
+        """For the type ``expectations``."""
+
+    @classmethod
+    def of_commit(cls, facts: Sequence[Fact], expected: Mapping[Key, int]) -> "Expectations":
+        """What a commit of these facts expects."""
+        written = {key for fact in facts for key in versioned_by(fact)}
+        return cls(expected, written, locks_all=any(isinstance(fact, _UNNAMED) for fact in facts))
+
+    @classmethod
+    def of_locks(cls, keys: Iterable[Key]) -> "Expectations":
+        """For locking entities of which it is not known whether they exist."""
+        wanted = dict.fromkeys(keys, ABSENT)
+        return cls(wanted, wanted, locks_all=False)
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing has to be checked or locked."""
+        return not any(self.argument)
+
+    def moved(self, detail: str) -> list[Key]:
+        """Return the entities that have moved, from the detail of the database's error."""
+        return [self._keys[kind][position] for kind, position in json.loads(detail)]
+
+
+def _row(pair: tuple[Any, Key]) -> Any:
+    return pair[0]
+
+
+def _stored(key: Any) -> tuple[Any, ...]:
+    return tuple(stored(each) if isinstance(each, str) else each for each in key.values())
+
+
+def _shard(key: Key) -> int:
+    shard = shard_of(key)
+    return name_shard(key.name) if shard is None and isinstance(key, TopicKey) else shard or 0

@@ -335,12 +335,15 @@ class SimulatedLedger:
             if kind is ProducerKey and key[:2] == partition
         )
 
-    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
+    async def producers_unseen_since(
+        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
+    ) -> list[ProducerKey]:
         """Return producers without an open transaction that were last seen before this time."""
         unseen = [
             key
             for (kind, key), value in self.values.items()
             if kind is ProducerKey and value.seen_ms <= before_ms and not value.has_open_transaction
+            if after is None or key > after
         ]
         return sorted(unseen)[:limit]
 
@@ -362,11 +365,11 @@ class SimulatedLedger:
         wanted = (each for each in self._of(TransactionKey, after) if state in (None, each.state))
         return list(wanted)[:limit]
 
-    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
+    async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids that were not used after this time."""
         unused = (
             each.transactional_id
-            for each in self._of(TransactionKey, "")
+            for each in self._of(TransactionKey, after)
             if each.state is not TransactionState.ONGOING and each.updated_ms <= before_ms
         )
         return list(unused)[:limit]

@@ -158,6 +158,8 @@ async def test_unused_ids_are_found_unless_something_is_open(
     ]
     assert await ledger.transactions_unused_since(20, limit=100) == unused
     assert await ledger.transactions_unused_since(20, limit=5) == unused[:5]
+    assert await ledger.transactions_unused_since(20, after=unused[4], limit=100) == unused[5:]
+    assert await ledger.transactions_unused_since(20, after=unused[-1], limit=100) == []
     assert await ledger.transactions_unused_since(-1, limit=100) == []
     await ledger.close()
 

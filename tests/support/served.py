@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from semel.broker.ownership import Alone, Endpoint, Ownership
 from semel.config import Settings
 from semel.core.types import Topic
 from semel.handlers.context import RequestContext
@@ -41,6 +42,7 @@ class Served:
         self.reads = self.reading.reads
         self.settings = Settings()
         self.catalog = OneTopic()
+        self.ownership: Ownership = Alone(1, {"PLAINTEXT": Endpoint("broker.example", 9092)})
         self.time = 1_000_000
 
     def now(self) -> int:

@@ -10,6 +10,8 @@ one command, so one commit: old batches are swapped for new ones together, or no
 recorded in the partition (``cleaned_offset``); a pass that a crash interrupts starts again. A step that was
 overtaken, because the log start moved, is repeated.
 
+A broker of a cluster compacts the partitions that it leads.
+
 Readers may hold a partition (``compaction_holds``). A pass over it does not begin, or ends at its next swap.
 
 Memory: a pass that has noted ``semel.compaction.keys.max`` keys ends there, and another pass does the rest.
@@ -43,10 +45,12 @@ class Compaction:
         self._broker = broker
 
     async def compact(self) -> None:
-        """Compact every partition that is due. StoreRefused if there was no room for one of them."""
+        """Compact every partition that is due and led here. StoreRefused if there was no room for one."""
         full: StoreRefused | None = None
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
+                if not self._broker.ownership.leads(key):
+                    continue
                 try:
                     await self._compact_if_due(key)
                 except StoreRefused as error:
@@ -130,7 +134,8 @@ class Compaction:
     async def _step(self, key: PartitionKey, going: Pass, offset: int, end_offset: int) -> int | None:
         """Compact the next batches; returns how far. None if the pass must end.
 
-        It must if the partition is deleted or unreadable, is no longer compacted, or a reader holds it.
+        It must if the partition is deleted, unreadable or led by another broker, is no longer compacted, or a
+        reader holds it.
         """
         broker = self._broker
         topic = await self._topic(key)
@@ -151,7 +156,7 @@ class Compaction:
             return reached
         # Nothing is awaited between this check and the submission. So a hold is either seen here, or taken
         # after the submission; then the number of swaps that its reader gets includes this one.
-        if broker.holds.must_wait(key, broker.now()):
+        if broker.holds.must_wait(key, broker.now()) or not broker.ownership.leads(key):
             return None
         is_done = await broker.ask(
             ReplaceBatches(

@@ -6,6 +6,9 @@ retention (old records, and the rows and bytes they leave behind), compaction (`
 checks their conditions again. So a round that works from an old read of the ledger can be late, but not
 wrong.
 
+A broker of a cluster does this for the partitions that it leads and the groups and ids that it coordinates.
+What remains, the sweep, one broker does for all.
+
 If the store is full, rounds that free space continue, and the failed round is repeated at its next time. Any
 other error ends the process, as in every task of the broker.
 """
@@ -19,7 +22,7 @@ from semel.broker.compaction import Compaction
 from semel.core.groups import GROUP_TICK_MS, ExpireOffsets, GroupTick
 from semel.core.partition import ExpireProducer
 from semel.core.transactions.commands import AbortOpen, ForgetTransaction
-from semel.core.types import PartitionKey, ProducerKey
+from semel.core.types import PartitionKey
 from semel.store.interface import Store, StoreRefused
 
 if TYPE_CHECKING:
@@ -40,12 +43,12 @@ class Housekeeping:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._woken_for = -1
         self.compaction = Compaction(broker)
 
     async def run(self) -> None:
         """Run all rounds until cancelled."""
         settings = self._broker.settings
-        await self._unless_full(self.wake_groups)
         async with asyncio.TaskGroup() as rounds:
             rounds.create_task(self._every(GROUP_TICK_MS, self._groups), name="group deadlines")
             rounds.create_task(self._every(COUNT_MS, self._broker.count), name="counts")
@@ -85,22 +88,32 @@ class Housekeeping:
             log.warning("housekeeping waits until the store accepts writes: %s", full)
 
     async def _groups(self) -> None:
+        changes = self._broker.ownership.changes
+        if changes != self._woken_for:
+            await self.wake_groups()
+            self._woken_for = changes
         await self._broker.ask(GroupTick())
 
     async def wake_groups(self) -> None:
         """Start sessions for groups with members, so that members that died with the broker time out."""
         broker = self._broker
+        coordinates = broker.ownership.coordinates
         timeout_ms = broker.settings.group_consumer_session_timeout_ms
         after = ""
         while page := await broker.store.ledger.groups(after=after, limit=EXPIRE_AT_ONCE):
             after = page[-1].group_id
-            with_members = tuple(group.group_id for group in page if group.state not in ("", "Empty", "Dead"))
+            with_members = tuple(
+                group.group_id
+                for group in page
+                if group.state not in ("", "Empty", "Dead") and coordinates(group.group_id)
+            )
             if with_members:
                 await broker.ask(GroupTick(with_members, timeout_ms))
 
     async def abort_overdue(self) -> None:
         """Abort the transactions whose deadline has passed, and fence their producers."""
-        overdue = self._broker.overdue_transactions()
+        coordinates = self._broker.ownership.coordinates
+        overdue = [each for each in self._broker.overdue_transactions() if coordinates(each)]
         for start in range(0, len(overdue), EXPIRE_AT_ONCE):
             await self._broker.submit(
                 [AbortOpen(each, overdue_only=True) for each in overdue[start : start + EXPIRE_AT_ONCE]]
@@ -110,9 +123,12 @@ class Housekeeping:
         """Forget transactional ids that have expired."""
         broker = self._broker
         before = broker.time_of_day() - broker.settings.transactional_id_expiration_ms
-        while ids := await broker.store.ledger.transactions_unused_since(before, limit=EXPIRE_AT_ONCE):
-            if not any(await broker.submit([ForgetTransaction(each, before) for each in ids])):
-                return
+        ledger, after = broker.store.ledger, ""
+        while ids := await ledger.transactions_unused_since(before, after=after, limit=EXPIRE_AT_ONCE):
+            after = ids[-1]
+            await broker.submit(
+                [ForgetTransaction(each, before) for each in ids if broker.ownership.coordinates(each)]
+            )
 
     async def retain(self) -> None:
         """Advance log starts by age and by size, then free the space below them."""
@@ -122,7 +138,8 @@ class Housekeeping:
     async def _move_log_starts(self) -> None:
         for topic in await self._broker.catalog.all():
             for key in self._broker.catalog.limits(topic).partitions:
-                await self._retain_partition(key)
+                if self._broker.ownership.leads(key):
+                    await self._retain_partition(key)
 
     async def _retain_partition(self, key: PartitionKey) -> None:
         # The current value: configs may change during a long round.
@@ -150,7 +167,8 @@ class Housekeeping:
 
     async def sweep(self) -> None:
         """Free what is no longer reachable."""
-        await sweep(self._broker.store, SWEEP_ROWS)
+        if self._broker.ownership.is_janitor():
+            await sweep(self._broker.store, SWEEP_ROWS)
 
     async def expire(self) -> None:
         """Forget producers and offsets that have expired, and start sessions of idle groups."""
@@ -161,12 +179,16 @@ class Housekeeping:
     async def _expire_producers(self) -> None:
         broker = self._broker
         before = broker.time_of_day() - broker.settings.producer_id_expiration_ms
-        while keys := await broker.store.ledger.producers_unseen_since(before, limit=EXPIRE_AT_ONCE):
-            expired = await broker.submit(
-                [ExpireProducer(key, before) for key in keys if isinstance(key, ProducerKey)]
+        ledger, after = broker.store.ledger, None
+        while keys := await ledger.producers_unseen_since(before, after=after, limit=EXPIRE_AT_ONCE):
+            after = keys[-1]
+            await broker.submit(
+                [
+                    ExpireProducer(key, before)
+                    for key in keys
+                    if broker.ownership.leads(PartitionKey(key.topic_id, key.index))
+                ]
             )
-            if not any(expired):
-                return
 
     async def _expire_offsets(self) -> None:
         broker = self._broker
@@ -175,6 +197,8 @@ class Housekeeping:
         while page := await broker.store.ledger.groups(after=after, limit=EXPIRE_AT_ONCE):
             after = page[-1].group_id
             for group in page:
+                if not broker.ownership.coordinates(group.group_id):
+                    continue
                 stored = await broker.store.ledger.group_offsets(group.group_id)
                 stale = tuple(key for key, value in stored if value.committed_ms <= before)
                 if stale or not stored:

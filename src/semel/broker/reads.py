@@ -69,6 +69,11 @@ async def unlimited(size: int) -> None:
     """The default of ``reserve``: bytes may be read without waiting."""
 
 
+def always() -> bool:
+    """The default of ``may_wait``."""
+    return True
+
+
 class Reads:
     """Serves all reads of the log. Runs on the event loop's thread."""
 
@@ -105,6 +110,10 @@ class Reads:
     def end_waits(self) -> None:
         """Answer all fetches without waiting from now on, because the broker stops."""
         self._is_ending = True
+        self._waiting.wake_all()
+
+    def owners_changed(self) -> None:
+        """Have waiting fetches look whether they may still wait (``may_wait``). They wait on if so."""
         self._waiting.wake_all()
 
     def view(self, key: PartitionKey) -> Partition | None:
@@ -158,11 +167,13 @@ class Reads:
         max_bytes: int,
         max_wait_ms: int,
         reserve: Callable[[int], Awaitable[None]] = unlimited,
+        may_wait: Callable[[], bool] = always,
     ) -> list[FetchResult]:
         """Batches of these ranges, one result for each, in the same order.
 
-        Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report.
-        ``reserve`` is awaited with the number of bytes before they are read.
+        Waits up to ``max_wait_ms`` until there are ``min_bytes`` in all, unless there is an error to report,
+        and no longer than ``may_wait`` says. ``reserve`` is awaited with the number of bytes before they are
+        read.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + min(max_wait_ms, self._settings.semel_fetch_wait_max_ms) / 1000
@@ -176,7 +187,7 @@ class Reads:
                 may_flush = False
                 continue
             missing = min_bytes - sum(plan.size_bytes for plan in plans)
-            seconds_left = 0.0 if self._is_ending else deadline - clock()
+            seconds_left = 0.0 if self._is_ending or not may_wait() else deadline - clock()
             if (
                 missing <= 0
                 or seconds_left <= 0
@@ -193,7 +204,7 @@ class Reads:
             # Publications since the plan are counted here; later ones wake the fetch.
             missing -= self._gained_since(plans)
             may_flush = True
-            if missing > 0 and not (has_room and self._is_short(plans)):
+            if missing > 0 and may_wait() and not (has_room and self._is_short(plans)):
                 interests = {plan.wanted.partition: plan.wanted.isolation for plan in plans}
                 # A waiting fetch holds no batches.
                 plans = []

@@ -1,6 +1,7 @@
 """DescribeCluster, FindCoordinator: the nodes, and the coordinators of groups and transactions.
 
-There is one node, which has every role. Clients get the address of the listener that they connected to.
+Every node has every role. Clients get the addresses of the listener that they connected to; a node without
+that listener does not exist for them.
 """
 
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import reachable
 from semel.wire.messages.metadata import (
     Coordinator,
     DescribeClusterBroker,
@@ -44,11 +46,13 @@ async def describe_cluster(
             error_message=f"Unsupported endpoint type {request.endpoint_type}.",
             endpoint_type=_ENDPOINT_BROKERS,
         )
-    host, port = broker.endpoints[context.listener]
     response = DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=[DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port)],
+        controller_id=broker.ownership.controller_id(),
+        brokers=[
+            DescribeClusterBroker(broker_id=node.node_id, host=host, port=port, rack=node.rack)
+            for node, (host, port) in reachable(broker, context)
+        ],
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
@@ -60,34 +64,17 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """FindCoordinator v0–v6: the coordinator of a group or a transactional id.
 
-    Behaviour: always this node. There are no share groups, so their key type is INVALID_REQUEST.
+    Behaviour: the node that owns the id. COORDINATOR_NOT_AVAILABLE while there is none, or if the client's
+        listener does not lead to it. There are no share groups, so their key type is INVALID_REQUEST.
     Versions:  v1 transactional ids · v3 flexible · v4 several keys at once · v6 share groups.
     Differs:   never COORDINATOR_NOT_AVAILABLE on first use: no internal topic has to be created first.
     """
-    host, port = broker.endpoints[context.listener]
-    answer = Coordinator(node_id=broker.node_id, host=host, port=port, error_message=None)
-    if request.key_type not in _COORDINATOR_KINDS:
-        answer = Coordinator(
-            node_id=-1,
-            port=-1,
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"Unknown coordinator type {request.key_type}.",
-        )
     if context.version >= 4:
         response = FindCoordinatorResponse()
         async for some in broker.slices.over(request.coordinator_keys):
-            response.coordinators += [
-                Coordinator(
-                    key=key,
-                    node_id=answer.node_id,
-                    host=answer.host,
-                    port=answer.port,
-                    error_code=answer.error_code,
-                    error_message=answer.error_message,
-                )
-                for key in some
-            ]
+            response.coordinators += [_coordinator(broker, request, context, key) for key in some]
         return response
+    answer = _coordinator(broker, request, context, request.key)
     return FindCoordinatorResponse(
         error_code=answer.error_code,
         error_message=answer.error_message,
@@ -95,6 +82,21 @@ async def find_coordinator(
         host=answer.host,
         port=answer.port,
     )
+
+
+def _coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext, key: str
+) -> Coordinator:
+    if request.key_type not in _COORDINATOR_KINDS:
+        error, message = ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {request.key_type}."
+    else:
+        node = broker.ownership.node(broker.ownership.coordinator(key))
+        endpoint = None if node is None else node.endpoint(context.listener)
+        if node is not None and endpoint is not None:
+            host, port = endpoint
+            return Coordinator(key=key, node_id=node.node_id, host=host, port=port, error_message=None)
+        error, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available."
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=error, error_message=message)
 
 
 HANDLERS: dict[int, Handler] = {10: find_coordinator, 60: describe_cluster}

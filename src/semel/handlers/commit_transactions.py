@@ -13,6 +13,7 @@ from semel.core.transactions.attempts import BeginAttempt, CommitTransactions, P
 from semel.core.transactions.commands import SUPERSEDED, ProducerGiven
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.transaction_errors import close_superseded
 from semel.store.interface import StoreRefused
 from semel.wire.messages.semel import (
@@ -37,9 +38,6 @@ _REFUSALS: Final = {
 }
 """Error messages of BeginAttempt."""
 
-FULL: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""The answer when the disk is full; clients retry it."""
-
 
 async def commit_transactions(
     broker: Broker, request: CommitTransactionsRequest, context: RequestContext
@@ -51,11 +49,15 @@ async def commit_transactions(
         the error is INVALID_TXN_STATE, and the response lists each such transaction with the error that
         EndTxn would return. An unknown partition is UNKNOWN_TOPIC_OR_PARTITION. After any error nothing has
         changed. Repeating the request succeeds again. More than 1000 transactions, a repeated id or the
-        driver's own are INVALID_REQUEST. A full disk is COORDINATOR_NOT_AVAILABLE.
+        driver's own are INVALID_REQUEST. A full disk is COORDINATOR_NOT_AVAILABLE. The request goes to the
+        coordinator of the driver's id, any other broker is NOT_COORDINATOR; the coordinators of the other ids
+        and of the group may differ.
     Differs:   Kafka has no such API.
     """
     if problem := _problem(request):
         return CommitTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    if error := coordination_error(broker, request.transactional_id):
+        return CommitTransactionsResponse(error_code=error)
     if request.topics and not is_usable(request.group_id or ""):
         return CommitTransactionsResponse(
             error_code=ErrorCode.INVALID_GROUP_ID,
@@ -78,7 +80,7 @@ async def commit_transactions(
     try:
         answer = await broker.ask(command)
     except StoreRefused:
-        answer = TransactionsCommitted(FULL)
+        answer = TransactionsCommitted(refused_by_store(broker, request.transactional_id))
     if answer is SUPERSEDED:
         close_superseded(request.transactional_id)
     return CommitTransactionsResponse(
@@ -137,7 +139,8 @@ async def begin_attempt(
         not current. The transaction is open at once, and stays open until it is ended or
         semel.attempt.timeout.ms has passed. Repeating the request returns the same producer id and epoch
         until the attempt has written. After that it is INVALID_TXN_STATE, as it is for an id that was used
-        before and for a run that has decided. A full disk is COORDINATOR_NOT_AVAILABLE.
+        before and for a run that has decided. A full disk is COORDINATOR_NOT_AVAILABLE. The request goes to
+        the coordinator of the attempt's id; any other broker is NOT_COORDINATOR.
     Differs:   Kafka has no such API.
     """
     driver = Producer(
@@ -146,6 +149,8 @@ async def begin_attempt(
     problem = _attempt_problem(request)
     if problem:
         return BeginAttemptResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    if error := coordination_error(broker, request.transactional_id):
+        return BeginAttemptResponse(error_code=error)
     command = BeginAttempt(
         request.transactional_id,
         driver,
@@ -155,7 +160,7 @@ async def begin_attempt(
     try:
         given = await broker.ask(command)
     except StoreRefused:
-        given = ProducerGiven(FULL)
+        given = ProducerGiven(refused_by_store(broker, request.transactional_id))
     return BeginAttemptResponse(
         error_code=given.error,
         error_message=_REFUSALS.get(given.error),

@@ -92,7 +92,7 @@ async def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[Co
             # An empty name asks for the dynamic defaults of all brokers. There are none.
             return []
         if name != str(broker.node_id):
-            message = f"Unexpected broker id {name!r}: this is {broker.node_id}, the only one there is."
+            message = f"Unexpected broker id {name!r}: this is {broker.node_id}, which knows only its own."
             return TopicAnswer(ErrorCode.INVALID_REQUEST, message)
         return broker_entries(broker.settings)
     if resource.resource_type != TOPIC:

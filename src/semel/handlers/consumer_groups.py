@@ -26,6 +26,7 @@ from semel.core.groups.patterns import NamePattern, PatternError
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.group_admin import ALL_OPERATIONS, NO_OPERATIONS
+from semel.handlers.leadership import coordination_error, owned, refused_by_store
 from semel.store.interface import StoreRefused
 from semel.wire.messages.groups import (
     Assignment,
@@ -52,21 +53,25 @@ async def consumer_group_heartbeat(
     """ConsumerGroupHeartbeat v0–v1: join a group, stay a member, leave, and get an assignment (KIP-848).
 
     Behaviour: a null assignment means "unchanged". The next heartbeat notices a new topic or partition; one
-        that matches only a regular expression is noticed some seconds later.
+        that matches only a regular expression is noticed some seconds later. A group of another coordinator
+        is NOT_COORDINATOR.
     Versions:  v1 regular expressions, and the client chooses its member id.
     Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets of up to
         100 members and regular expressions are computed at once, in Kafka asynchronously. A static member
         may rejoin under its own member id; in Kafka that is UNRELEASED_INSTANCE_ID.
     """
     try:
-        if request.member_epoch == 0 and not await broker.has_room_for_group(request.group_id):
+        if error := coordination_error(broker, request.group_id):
+            answer = ConsumerAnswer(error, "This broker does not coordinate the group.")
+        elif request.member_epoch == 0 and not await broker.has_room_for_group(request.group_id):
             answer = ConsumerAnswer(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many groups (semel.groups.max)."
             )
         else:
             answer = await _heartbeat(broker, request, context)
     except StoreRefused:
-        answer = ConsumerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker's disk is full")
+        error = refused_by_store(broker, request.group_id)
+        answer = ConsumerAnswer(error, "the broker cannot write now")
     except PatternError as problem:
         message = f"SubscribedTopicRegex `{request.subscribed_topic_regex}` is not valid: {problem}."
         answer = ConsumerAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
@@ -182,16 +187,21 @@ async def consumer_group_describe(
 ) -> ConsumerGroupDescribeResponse:
     """ConsumerGroupDescribe v0–v1: consumer groups with their members, assignments and target assignments.
 
-    Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are classic. A repeated group is described
-        once.
+    Behaviour: GROUP_ID_NOT_FOUND for groups that do not exist or are classic, NOT_COORDINATOR for those of
+        another coordinator. A repeated group is described once.
     Versions:  v1 member type.
     """
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
     response = ConsumerGroupDescribeResponse()
     async for some in broker.slices.over(list(dict.fromkeys(request.group_ids))):
-        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in some])
+        mine = owned(broker, some)
+        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in mine])
+        found = dict(zip(mine, groups, strict=True))
         response.groups += [
-            _described(group_id, group, operations) for group_id, group in zip(some, groups, strict=True)
+            _described(group_id, found[group_id], operations)
+            if group_id in found
+            else ConsumerGroupDescribeDescribedGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
+            for group_id in some
         ]
     return response
 

@@ -14,13 +14,8 @@ from semel.broker.slices import SLICE_ITEMS
 from semel.core.types import Buffer, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.fetch_sessions import FetchSessions, SessionFetch, SessionPartition, TopicReference
-from semel.handlers.list_offsets import (
-    NO_EPOCH,
-    check_leader_epoch,
-    isolation_of,
-    list_offsets,
-    offset_for_leader_epoch,
-)
+from semel.handlers.leadership import MOVED, NO_EPOCH, LeaderHints, leadership_error
+from semel.handlers.list_offsets import isolation_of, list_offsets, offset_for_leader_epoch
 from semel.store.interface import StoreRefused
 from semel.wire.messages.fetch import (
     AbortedTransaction,
@@ -41,8 +36,10 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """Fetch v4–v18: batches from given offsets, at once or when min_bytes are available.
 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
-        min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, whatever its size.
-    Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible · v13 topic ids.
+        min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, whatever its size. A
+        partition that another broker leads is NOT_LEADER_OR_FOLLOWER, also if it moved during the wait.
+    Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible, the current
+        leader · v13 topic ids · v16 the address of the leader (KIP-951).
     Differs:   never sends part of a batch, and does not wait when a partition has more than its limit. Every
         client is a consumer: replica ids and last fetched epochs are ignored. An unknown isolation level
         closes the connection. A request without partitions gets no session. In a session by topic ids a
@@ -58,9 +55,12 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     turn = sessions.begin(request, by_id=context.version >= FIRST_BY_ID, now=broker.now())
     if turn.error:
         return FetchResponse(error_code=turn.error)
+    hints = LeaderHints(broker, context)
     try:
         topics = await _topics(broker, turn.partitions)
-        answers = await _fetch_all(broker, request, turn.partitions, topics, isolation, context.reserve)
+        answers = await _fetch_all(
+            broker, request, turn.partitions, topics, isolation, context.reserve, hints
+        )
     except StoreRefused:
         # The ledger has no room for the latest commits, so it cannot locate the records.
         answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
@@ -68,7 +68,9 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         for data in answers:
             if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return FetchResponse(session_id=turn.session_id, responses=_by_topic(turn, answers))
+    return FetchResponse(
+        session_id=turn.session_id, responses=_by_topic(turn, answers), node_endpoints=hints.endpoints
+    )
 
 
 async def _topics(
@@ -95,41 +97,69 @@ async def _fetch_all(
     topics: dict[TopicReference, Topic | None],
     isolation: Isolation,
     reserve: Callable[[int], Awaitable[None]],
+    hints: LeaderHints,
 ) -> list[PartitionData]:
     """One answer for each partition, in the same order."""
+    ownership = broker.ownership
+    owners_known = ownership.changes
     refused: dict[int, ErrorCode] = {}
+    keys: list[PartitionKey | None] = []
     ranges: list[FetchRange] = []
     for at, partition in enumerate(partitions, 1):
         if at % SLICE_ITEMS == 0:
             await broker.slices.turn()
-        topic = topics[partition.topic]
         asked = partition.asked
-        error = _check(topic, partition)
-        if error or topic is None:
+        key = _key(topics[partition.topic], partition.index)
+        keys.append(key)
+        error = _check(broker, key, partition, topics[partition.topic])
+        if error or key is None:
             refused[at] = error
-            continue
-        key = PartitionKey(topic.topic_id, partition.index)
-        ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
+        else:
+            ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
     # A response with an error is sent at once; it does not wait for records.
     wait_ms = 0 if refused else request.max_wait_ms
-    results = iter(await broker.reads.fetch(ranges, request.min_bytes, request.max_bytes, wait_ms, reserve))
+    results = iter(
+        await broker.reads.fetch(
+            ranges,
+            request.min_bytes,
+            request.max_bytes,
+            wait_ms,
+            reserve,
+            lambda: ownership.changes == owners_known,
+        )
+    )
     answers: list[PartitionData] = []
-    for at, partition in enumerate(partitions, 1):
+    for at, (partition, key) in enumerate(zip(partitions, keys, strict=True), 1):
         if at % SLICE_ITEMS == 0:
             await broker.slices.turn()
-        result = FetchResult(refused[at]) if at in refused else next(results)
-        answers.append(_data(partition.index, result))
+        if at in refused:
+            result = FetchResult(refused[at])
+        else:
+            result = next(results)
+            # It may have moved during the wait. Then the bounds of this broker are no longer the newest.
+            if key is not None and not ownership.leads(key):
+                result = FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        data = _data(partition.index, result)
+        if result.error in MOVED and key is not None:
+            data.current_leader = hints.of(key)
+        answers.append(data)
     return answers
 
 
-def _check(topic: Topic | None, partition: SessionPartition) -> ErrorCode:
-    if topic is None:
-        by_id = isinstance(partition.topic, bytes)
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not 0 <= partition.index < topic.partitions:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _key(topic: Topic | None, index: int) -> PartitionKey | None:
+    if topic is None or not 0 <= index < topic.partitions:
+        return None
+    return PartitionKey(topic.topic_id, index)
+
+
+def _check(
+    broker: Broker, key: PartitionKey | None, partition: SessionPartition, topic: Topic | None
+) -> ErrorCode:
+    if key is None:
+        is_unknown_id = topic is None and isinstance(partition.topic, bytes)
+        return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # In Fetch, and only there, every negative value means that the client knows no epoch.
-    return check_leader_epoch(max(partition.asked.current_leader_epoch, NO_EPOCH))
+    return leadership_error(broker, key, max(partition.asked.current_leader_epoch, NO_EPOCH))
 
 
 def _data(index: int, result: FetchResult) -> PartitionData:

@@ -7,6 +7,7 @@ from semel.core.groups.commands import DeleteGroup, DescribeGroup
 from semel.core.groups.model import ClassicGroup, ClassicState, Group
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, owned
 from semel.store.interface import GroupSummary, StoreRefused
 from semel.wire.messages.groups import (
     DeletableGroupResult,
@@ -30,9 +31,10 @@ NO_OPERATIONS: Final = -(2**31)
 async def list_groups(
     broker: Broker, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
-    """ListGroups v0–v5: every group, with or without members.
+    """ListGroups v0–v5: every group of this coordinator, with or without members.
 
-    Behaviour: filters by state and by type ignore case; an empty filter matches all groups.
+    Behaviour: filters by state and by type ignore case; an empty filter matches all groups. Clients ask every
+        broker.
     Versions:  v3 flexible · v4 states · v5 types (KIP-848).
     """
     states = {state.lower() for state in request.states_filter}
@@ -40,6 +42,8 @@ async def list_groups(
     listed: list[ListedGroup] = []
     async for page in broker.listings.groups():
         for group in page:
+            if not broker.ownership.coordinates(group.group_id):
+                continue
             shown = _listed(group)
             if states and shown.group_state.lower() not in states:
                 continue
@@ -64,7 +68,8 @@ async def describe_groups(
     """DescribeGroups v0–v6: classic groups and their members.
 
     Behaviour: a group that does not exist, or is a consumer group, is Dead; from v6 that is
-        GROUP_ID_NOT_FOUND. A repeated group is described once.
+        GROUP_ID_NOT_FOUND. A group of another coordinator is NOT_COORDINATOR. A repeated group is described
+        once.
     Versions:  v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND
         (KIP-1043).
     Differs:   a group that has only assigned member ids so far (KIP-394) does not exist yet; in Kafka it is
@@ -73,10 +78,14 @@ async def describe_groups(
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
     response = DescribeGroupsResponse()
     async for some in broker.slices.over(list(dict.fromkeys(request.groups))):
-        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in some])
+        mine = owned(broker, some)
+        groups: list[Group | None] = await broker.submit([DescribeGroup(group_id) for group_id in mine])
+        found = dict(zip(mine, groups, strict=True))
         response.groups += [
-            _described(group_id, group, context.version, operations)
-            for group_id, group in zip(some, groups, strict=True)
+            _described(group_id, found[group_id], context.version, operations)
+            if group_id in found
+            else DescribedGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
+            for group_id in some
         ]
     return response
 
@@ -116,18 +125,21 @@ async def delete_groups(
 ) -> DeleteGroupsResponse:
     """DeleteGroups v0–v2: delete groups that have no members, with their offsets.
 
-    Behaviour: NON_EMPTY_GROUP while the group has members; GROUP_ID_NOT_FOUND if it does not exist.
+    Behaviour: NON_EMPTY_GROUP while the group has members; GROUP_ID_NOT_FOUND if it does not exist;
+        NOT_COORDINATOR for a group of another coordinator.
     Versions:  v2 flexible.
     """
-    commands = [DeleteGroup(group_id) for group_id in request.groups_names]
+    refused = [(group_id, coordination_error(broker, group_id)) for group_id in request.groups_names]
+    commands = [DeleteGroup(group_id) for group_id, error in refused if not error]
     try:
         errors: list[ErrorCode] = await broker.ask_each(commands)
     except StoreRefused:
         errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(commands)
+    decided = iter(errors)
     return DeleteGroupsResponse(
         results=[
-            DeletableGroupResult(group_id=command.group_id, error_code=error)
-            for command, error in zip(commands, errors, strict=True)
+            DeletableGroupResult(group_id=group_id, error_code=error or next(decided))
+            for group_id, error in refused
         ]
     )
 

@@ -4,12 +4,15 @@ Differences between request versions are resolved here, so the rules in ``semel.
 of versions. A join or a sync that has to wait is parked; the decision that ends the wait answers it. The
 connection keeps the order of responses.
 
+A group has one coordinator; every other broker answers NOT_COORDINATOR.
+
 KIP-848 is in ``consumer_groups``, listing and deleting in ``group_admin``; ``HANDLERS`` here includes both.
 Committed offsets are in ``offsets``.
 """
 
 import uuid
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from semel.broker.broker import Broker
 from semel.core.groups.commands import (
@@ -25,6 +28,7 @@ from semel.core.groups.commands import (
 from semel.core.types import Command, ErrorCode
 from semel.handlers import consumer_groups, group_admin
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.interface import StoreRefused
 from semel.wire.messages.groups import (
     HeartbeatRequest,
@@ -39,16 +43,27 @@ from semel.wire.messages.groups import (
     SyncGroupResponse,
 )
 
+T = TypeVar("T")
 
-async def _ask(broker: Broker, command: Command, when_full: Any, context: RequestContext) -> Any:
-    """The answer; ``when_full`` if the disk is full, which makes the client retry later."""
+
+async def _ask(
+    broker: Broker,
+    group_id: str,
+    command: Command,
+    refused: Callable[[ErrorCode], T],
+    context: RequestContext,
+) -> T:
+    """The answer; ``refused`` makes one of an error: another broker has to be asked, or the disk is full."""
+    if error := coordination_error(broker, group_id):
+        return refused(error)
     promise = broker.submit((command,), context.parked)
     # The answer may take minutes: do not keep a command alive that may be large.
     del command
     try:
-        return (await promise)[0]
+        answer: T = (await promise)[0]
     except StoreRefused:
-        return when_full
+        return refused(refused_by_store(broker, group_id))
+    return answer
 
 
 async def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
@@ -60,9 +75,15 @@ async def join_group(broker: Broker, request: JoinGroupRequest, context: Request
         flexible · v7 protocol type · v8 reason · v9 skip assignment (KIP-814).
     Differs:   no online migration: a consumer group with members answers INCONSISTENT_GROUP_PROTOCOL.
     """
-    joined = full = Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
-    if await broker.has_room_for_group(request.group_id):
-        joined = await _ask(broker, _join(broker, request, context), full, context)
+
+    def refused(error: ErrorCode) -> Joined:
+        return Joined(error, request.member_id)
+
+    error = coordination_error(broker, request.group_id)
+    if error or await broker.has_room_for_group(request.group_id):
+        joined = await _ask(broker, request.group_id, _join(broker, request, context), refused, context)
+    else:
+        joined = refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     # Before version 7 an absent protocol is an empty name.
     protocol_name = joined.protocol_name
     if protocol_name is None and context.version < 7:
@@ -125,8 +146,7 @@ async def sync_group(broker: Broker, request: SyncGroupRequest, context: Request
     """
     if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    full = Synced(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    synced: Synced = await _ask(broker, _sync(broker, request), full, context)
+    synced = await _ask(broker, request.group_id, _sync(broker, request), Synced, context)
     return SyncGroupResponse(
         error_code=synced.error,
         protocol_type=synced.protocol_type,
@@ -157,9 +177,7 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
     Versions:  v3 static members · v4 flexible.
     """
     command = Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
-    return HeartbeatResponse(
-        error_code=await _ask(broker, command, ErrorCode.COORDINATOR_NOT_AVAILABLE, context)
-    )
+    return HeartbeatResponse(error_code=await _ask(broker, request.group_id, command, ErrorCode, context))
 
 
 async def leave_group(
@@ -174,7 +192,7 @@ async def leave_group(
     if context.version >= 3:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
     command = LeaveGroup(request.group_id, leaving)
-    left: Left = await _ask(broker, command, Left(ErrorCode.COORDINATOR_NOT_AVAILABLE), context)
+    left = await _ask(broker, request.group_id, command, Left, context)
     if context.version < 3:
         return LeaveGroupResponse(error_code=left.error or left.members[0][1])
     return LeaveGroupResponse(

@@ -1,7 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: the offset at a timestamp, or at the end of an epoch.
 
-Leadership never changes, so the leader epoch is always 0. A client with a larger epoch has it from another
-cluster; a smaller one does not exist.
+Batches have leader epoch 0 whoever led when they were written, so that is the epoch of every offset. No
+leader truncates a log: each epoch up to the current one ends at the high watermark.
 """
 
 from collections import Counter
@@ -24,6 +24,7 @@ from semel.broker.reads import Isolation
 from semel.broker.tail import LEADER_EPOCH
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import CloseConnection, RequestContext
+from semel.handlers.leadership import NO_EPOCH, leadership_error
 from semel.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -37,7 +38,6 @@ from semel.wire.messages.fetch import (
     OffsetForLeaderTopicResult,
 )
 
-NO_EPOCH: Final = -1
 OWN: Final = (COMPACTIONS, HOLD_COMPACTION)
 
 NONE: Final = ErrorCode.NONE
@@ -64,13 +64,6 @@ def isolation_of(level: int) -> Isolation:
     raise CloseConnection(f"there is no isolation level {level}")
 
 
-def check_leader_epoch(epoch: int) -> ErrorCode:
-    """Compare a client's leader epoch with the only one that exists."""
-    if epoch in (NO_EPOCH, LEADER_EPOCH):
-        return ErrorCode.NONE
-    return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch > LEADER_EPOCH else ErrorCode.FENCED_LEADER_EPOCH
-
-
 async def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
@@ -78,7 +71,8 @@ async def list_offsets(
 
     Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a match at or
         after it is not returned. All ends in one response are those after the same commit: with all markers
-        of a transaction, or with none (feature semel.snapshot). At level 2 of that feature, timestamp -1001
+        of a transaction, or with none (feature semel.snapshot). A partition that another broker leads is
+        NOT_LEADER_OR_FOLLOWER. At level 2 of that feature, timestamp -1001
         returns how often compaction has replaced batches of a partition, and -1002 also holds compaction: the
         offset of the answer is that number, its timestamp the milliseconds of the hold, or -1 if there is
         none. A topic that is not compacted is not held.
@@ -95,7 +89,7 @@ async def list_offsets(
         each.name: broker.catalog.cached(each.name) or await broker.catalog.topic(each.name)
         for each in request.topics
     }
-    known = await _ends(broker, _asked(request, topics, LATEST), isolation)
+    known = await _ends(broker, _asked(broker, request, topics, LATEST), isolation)
     known |= await _compactions(broker, request, topics)
     response = ListOffsetsResponse()
     for asked in request.topics:
@@ -117,15 +111,16 @@ async def list_offsets(
 
 
 def _asked(
-    request: ListOffsetsRequest, topics: Mapping[str, Topic | None], *timestamps: int
+    broker: Broker, request: ListOffsetsRequest, topics: Mapping[str, Topic | None], *timestamps: int
 ) -> list[PartitionKey]:
-    """The partitions for which the request has one of these special timestamps."""
+    """The partitions led here for which the request has one of these special timestamps."""
     return [
-        PartitionKey(topic.topic_id, partition.partition_index)
+        key
         for each in request.topics
         if (topic := topics[each.name]) is not None
         for partition in each.partitions
         if partition.timestamp in timestamps and 0 <= partition.partition_index < topic.partitions
+        if broker.ownership.leads(key := PartitionKey(topic.topic_id, partition.partition_index))
     ]
 
 
@@ -139,7 +134,7 @@ async def _ends(
 async def _compactions(
     broker: Broker, request: ListOffsetsRequest, topics: Mapping[str, Topic | None]
 ) -> dict[PartitionKey, ListedOffset]:
-    keys = _asked(request, topics, *OWN) if broker.settings.semel_extensions_enable else []
+    keys = _asked(broker, request, topics, *OWN) if broker.settings.semel_extensions_enable else []
     if not keys:
         return {}
     # Hold before reading: the number includes every swap submitted so far, and no other follows.
@@ -148,7 +143,7 @@ async def _compactions(
     }
     held_ms = {
         key: broker.holds.hold(key, broker.now())
-        for key in _asked(request, topics, HOLD_COMPACTION)
+        for key in _asked(broker, request, topics, HOLD_COMPACTION)
         if key.topic_id in compacted
     }
     found = await broker.reads.compactions(keys)
@@ -169,7 +164,8 @@ def _check(broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, ver
         return ErrorCode.UNSUPPORTED_VERSION
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return check_leader_epoch(asked.current_leader_epoch)
+    key = PartitionKey(topic.topic_id, asked.partition_index)
+    return leadership_error(broker, key, asked.current_leader_epoch)
 
 
 def _answer(index: int, listed: ListedOffset) -> ListOffsetsPartitionResponse:
@@ -187,7 +183,8 @@ async def offset_for_leader_epoch(
 ) -> OffsetForLeaderEpochResponse:
     """OffsetForLeaderEpoch v2–v4: the end offset of an epoch, for clients that detect truncation (KIP-320).
 
-    Behaviour: epoch 0 ends at the high watermark; logs are never truncated. Other epochs are unknown: -1.
+    Behaviour: every epoch up to the current one ends at the high watermark: logs are never truncated. Later
+        epochs are unknown: -1. A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
     Versions:  v3 replica id · v4 flexible.
     """
     response = OffsetForLeaderEpochResponse()
@@ -202,14 +199,18 @@ async def _end_of_epoch(
     broker: Broker, topic: Topic | None, asked: OffsetForLeaderPartition
 ) -> OffsetForLeaderEpochEpochEndOffset:
     answer = OffsetForLeaderEpochEpochEndOffset(partition=asked.partition)
-    partition = None
-    if topic is not None and 0 <= asked.partition < topic.partitions:
-        partition = await broker.reads.partition(PartitionKey(topic.topic_id, asked.partition))
-    if partition is None:
+    if topic is None or not 0 <= asked.partition < topic.partitions:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
-    answer.error_code = check_leader_epoch(asked.current_leader_epoch)
-    if not answer.error_code and asked.leader_epoch == LEADER_EPOCH:
-        answer.leader_epoch = LEADER_EPOCH
+    key = PartitionKey(topic.topic_id, asked.partition)
+    answer.error_code = leadership_error(broker, key, asked.current_leader_epoch)
+    if answer.error_code:
+        return answer
+    current = broker.ownership.leader(key).epoch
+    partition = await broker.reads.partition(key)
+    if partition is None:
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif 0 <= asked.leader_epoch <= current:
+        answer.leader_epoch = asked.leader_epoch
         answer.end_offset = partition.high_watermark
     return answer

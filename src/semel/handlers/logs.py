@@ -13,6 +13,7 @@ from semel.core import topic_configs
 from semel.core.partition import RecordsDeleted
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import leadership_error
 from semel.store.interface import StoreRefused
 from semel.wire.messages.topics import (
     DeleteRecordsPartitionResult,
@@ -37,7 +38,8 @@ async def delete_records(
     """DeleteRecords v0–v2: delete everything below an offset; -1 is the high watermark.
 
     Behaviour: bounded by the high watermark, not by open transactions. A topic that is only compacted is
-        POLICY_VIOLATION. The low watermark in the answer is the new log start offset.
+        POLICY_VIOLATION. A partition that another broker leads is NOT_LEADER_OR_FOLLOWER. The low watermark
+        in the answer is the new log start offset.
     Versions:  v2 flexible.
     """
     response = DeleteRecordsResponse()
@@ -47,7 +49,7 @@ async def delete_records(
         result = DeleteRecordsTopicResult(name=each.name)
         response.topics.append(result)
         for part in each.partitions:
-            error = _deletion_error(topic, part.partition_index)
+            error = _deletion_error(broker, topic, part.partition_index)
             answer = DeleteRecordsPartitionResult(
                 partition_index=part.partition_index, low_watermark=-1, error_code=error
             )
@@ -63,12 +65,14 @@ async def delete_records(
     return response
 
 
-def _deletion_error(topic: Topic | None, index: int) -> ErrorCode:
+def _deletion_error(broker: Broker, topic: Topic | None, index: int) -> ErrorCode:
     if topic is None or not 0 <= index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     policy = topic_configs.words(topic_configs.value_of("cleanup.policy", topic.configs, {}))
     is_only_compacted = "compact" in policy and "delete" not in policy
-    return ErrorCode.POLICY_VIOLATION if is_only_compacted else ErrorCode.NONE
+    if is_only_compacted:
+        return ErrorCode.POLICY_VIOLATION
+    return leadership_error(broker, PartitionKey(topic.topic_id, index))
 
 
 async def _delete(broker: Broker, partition: PartitionKey, offset: int) -> RecordsDeleted:
@@ -86,7 +90,8 @@ async def describe_log_dirs(
     """DescribeLogDirs v1–v5: the data directory, and how many bytes each partition has in it.
 
     Behaviour: one directory. A broker in memory reports it as "memory", with an unknown size. Topics and
-        partitions that do not exist are left out.
+        partitions that do not exist are left out, and so are those that another broker leads: clients ask
+        every broker and add up.
     Versions:  v2 flexible · v3 error code · v4 bytes of the volume · v5 cordoned directories (there are
         none).
     """
@@ -107,7 +112,8 @@ async def describe_log_dirs(
         sizes = [
             DescribeLogDirsPartition(partition_index=index, partition_size=size)
             for index in indexes
-            if (size := await _size(broker, PartitionKey(topic.topic_id, index))) is not None
+            if broker.ownership.leads(key := PartitionKey(topic.topic_id, index))
+            if (size := await _size(broker, key)) is not None
         ]
         if sizes:
             result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=sizes))
@@ -130,7 +136,7 @@ def _volume(directory: str) -> tuple[int, int]:
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """ListPartitionReassignments v0: always empty, because partitions never move between nodes.
+    """ListPartitionReassignments v0: always empty, because no request moves partitions between nodes.
 
     Behaviour: an empty list for every request.
     Versions:  v0.

@@ -2,8 +2,8 @@
 
 DescribeCluster and FindCoordinator are in ``cluster``.
 
-There is one node. It leads every partition at epoch 0, is the only replica, the controller, and the
-coordinator of every group and transactional id. Clients get the address of the listener they connected to.
+A partition has one replica, its leader. Clients get the addresses of the listener they connected to; a node
+without that listener is left out.
 """
 
 import re
@@ -14,10 +14,11 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.broker.features import features, finalized_levels
 from semel.core.topics import CreateTopic, name_problem
-from semel.core.types import ErrorCode, Topic
+from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers import cluster
 from semel.handlers.cluster import CLUSTER_OPERATIONS
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import ShownLeaders, reachable
 from semel.handlers.metadata_cache import cache_of
 from semel.handlers.topics import NO_TOPIC_ID, ask_topics
 from semel.wire.messages.metadata import (
@@ -41,7 +42,6 @@ from semel.wire.messages.metadata import (
 )
 from semel.wire.schema import Encoded
 
-LEADER_EPOCH: Final = 0
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Names that Kafka reserves. In Semel such a topic is an ordinary one, but it is shown as internal."""
 
@@ -52,6 +52,8 @@ _TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 PARTITIONS_PER_RESPONSE_MAX: Final = 2_000
+FIRST_WITH_LISTENER_ERROR: Final = 6
+"""The version of Metadata from which LISTENER_NOT_FOUND may be returned."""
 TOPICS_AT_ONCE: Final = 50
 """Topics, with their partitions, that are described in one slice."""
 
@@ -109,9 +111,11 @@ async def metadata(
     """Metadata v0–v13: the nodes, and topics with their partitions.
 
     Behaviour: all topics (null, or none in v0), or the requested ones. A missing topic is created only if
-        both the client and auto.create.topics.enable allow it.
-    Versions:  v1 null for all topics · v4 clients may disable auto creation · v8 authorized operations · v9
-        flexible · v10 topic ids in the response · v12 topics by id · v13 error code.
+        both the client and auto.create.topics.enable allow it. A partition without a leader is
+        LEADER_NOT_AVAILABLE; one whose leader lacks the client's listener is LISTENER_NOT_FOUND.
+    Versions:  v1 null for all topics · v4 clients may disable auto creation · v6 LISTENER_NOT_FOUND, before
+        that LEADER_NOT_AVAILABLE · v7 leader epochs · v8 authorized operations · v9 flexible · v10 topic ids
+        in the response · v12 topics by id · v13 error code.
     Differs:   a topic that this request created is shown at once; Kafka first returns
         UNKNOWN_TOPIC_OR_PARTITION. A topic with neither name nor id is INVALID_TOPIC_EXCEPTION, in Kafka
         UNKNOWN_SERVER_ERROR.
@@ -131,27 +135,34 @@ async def metadata(
             request.include_cluster_authorized_operations,
         )
         return await cache_of(broker).answer(
+            broker,
             (context.version, context.listener, *operations),
             context.version,
             lambda: _all_topics(broker, request, context),
         )
     wanted = list({(each.topic_id, each.name): each for each in request.topics}.values())
     topics: list[MetadataResponseTopic] = []
+    leaders = _leaders(broker, context)
     async for some in broker.slices.over(wanted):
         by_name = await broker.catalog.topics(
             {each.name for each in some if each.name and not name_problem(each.name)}
         )
-        topics += [await _find(broker, each, by_name) for each in some]
+        topics += [await _find(broker, each, by_name, leaders) for each in some]
     if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
-        await _create_missing(broker, topics)
+        await _create_missing(broker, topics, leaders)
     return _metadata(broker, request, context, topics)
 
 
 async def _all_topics(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     topics: list[MetadataResponseTopic] = []
+    leaders = _leaders(broker, context)
     async for some in broker.slices.over(await broker.catalog.all(), TOPICS_AT_ONCE):
-        topics += [_described(broker, each) for each in some]
+        topics += [_described(each, leaders) for each in some]
     return _metadata(broker, request, context, topics)
+
+
+def _leaders(broker: Broker, context: RequestContext) -> ShownLeaders:
+    return ShownLeaders(broker, context, knows_listeners=context.version >= FIRST_WITH_LISTENER_ERROR)
 
 
 def _metadata(
@@ -161,11 +172,13 @@ def _metadata(
         for topic in topics:
             if topic.name is not None:
                 topic.topic_authorized_operations = _TOPIC_OPERATIONS
-    host, port = broker.endpoints[context.listener]
     response = MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=broker.node_id, host=host, port=port)],
+        brokers=[
+            MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
+            for node, (host, port) in reachable(broker, context)
+        ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.ownership.controller_id(),
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
@@ -179,7 +192,10 @@ def _is_by_id(request: MetadataRequest) -> bool:
 
 
 async def _find(
-    broker: Broker, wanted: MetadataRequestTopic, by_name: Mapping[str, Topic | None]
+    broker: Broker,
+    wanted: MetadataRequestTopic,
+    by_name: Mapping[str, Topic | None],
+    leaders: ShownLeaders,
 ) -> MetadataResponseTopic:
     if wanted.topic_id != NO_TOPIC_ID:
         topic = await broker.catalog.topic_by_id(wanted.topic_id)
@@ -187,7 +203,7 @@ async def _find(
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
             )
-        return _described(broker, topic)
+        return _described(topic, leaders)
     name = wanted.name or ""
     if name_problem(name):
         return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
@@ -196,10 +212,10 @@ async def _find(
         return MetadataResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS
         )
-    return _described(broker, topic)
+    return _described(topic, leaders)
 
 
-async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -> None:
+async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic], leaders: ShownLeaders) -> None:
     """Create the topics that were not found, up to the limit of one request, and replace their errors."""
     settings = broker.settings
     partitions = min(
@@ -218,27 +234,31 @@ async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic]) -
             # Another client has created it meanwhile.
             topic = await broker.catalog.topic(name)
         if topic is not None:
-            topics[index] = _described(broker, topic)
+            topics[index] = _described(topic, leaders)
         elif answer.error == ErrorCode.KAFKA_STORAGE_ERROR:
             topics[index].error_code = answer.error
 
 
-def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
-    nodes = [broker.node_id]
+def _described(topic: Topic, leaders: ShownLeaders) -> MetadataResponseTopic:
+    partitions = []
+    for index in range(topic.partitions):
+        shown = leaders.of(PartitionKey(topic.topic_id, index))
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=shown.error,
+                partition_index=index,
+                leader_id=shown.leader_id,
+                leader_epoch=shown.epoch,
+                replica_nodes=shown.replicas,
+                isr_nodes=shown.replicas,
+                offline_replicas=shown.offline,
+            )
+        )
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=index,
-                leader_id=broker.node_id,
-                leader_epoch=LEADER_EPOCH,
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-            )
-            for index in range(topic.partitions)
-        ],
+        partitions=partitions,
     )
 
 
@@ -272,6 +292,7 @@ async def describe_topic_partitions(
     else:
         found = {each.name: each for each in await broker.catalog.all() if each.name >= first_name}
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_RESPONSE_MAX))
+    leaders = ShownLeaders(broker, context)
     response = DescribeTopicPartitionsResponse()
     for name, topic in found.items():
         if room == 0:
@@ -279,7 +300,7 @@ async def describe_topic_partitions(
             break
         start = first_index if name == first_name else 0
         end = 0 if topic is None else min(topic.partitions, start + room)
-        response.topics.append(_paged(broker, name, topic, range(start, end)))
+        response.topics.append(_paged(name, topic, range(start, end), leaders))
         room -= max(0, end - start)
         if topic is not None and end < topic.partitions:
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
@@ -295,7 +316,7 @@ def _is_valid(cursor: Cursor, topics: Sequence[TopicRequest]) -> bool:
 
 
 def _paged(
-    broker: Broker, name: str, topic: Topic | None, indexes: range
+    name: str, topic: Topic | None, indexes: range, leaders: ShownLeaders
 ) -> DescribeTopicPartitionsResponseTopic:
     if topic is None:
         error = (
@@ -304,23 +325,27 @@ def _paged(
         return DescribeTopicPartitionsResponseTopic(
             error_code=error, name=name, topic_authorized_operations=_TOPIC_OPERATIONS
         )
-    nodes = [broker.node_id]
+    partitions = []
+    for index in indexes:
+        shown = leaders.of(PartitionKey(topic.topic_id, index))
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=shown.error,
+                partition_index=index,
+                leader_id=shown.leader_id,
+                leader_epoch=shown.epoch,
+                replica_nodes=shown.replicas,
+                isr_nodes=shown.replicas,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=shown.offline,
+            )
+        )
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[
-            DescribeTopicPartitionsResponsePartition(
-                partition_index=index,
-                leader_id=broker.node_id,
-                leader_epoch=LEADER_EPOCH,
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-            )
-            for index in indexes
-        ],
+        partitions=partitions,
         topic_authorized_operations=_TOPIC_OPERATIONS,
     )
 

@@ -2,7 +2,8 @@
 
 Clients with patterns, and every admin tool, request all topics, many of them repeatedly. Building and
 encoding fifty thousand partitions takes a good part of a second, so the encoded response is cached until a
-topic is created, changed or deleted. Requests that arrive while it is being built wait for it.
+topic is created, changed or deleted, or a node or a leader changes. Requests that arrive while it is being
+built wait for it.
 """
 
 import asyncio
@@ -19,35 +20,37 @@ ANSWERS_MAX: Final = 8
 
 
 class MetadataCache:
-    """The responses of one broker, for one state of the catalog."""
+    """The responses of one broker, for one state of the catalog and of ownership."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._catalog = broker.catalog
-        self._slices = broker.slices
+    def __init__(self) -> None:
         self._answers: dict[Hashable, Encoded] = {}
-        self._changes = -1
+        self._changes = (-1, -1)
         self._building = asyncio.Lock()
 
     async def answer(
-        self, key: Hashable, version: int, build: Callable[[], Awaitable[MetadataResponse]]
+        self, broker: Broker, key: Hashable, version: int, build: Callable[[], Awaitable[MetadataResponse]]
     ) -> Encoded:
-        """The cached response, if no topic has changed since; else build it."""
+        """The cached response, if nothing in it has changed since; else build it."""
         async with self._building:
-            changes = self._catalog.changes
+            changes = _changes(broker)
             if changes != self._changes:
                 self._answers.clear()
                 self._changes = changes
             known = self._answers.get(key)
             if known is None:
                 response = await build()
-                parts = await self._slices.run(response.encode_in_slices(version))
+                parts = await broker.slices.run(response.encode_in_slices(version))
                 known = Encoded(MetadataResponse, parts)
                 # It may lack a change made meanwhile: correct for requests before it, not for later ones.
-                if self._catalog.changes == changes:
+                if _changes(broker) == changes:
                     while len(self._answers) >= ANSWERS_MAX:
                         del self._answers[next(iter(self._answers))]
                     self._answers[key] = known
             return known
+
+
+def _changes(broker: Broker) -> tuple[int, int]:
+    return broker.catalog.changes, broker.ownership.changes
 
 
 _CACHES: WeakKeyDictionary[Broker, MetadataCache] = WeakKeyDictionary()
@@ -57,5 +60,5 @@ def cache_of(broker: Broker) -> MetadataCache:
     """The cache of this broker. It is dropped together with the broker."""
     cache = _CACHES.get(broker)
     if cache is None:
-        cache = _CACHES[broker] = MetadataCache(broker)
+        cache = _CACHES[broker] = MetadataCache()
     return cache

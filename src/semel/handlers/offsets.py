@@ -14,6 +14,7 @@ from semel.broker.broker import Broker
 from semel.core.offsets import CommitOffsets, Committer, DeleteOffsets, Fetched, FetchOffsets, OffsetsDeleted
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, Topic
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.store.interface import StoreRefused
 from semel.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -49,7 +50,8 @@ async def offset_commit(
     """OffsetCommit v2–v10: move a group's positions.
 
     Behaviour: by a member of the current generation or epoch, or by any client while the group is empty.
-        More than 10,000 partitions are INVALID_COMMIT_OFFSET_SIZE.
+        More than 10,000 partitions are INVALID_COMMIT_OFFSET_SIZE. A group of another coordinator is
+        NOT_COORDINATOR.
     Versions:  v6 leader epoch · v7 static members · v8 flexible · v9 KIP-848 members, GROUP_ID_NOT_FOUND
         and STALE_MEMBER_EPOCH · v10 topic ids.
     Differs:   the retention time of v2–v4 is ignored: offsets.retention.minutes applies to all groups. An
@@ -87,7 +89,9 @@ async def offset_commit(
         knows_consumer_groups=context.version >= 9,
     )
     errors: Iterable[ErrorCode] = ()
-    if len(offsets) > COMMITTED_AT_ONCE:
+    if error := coordination_error(broker, request.group_id):
+        errors = [error] * len(offsets)
+    elif len(offsets) > COMMITTED_AT_ONCE:
         errors = [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(offsets)
     elif not await broker.has_room_for_group(request.group_id):
         errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
@@ -95,7 +99,7 @@ async def offset_commit(
         try:
             errors = await broker.ask(command)
         except StoreRefused:
-            errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(offsets)
+            errors = [refused_by_store(broker, request.group_id)] * len(offsets)
     for answer, error in zip(answers, errors, strict=True):
         answer.error_code = error
     return response
@@ -136,7 +140,8 @@ async def offset_fetch(
 
     Behaviour: -1 without an error where nothing is committed, also for a group that does not exist. No list
         of topics means all positions of the group. With RequireStable a position that an open transaction
-        may still change is UNSTABLE_OFFSET_COMMIT, which clients retry. A repeated group is answered once.
+        may still change is UNSTABLE_OFFSET_COMMIT, which clients retry. A repeated group is answered once. A
+        group of another coordinator is NOT_COORDINATOR.
     Versions:  v2 all topics, error of the group · v5 leader epoch · v6 flexible · v7 RequireStable · v8
         several groups · v9 member id and epoch · v10 topic ids.
     """
@@ -224,7 +229,9 @@ async def _fetch(
 
 async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKey, ...]) -> Fetched:
     """The positions of all keys, as they are after one commit. Large requests are read in parts."""
-    whole = Fetched(ErrorCode.NONE)
+    whole = Fetched(coordination_error(broker, command.group_id))
+    if whole.error:
+        return whole
     try:
         for first in range(0, max(1, len(keys)), READ_AT_ONCE):
             if first:
@@ -234,7 +241,7 @@ async def _fetch_all(broker: Broker, command: FetchOffsets, keys: tuple[OffsetKe
                 return part
             whole = whole.but(offsets=whole.offsets + part.offsets, unstable=whole.unstable | part.unstable)
     except StoreRefused:
-        return Fetched(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return Fetched(refused_by_store(broker, command.group_id))
     return whole
 
 
@@ -279,9 +286,12 @@ async def offset_delete(
     """OffsetDelete v0: delete a group's positions.
 
     Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member subscribes to; NON_EMPTY_GROUP for a group
-        whose members are not consumers. A missing position is not an error.
+        whose members are not consumers; NOT_COORDINATOR for a group of another coordinator. A missing
+        position is not an error.
     Versions:  only one.
     """
+    if error := coordination_error(broker, request.group_id):
+        return OffsetDeleteResponse(error_code=error)
     response = OffsetDeleteResponse()
     keys: list[OffsetKey] = []
     answers: list[OffsetDeleteResponsePartition] = []
@@ -300,7 +310,7 @@ async def offset_delete(
     try:
         deleted: OffsetsDeleted = await broker.ask(DeleteOffsets(request.group_id, tuple(keys)))
     except StoreRefused:
-        deleted = OffsetsDeleted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        deleted = OffsetsDeleted(refused_by_store(broker, request.group_id))
     if deleted.error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=deleted.error)
     for answer, error in zip(answers, deleted.partitions, strict=True):

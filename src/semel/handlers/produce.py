@@ -18,6 +18,7 @@ from semel.broker.topic_limits import TopicLimits
 from semel.core.partition import Append, Appended
 from semel.core.types import ErrorCode, Topic
 from semel.handlers.context import CloseConnection, Handler, RequestContext
+from semel.handlers.leadership import LeaderHints
 from semel.handlers.produce_preparation import UNAUTHORIZED, Preparation, Refusal, TakesLong
 from semel.handlers.transaction_errors import PRODUCE, told
 from semel.store.interface import StoreFull
@@ -51,7 +52,9 @@ def produce(
         answered earlier, and its end makes them durable (semel.durability). acks 0 is not answered, and an
         error closes the connection. Up to 1,000 partitions of one request become durable together, more of
         them in several commits. Transactional batches must belong to the open transaction.
-    Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v11 TRANSACTION_ABORTABLE,
+        A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
+    Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v10 the current leader
+        (KIP-951) · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
     Differs:   topics with journal visibility answer a transactional batch with base offset -1. Records are
         validated as semel.validate.records says; the response lists the first invalid record, in Kafka all
@@ -76,7 +79,7 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
 class _Produce:
     """One request in progress: the partitions that were refused, and those that wait for the commit."""
 
-    __slots__ = ("_broker", "_context", "_prepared", "_request", "promise")
+    __slots__ = ("_broker", "_context", "_limits", "_prepared", "_request", "promise")
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self.promise: Promise[ProduceResponse | Encoded | None] = Promise()
@@ -120,8 +123,16 @@ class _Produce:
         return None
 
     def _preparation(self, limits: list[TopicLimits | None], now: int, *, is_beside: bool) -> Preparation:
-        verifies = self._broker.settings.transaction_partition_verification_enable
-        return Preparation(self._request, self._context, limits, now, verifies=verifies, is_beside=is_beside)
+        self._limits = limits
+        return Preparation(
+            self._request,
+            self._context,
+            limits,
+            now,
+            self._broker.ownership.leads,
+            verifies=self._broker.settings.transaction_partition_verification_enable,
+            is_beside=is_beside,
+        )
 
     async def _prepare_beside(self, limits: list[TopicLimits | None], now: int) -> None:
         self._prepared = self._preparation(limits, now, is_beside=True)
@@ -229,7 +240,22 @@ class _Produce:
             topics.append(
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
             )
-        return ProduceResponse(responses=topics)
+        response = ProduceResponse(responses=topics)
+        if any(
+            part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            for each in topics
+            for part in each.partition_responses
+        ):
+            self._name_leaders(response)
+        return response
+
+    def _name_leaders(self, response: ProduceResponse) -> None:
+        hints = LeaderHints(self._broker, self._context)
+        for topic, limits in zip(response.responses, self._limits, strict=True):
+            for part in topic.partition_responses:
+                if part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and limits is not None:
+                    part.current_leader = hints.of(limits.partitions[part.index])
+        response.node_endpoints = hints.endpoints
 
 
 def _answer(

@@ -6,12 +6,12 @@ milliseconds; between two slices other connections have their turn (``Broker.bes
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from semel.broker.topic_limits import TopicLimits
 from semel.core.partition import Append, TransactionContext
-from semel.core.types import ErrorCode
+from semel.core.types import ErrorCode, PartitionKey
 from semel.handlers.context import RequestContext
 from semel.wire.batch import CODEC_MASK, produced_fault
 from semel.wire.errors import InvalidRecords
@@ -48,6 +48,7 @@ class Refusal(NamedTuple):
 
 
 UNAUTHORIZED: Final = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+NOT_LEADER: Final = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class TakesLong(Exception):
@@ -59,6 +60,7 @@ class Preparation:
 
     __slots__ = (
         "_effort",
+        "_leads",
         "_limits",
         "_now",
         "_parts",
@@ -76,6 +78,7 @@ class Preparation:
         context: RequestContext,
         limits: list[TopicLimits | None],
         now: int,
+        leads: Callable[[PartitionKey], bool],
         *,
         verifies: bool,
         is_beside: bool,
@@ -84,6 +87,7 @@ class Preparation:
         self._version = context.version
         self._limits = limits
         self._now = now
+        self._leads = leads
         self._verifies = verifies
         # How many records may still be validated on the event loop; None (no limit) on a thread.
         self._effort: int | None = None if is_beside else EFFORT_MAX
@@ -133,6 +137,8 @@ class Preparation:
             return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not 0 <= index < len(limits.partitions):
             return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not self._leads(limits.partitions[index]):
+            return NOT_LEADER
         header, error = check_produced(records, self._version)
         if header is None or records is None:
             return Refusal(error, produced_fault(records, error))

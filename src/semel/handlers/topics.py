@@ -6,8 +6,10 @@ APIs for the records of topics are in ``logs``.
 replication factors, assignments and limits. All commands of a request are decided in one tick; each succeeds
 or fails independently, as in Kafka.
 
-There is one node, and the store makes records durable, so any replication factor is accepted and 1 is
-reported. The timeout of a request is ignored: a commit takes milliseconds or the process ends.
+Any broker accepts these requests. The store makes records durable, so any replication factor is accepted and
+1 is reported. An assignment must have one live node for each partition, and is then ignored: the brokers
+divide the partitions among themselves. The timeout of a request is ignored: a commit takes milliseconds or
+the process ends.
 """
 
 import uuid
@@ -159,7 +161,7 @@ def _creation(broker: Broker, wanted: CreatableTopic, *, validate_only: bool) ->
 
 
 def _assignments_refused(broker: Broker, wanted: CreatableTopic) -> TopicAnswer | None:
-    """The error of a manual assignment: it must have partitions 0, 1, 2 … and nodes that exist."""
+    """The error of a manual assignment: it must have partitions 0, 1, 2 … and one live node for each."""
     if wanted.replication_factor != -1 or wanted.num_partitions != -1:
         return TopicAnswer(
             ErrorCode.INVALID_REQUEST,
@@ -175,12 +177,13 @@ def _assignments_refused(broker: Broker, wanted: CreatableTopic) -> TopicAnswer 
 
 
 def _nodes_refused(broker: Broker, assignments: Sequence[Sequence[int]]) -> TopicAnswer | None:
-    if any(list(nodes) != [broker.node_id] for nodes in assignments):
-        return TopicAnswer(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Each partition must be assigned to node {broker.node_id}, the only one there is.",
-        )
-    return None
+    live = [each.node_id for each in broker.ownership.nodes()]
+    if all(len(nodes) == 1 and nodes[0] in live for nodes in assignments):
+        return None
+    return TopicAnswer(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"Each partition must be assigned to one node, and live nodes are {', '.join(map(str, live))}.",
+    )
 
 
 def _created(broker: Broker, name: str, answer: TopicAnswer, version: int) -> CreatableTopicResult:

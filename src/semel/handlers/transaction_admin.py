@@ -16,6 +16,7 @@ from semel.core.topics import name_problem
 from semel.core.transactions.commands import DescribeTransaction, WriteMarker
 from semel.core.types import ErrorCode, PartitionKey, Topic, Transaction, TransactionState
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import leadership_error, owned
 from semel.store.interface import StoreRefused
 from semel.wire.messages import transactions as wire
 from semel.wire.partitioner import coordinator_partition
@@ -37,11 +38,12 @@ async def describe_transactions(
     """DescribeTransactions v0: the state of each transactional id.
 
     Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that was never used, or has expired. The groups of a
-        transaction are shown as partitions of __consumer_offsets. A repeated id is described once.
+        transaction are shown as partitions of __consumer_offsets. A repeated id is described once. An id of
+        another coordinator is NOT_COORDINATOR.
     Versions:  v0.
     Differs:   never PrepareCommit or PrepareAbort: a transaction ends in one step.
     """
-    known = [each for each in dict.fromkeys(request.transactional_ids) if each]
+    known = owned(broker, filter(None, dict.fromkeys(request.transactional_ids)))
     asked = [DescribeTransaction(each) for each in known]
     found = dict(zip(known, await broker.ask_each(asked), strict=True))
     response = wire.DescribeTransactionsResponse()
@@ -49,6 +51,8 @@ async def describe_transactions(
         transaction = found.get(transactional_id)
         if transaction is None:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
+            if transactional_id and transactional_id not in found:
+                error = ErrorCode.NOT_COORDINATOR
             shown = wire.TransactionState(error_code=error, transactional_id=transactional_id)
         else:
             shown = await _described(broker, transaction)
@@ -102,7 +106,7 @@ class _Filter(NamedTuple):
 async def list_transactions(
     broker: Broker, request: wire.ListTransactionsRequest, context: RequestContext
 ) -> wire.ListTransactionsResponse:
-    """ListTransactions v0–v2: every transactional id, or those that pass all filters.
+    """ListTransactions v0–v2: every transactional id of this coordinator, or those that pass all filters.
 
     Behaviour: filters by state, producer id, duration, and a pattern that the whole id must match. The
         response lists unknown states. An invalid pattern is INVALID_REGULAR_EXPRESSION.
@@ -124,7 +128,8 @@ async def list_transactions(
         return wire.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     listed: list[Transaction] = []
     async for page in broker.listings.transactions():
-        listed += await _taken(wanted, page, broker.now())
+        mine = [each for each in page if broker.ownership.coordinates(each.transactional_id)]
+        listed += await _taken(wanted, mine, broker.now())
     return wire.ListTransactionsResponse(
         unknown_state_filters=[each for each in request.state_filters if each not in KNOWN_STATES],
         transaction_states=[
@@ -153,7 +158,8 @@ async def describe_producers(
     """DescribeProducers v0: the producers that partitions remember, transactional and idempotent.
 
     Behaviour: the current state. A producer that was idle for producer.id.expiration.ms is not listed. If
-        there is no room to flush unsynced work, KAFKA_STORAGE_ERROR.
+        there is no room to flush unsynced work, KAFKA_STORAGE_ERROR. A partition that another broker leads is
+        NOT_LEADER_OR_FOLLOWER.
     Versions:  v0.
     Differs:   a transaction in a topic with journal visibility has no start offset: it has no offsets yet.
     """
@@ -184,7 +190,10 @@ async def _partition(
 ) -> wire.PartitionResponse:
     if topic is None or not 0 <= index < topic.partitions:
         return wire.PartitionResponse(partition_index=index, error_code=unknown)
-    producers = await broker.listings.producers(PartitionKey(topic.topic_id, index))
+    key = PartitionKey(topic.topic_id, index)
+    if error := leadership_error(broker, key):
+        return wire.PartitionResponse(partition_index=index, error_code=error)
+    producers = await broker.listings.producers(key)
     return wire.PartitionResponse(
         partition_index=index,
         active_producers=[
@@ -207,7 +216,8 @@ async def write_txn_markers(
     """WriteTxnMarkers v1–v2: end a producer's transaction in single partitions, bypassing its coordinator.
 
     Behaviour: the remedy for a transaction that hangs; DescribeProducers returns the values to send. Each
-        partition succeeds or fails independently. Results are grouped by producer id.
+        partition succeeds or fails independently; one that another broker leads is NOT_LEADER_OR_FOLLOWER.
+        Results are grouped by producer id.
     Versions:  v1 flexible · v2 transaction version: from 2 on the epoch must be higher (KIP-1228).
     Differs:   partitions of __consumer_offsets do not exist: offsets end with their transaction. There are no
         ACLs yet: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
@@ -224,6 +234,8 @@ async def write_txn_markers(
                     of_producer[place] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 elif topic is None or not 0 <= index < topic.partitions:
                     of_producer[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif error := leadership_error(broker, PartitionKey(topic.topic_id, index)):
+                    of_producer[place] = error
                 else:
                     limits = broker.catalog.limits(topic)
                     commands.append((marker.producer_id, place, _command(marker, limits, index)))

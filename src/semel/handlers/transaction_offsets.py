@@ -13,6 +13,7 @@ from semel.core.offsets import Committer
 from semel.core.transactions.commands import SUPERSEDED, CommitPending
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.offsets import COMMITTED_AT_ONCE
 from semel.handlers.transaction_errors import TXN_OFFSET_COMMIT, close_superseded, told
 from semel.store.interface import StoreRefused
@@ -35,7 +36,7 @@ async def txn_offset_commit(
 
     Behaviour: up to v4 the group must have been added by AddOffsetsToTxn. A commit with a member id is
         checked against the group's generation or the member's epoch; one without is accepted, also while the
-        group has members.
+        group has members. It is sent to the coordinator of the group; another broker is NOT_COORDINATOR.
     Versions:  v2 leader epoch · v3 flexible, generation and member (KIP-447) · v4 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v5 adds the group implicitly.
     Differs:   never CONCURRENT_TRANSACTIONS. Up to v4 a request on a superseded connection is not answered.
@@ -79,6 +80,8 @@ async def _commit(
 ) -> tuple[ErrorCode, ...]:
     if not is_usable(request.group_id):
         return (ErrorCode.INVALID_GROUP_ID,) * len(offsets)
+    if error := coordination_error(broker, request.group_id):
+        return (error,) * len(offsets)
     if len(offsets) > COMMITTED_AT_ONCE:
         return (ErrorCode.INVALID_COMMIT_OFFSET_SIZE,) * len(offsets)
     if not await broker.has_room_for_group(request.group_id):
@@ -99,7 +102,7 @@ async def _commit(
     try:
         errors = await broker.ask(command)
     except StoreRefused:
-        errors = (ErrorCode.COORDINATOR_NOT_AVAILABLE,) * len(offsets)
+        errors = (refused_by_store(broker, request.group_id),) * len(offsets)
     if errors is SUPERSEDED:
         close_superseded(request.transactional_id)
     return cast(tuple[ErrorCode, ...], errors)

@@ -6,6 +6,8 @@ served side by side, distinguished by the version of each request. The first add
 it writes. The second (EndTxn 5, Produce 12, TxnOffsetCommit 5; KIP-890) adds them by writing and gets a new
 epoch at every end.
 
+A transactional id has one coordinator; every other broker answers NOT_COORDINATOR.
+
 A late request of the first generation, on a superseded connection, is not answered; the connection is closed.
 """
 
@@ -31,6 +33,7 @@ from semel.core.transactions.commands import (
 )
 from semel.core.types import NO_PRODUCER, Command, ErrorCode, PartitionKey, Topic
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.leadership import coordination_error, refused_by_store
 from semel.handlers.metadata import INTERNAL_TOPICS
 from semel.handlers.transaction_errors import (
     ADD_OFFSETS_TO_TXN,
@@ -60,9 +63,6 @@ from semel.wire.messages.transactions import (
 BETWEEN_BROKERS: Final = 4
 """The version of AddPartitionsToTxn from which brokers send it, for several transactions."""
 
-FULL: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""The answer when the disk is full; clients retry it."""
-
 
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
@@ -78,7 +78,7 @@ async def init_producer_id(
     Differs:   if a transaction is open, the first request succeeds; Kafka returns CONCURRENT_TRANSACTIONS
         until the abort is done. KeepPreparedTxn is supported (KIP-939).
     """
-    error = _init_error(request)
+    error = _init_error(broker, request)
     if error:
         return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
     try:
@@ -87,7 +87,7 @@ async def init_producer_id(
         else:
             given = await _begin(broker, request, request.transactional_id, context)
     except StoreRefused:
-        given = ProducerGiven(FULL)
+        given = ProducerGiven(refused_by_store(broker, request.transactional_id or ""))
     return InitProducerIdResponse(
         error_code=told(given.error, INIT_PRODUCER_ID, context.version),
         producer_id=given.producer_id,
@@ -97,11 +97,14 @@ async def init_producer_id(
     )
 
 
-def _init_error(request: InitProducerIdRequest) -> ErrorCode:
+def _init_error(broker: Broker, request: InitProducerIdRequest) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
-    is_wrong = request.transactional_id is not None and not is_usable(request.transactional_id)
-    return ErrorCode.INVALID_REQUEST if is_wrong else ErrorCode.NONE
+    if request.transactional_id is None:
+        return ErrorCode.NONE
+    if not is_usable(request.transactional_id):
+        return ErrorCode.INVALID_REQUEST
+    return coordination_error(broker, request.transactional_id)
 
 
 async def _begin(
@@ -138,6 +141,8 @@ class _Adding(NamedTuple):
     partitions: dict[tuple[str, int], PartitionKey]
     """Those that exist, by name and index."""
     refused: dict[tuple[str, int], ErrorCode]
+    error: ErrorCode
+    """The error of the transactional id, for all partitions."""
     block_max_ms: int = -1
 
 
@@ -199,7 +204,10 @@ def _find(
             else:
                 partitions[each.name, index] = PartitionKey(topic.topic_id, index)
         limits += _limits(broker, topic)
-    return _Adding(asked, partitions, refused, min(limits, default=-1))
+    error = ErrorCode.INVALID_REQUEST
+    if asked.transactional_id:
+        error = coordination_error(broker, asked.transactional_id)
+    return _Adding(asked, partitions, refused, error, min(limits, default=-1))
 
 
 def _limits(broker: Broker, topic: Topic | None) -> list[int]:
@@ -219,8 +227,10 @@ def _add(
     commands = [_add_command(each, context) for each in adding if _may_add(each)]
 
     def respond(decided: Answers) -> AddPartitionsToTxnResponse:
-        answers = [FULL] * len(commands) if isinstance(decided, Exception) else decided
-        results = _results(adding, iter(answers), context)
+        if isinstance(decided, Exception):
+            ids = (each.asked.transactional_id for each in adding if _may_add(each))
+            decided = [refused_by_store(broker, each) for each in ids]
+        results = _results(adding, iter(decided), context)
         if context.version < BETWEEN_BROKERS:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
         return AddPartitionsToTxnResponse(
@@ -239,7 +249,7 @@ def _results(
     """The results of each transaction's partitions; ``answers`` has one for each submitted command."""
     results = []
     for each in adding:
-        answer = next(answers) if _may_add(each) else ErrorCode.INVALID_REQUEST
+        answer = next(answers) if _may_add(each) else each.error
         if answer is SUPERSEDED:
             close_superseded(each.asked.transactional_id)
         if each.refused:
@@ -251,7 +261,7 @@ def _results(
 
 
 def _may_add(adding: _Adding) -> bool:
-    return not adding.refused and adding.asked.transactional_id != ""
+    return not adding.refused and not adding.error
 
 
 def _add_command(adding: _Adding, context: RequestContext) -> Command:
@@ -302,6 +312,8 @@ def add_offsets_to_txn(
         return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
     if not is_usable(request.group_id):
         return resolved(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+    if wrong := coordination_error(broker, request.transactional_id):
+        return resolved(AddOffsetsToTxnResponse(error_code=wrong))
     command = AddOffsets(
         request.transactional_id,
         request.producer_id,
@@ -311,7 +323,9 @@ def add_offsets_to_txn(
     )
 
     def respond(decided: Answers) -> AddOffsetsToTxnResponse:
-        error = FULL if isinstance(decided, Exception) else decided[0]
+        error: Any = refused_by_store(broker, request.transactional_id)
+        if not isinstance(decided, Exception):
+            error = decided[0]
         if error is SUPERSEDED:
             close_superseded(request.transactional_id)
         return AddOffsetsToTxnResponse(error_code=told(error, ADD_OFFSETS_TO_TXN, context.version))
@@ -332,6 +346,8 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
     """
     if not request.transactional_id:
         return resolved(EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST))
+    if wrong := coordination_error(broker, request.transactional_id):
+        return resolved(EndTxnResponse(error_code=wrong))
     command = EndTransaction(
         request.transactional_id,
         request.producer_id,
@@ -342,7 +358,9 @@ def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> 
     )
 
     def respond(decided: Answers) -> EndTxnResponse:
-        given = ProducerGiven(FULL) if isinstance(decided, Exception) else decided[0]
+        given: Any = ProducerGiven(refused_by_store(broker, request.transactional_id))
+        if not isinstance(decided, Exception):
+            given = decided[0]
         if given is SUPERSEDED:
             close_superseded(request.transactional_id)
         return EndTxnResponse(

@@ -29,6 +29,7 @@ from semel.core.types import (
     Key,
     OffsetKey,
     PartitionKey,
+    ProducerKey,
     ProducerState,
     Topic,
     Transaction,
@@ -179,8 +180,13 @@ class Ledger(Protocol):
     async def producers(self, partition: PartitionKey) -> list[tuple[int, ProducerState]]:
         """Return the producers that a partition remembers."""
 
-    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
-        """Return producers without an open transaction that were last seen before this time."""
+    async def producers_unseen_since(
+        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
+    ) -> list[ProducerKey]:
+        """Return producers without an open transaction that were last seen before this time.
+
+        In an order of the ledger's choice, from the one that follows ``after``, which it returned before.
+        """
 
     async def aborted(self, partition: PartitionKey, first: int, before: int) -> list[tuple[int, int]]:
         """Return the aborted transactions with a marker at or after ``first`` that began before ``before``.
@@ -198,8 +204,8 @@ class Ledger(Protocol):
     ) -> list[Transaction]:
         """Return transactional ids in order: all, or those in one state, or those of these shards."""
 
-    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
-        """Return transactional ids without an open transaction that were not used after this time."""
+    async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
+        """Return transactional ids, in order, without an open transaction and not used after this time."""
 
     async def leftovers(self, *, limit: int) -> list[BatchLocation]:
         """Return the locations of up to ``limit`` unreachable rows, which the next sweep deletes."""

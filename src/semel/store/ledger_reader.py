@@ -197,6 +197,13 @@ class LedgerReader:
         rows = self._sql.rows("producers_of", key.values())
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
+    def place_of(self, producer: ProducerKey | None) -> tuple[int, int]:
+        """Return the place of a producer among all; the beginning for None, or if its partition is gone."""
+        if producer is None:
+            return 0, -1
+        partition = self._partition(PartitionKey(producer.topic_id, producer.index))
+        return (0, -1) if partition is None else (partition[0], producer.producer_id)
+
     def unseen_producers(
         self, after: tuple[int, int], before_ms: int, page: int
     ) -> tuple[list[ProducerKey], tuple[int, int] | None]:

@@ -23,6 +23,7 @@ from semel.core.types import (
     Key,
     OffsetKey,
     PartitionKey,
+    ProducerKey,
     ProducerState,
     Topic,
     Transaction,
@@ -200,13 +201,15 @@ class SqliteLedger:
         """Return the producers that a partition remembers."""
         return await self._read(LedgerReader.producers, partition)
 
-    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
+    async def producers_unseen_since(
+        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
+    ) -> list[ProducerKey]:
         """Return producers without an open transaction that were last seen before this time."""
-        found: list[Key] = []
-        after: tuple[int, int] | None = (0, -1)
-        while after is not None and len(found) < limit:
+        found: list[ProducerKey] = []
+        place: tuple[int, int] | None = await self._read(LedgerReader.place_of, after)
+        while place is not None and len(found) < limit:
             # One page at a time, so that other reads can run in between.
-            unseen, after = await self._read(LedgerReader.unseen_producers, after, before_ms, PRODUCERS_PAGE)
+            unseen, place = await self._read(LedgerReader.unseen_producers, place, before_ms, PRODUCERS_PAGE)
             found += unseen
         return found[:limit]
 
@@ -220,13 +223,13 @@ class SqliteLedger:
         """Return transactional ids in order, all or those in one state."""
         return await self._read(LedgerReader.transactions, after, limit, state)
 
-    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
-        """Return transactional ids without an open transaction that were not used after this time."""
+    async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
+        """Return transactional ids, in order, without an open transaction and not used after this time."""
         found: list[str] = []
-        after: str | None = ""
-        while after is not None and len(found) < limit:
-            unused, after = await self._read(
-                LedgerReader.unused_transactions, after, before_ms, TRANSACTIONS_PAGE
+        place: str | None = after
+        while place is not None and len(found) < limit:
+            unused, place = await self._read(
+                LedgerReader.unused_transactions, place, before_ms, TRANSACTIONS_PAGE
             )
             found += unused
         return found[:limit]

@@ -98,7 +98,9 @@ def _over(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if directory is not None:
             return await open_store(directory, settings, **options)
         objects = tmp_path_factory.mktemp("objects").as_uri()
-        return await opening.open_remote(opening.Remote(dsn, objects, f"test_{os.urandom(8).hex()}"))
+        return await opening.open_remote(
+            opening.Remote(dsn, objects, f"test_{os.urandom(8).hex()}"), settings
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broker, "open_store", open_instead)

@@ -26,6 +26,9 @@ class Settings:
     """All settings, in the order in which an operator needs them."""
 
     node_id: int = _setting(0, "id of this broker; clients expect ids to start at 0")
+    semel_lease_ms: int = _setting(
+        3_000, "in a cluster: a broker that is silent for so long is replaced; renewed three times as often"
+    )
     broker_rack: str = _setting("", "rack or availability zone of this broker, shown to clients")
     cluster_id: str = _setting("", "generated when a data directory is first used, unless set")
     auto_create_topics_enable: bool = _setting(

@@ -33,6 +33,9 @@ class Peers(Protocol):
     async def send(self, peer: Peer, message: bytes) -> bytes:
         """Return the answer of a broker. OSError, TimeoutError if there is none."""
 
+    def close(self) -> None:
+        """Close the connections."""
+
 
 def pack_notices(notices: Notices) -> bytes:
     """Encode notices and their recipients as one message."""
@@ -53,6 +56,9 @@ class NoPeers:
     async def send(self, peer: Peer, message: bytes) -> bytes:
         """Refuse."""
         raise ConnectionError("this broker has no connections to others")
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class NoticeSender:
@@ -104,10 +110,11 @@ class NoticeSender:
         task.add_done_callback(self._background.discard)
 
     async def stop(self) -> None:
-        """Cancel what is under way."""
+        """Cancel what is under way, and close the connections."""
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        self._peers.close()
 
     async def _to_owners(self, notices: dict[int, Notice]) -> None:
         left = notices

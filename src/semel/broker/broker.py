@@ -17,11 +17,11 @@ server ends the process; an embedded broker stops and reports the error.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar
 
 from semel.broker.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.catalog import Catalog
@@ -121,17 +121,14 @@ class Broker:
 
     def _make_loop(self, store: Store | SharedStore, connect: Callable[[bytes], Peers]) -> CommitLoop:
         settings, clock, metrics, publisher = self.settings, self.clock, self.metrics, self._publisher
-        if not hasattr(store, "membership"):
-            return CommitLoop(cast(Store, store), settings, clock, metrics, publisher)
-        store = cast(SharedStore, store)
+        if not isinstance(store, SharedStore):
+            return CommitLoop(store, settings, clock, metrics, publisher)
         ownership = ShardOwnership(self.node_id)
         sender = NoticeSender(store.membership, ownership, connect(store.membership.secret))
         loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
         loop.fatal = lambda error: self.fatal(error)
         self.ownership = ownership
-        self.member = ClusterMember(
-            store.membership, ownership, sender, loop, self.catalog, clock, self._wake_groups
-        )
+        self.member = ClusterMember(store.membership, ownership, sender, loop, self.catalog, clock)
         return loop
 
     @classmethod
@@ -149,11 +146,9 @@ class Broker:
         A broker over a remote store joins its cluster at once, or later by ``join`` when its addresses are
         known.
         """
-        store: Store | SharedStore
-        if isinstance(place, Remote):
-            store = await open_remote(place, settings)
-        else:
-            store = await open_store(place, settings)
+        store: Store | SharedStore = await (
+            open_remote(place, settings) if isinstance(place, Remote) else open_store(place, settings)
+        )
         broker = cls(settings, store, place, clock, connect)
         try:
             await broker.begin()
@@ -185,8 +180,8 @@ class Broker:
         """Begin to serve in a cluster, reachable for other brokers at this address."""
         if self.member is None:
             return
-        endpoints = {name: tuple(each) for name, each in self.endpoints.items()} or {"": NOWHERE}
-        await self.member.join(endpoints, internal, self.settings.broker_rack or None)
+        endpoints = {name: (each.host, each.port) for name, each in self.endpoints.items()}
+        await self.member.join(endpoints or {"": NOWHERE}, internal, self.settings.broker_rack or None)
         self._start("cluster member", self.member.run())
 
     async def leave(self) -> None:
@@ -194,9 +189,6 @@ class Broker:
         if self.member is not None and not self._has_left:
             self._has_left = True
             await self.member.leave()
-
-    async def _wake_groups(self, shards: Collection[int]) -> None:
-        self._start("wake groups", self._housekeeping.wake_adopted())
 
     def _start(self, name: str, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
@@ -217,6 +209,8 @@ class Broker:
             await self.leave()
         self._loop.stop()
         await asyncio.gather(commit_loop, return_exceptions=True)
+        if self.member is not None:
+            await self.member.stop()
         self._validators.shutdown(wait=False, cancel_futures=True)
         await self.store.close()
 

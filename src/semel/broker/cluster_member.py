@@ -31,7 +31,6 @@ class ClusterMember:
         loop: SharedCommitLoop,
         catalog: Catalog,
         clock: Clock,
-        adopted: Callable[[Collection[int]], Awaitable[None]],
     ) -> None:
         self._membership = membership
         self._ownership = ownership
@@ -39,10 +38,13 @@ class ClusterMember:
         self._loop = loop
         self._catalog = catalog
         self._clock = clock
-        self._adopted = adopted
-        """Called with shards that this broker serves from now on."""
         self._joined_at = 0.0
         self._is_leaving = False
+
+    @property
+    def secret(self) -> bytes:
+        """Known to the brokers of this cluster alone."""
+        return self._membership.secret
 
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
@@ -89,6 +91,11 @@ class ClusterMember:
         except StoreRefused as refused:
             log.warning("the shards of this broker are divided when its lease is over: %s", refused)
 
+    async def stop(self) -> None:
+        """Cancel everything that waits for other brokers."""
+        await self._loop.stop_announcing()
+        await self._sender.stop()
+
     # -- one renewal --------------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
@@ -127,7 +134,6 @@ class ClusterMember:
             await self._loop.adopt(gained)
             self._ownership.adopt(gained)
             log.info("this broker owns %d more shards, %d in all", len(gained), len(given))
-            await self._adopted(gained)
 
     async def _give_away(self, shards: Collection[int], commit: Callable[[], Awaitable[None]]) -> None:
         async def give_away() -> None:

@@ -28,7 +28,7 @@ from semel.broker.published_log import Publisher
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick
 from semel.config import Settings
-from semel.core.placement import entity_of
+from semel.core.placement import entity_of, name_shard
 from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
 from semel.store.interface import StoreFull, StoreRefused
 from semel.store.sharing import Conflict, SharedStore, TermEnded
@@ -291,11 +291,10 @@ class SharedCommitLoop(CommitLoop):
     async def _load_open(self, shards: Collection[int]) -> None:
         after = ""
         ledger, ongoing = self._store.ledger, TransactionState.ONGOING
-        while shards and (
-            page := await ledger.transactions(after=after, limit=PAGE, state=ongoing, shards=shards)
-        ):
+        while shards and (page := await ledger.transactions(after=after, limit=PAGE, state=ongoing)):
             after = page[-1].transactional_id
-            await self._load_missing(TransactionKey(each.transactional_id) for each in page)
+            names = [each.transactional_id for each in page if name_shard(each.transactional_id) in shards]
+            await self._load_missing(map(TransactionKey, names))
 
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
         """Give shards away, and forget what this broker does not own any more.

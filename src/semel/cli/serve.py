@@ -23,11 +23,24 @@ if TYPE_CHECKING:
     from semel.server.listener import ListenerConfig
     from semel.server.server import Server
     from semel.server.tls import ServerTls
+    from semel.store.opening import Remote
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "semel-data"
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
-FILE_NAMES = ("data", "memory", "listen", "advertise", "metrics", "log-level", "log-format", "settings")
+FILE_NAMES = (
+    "data",
+    "memory",
+    "ledger",
+    "chunks",
+    "internal",
+    "listen",
+    "advertise",
+    "metrics",
+    "log-level",
+    "log-format",
+    "settings",
+)
 
 
 class LogLevel(StrEnum):
@@ -70,6 +83,34 @@ Advertise = Annotated[
     ),
 ]
 Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory; it is lost at the end.")]
+Ledger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        envvar="SEMEL_LEDGER",
+        help="For a cluster: the PostgreSQL database of all brokers, postgresql://USER@HOST/DATABASE. "
+        "Give the password by PGPASSWORD, ~/.pgpass or SEMEL_LEDGER.",
+    ),
+]
+Chunks = Annotated[
+    str | None,
+    typer.Option(
+        "--chunks",
+        metavar="URL",
+        envvar="SEMEL_CHUNKS",
+        help="For a cluster: where the bytes are, s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR that all "
+        "brokers see. Credentials come from the environment.",
+    ),
+]
+Internal = Annotated[
+    str | None,
+    typer.Option(
+        "--internal",
+        metavar="HOST:PORT",
+        help="For a cluster: where other brokers connect. [default: any port of the first --listen host]",
+    ),
+]
 MetricsAddress = Annotated[
     str | None,
     typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics over HTTP here."),
@@ -91,6 +132,9 @@ def serve(
     listen: Listen = None,
     advertise: Advertise = None,
     memory: Memory = False,
+    ledger: Ledger = None,
+    chunks: Chunks = None,
+    internal: Internal = None,
     metrics: MetricsAddress = None,
     config: ConfigFile = None,
     setting: SettingTexts = None,
@@ -111,6 +155,9 @@ def serve(
     given: dict[str, Any] = {
         "data": data,
         "memory": memory or None,
+        "ledger": ledger,
+        "chunks": chunks,
+        "internal": internal,
         "listen": listen or None,
         "advertise": advertise or None,
         "metrics": metrics,
@@ -129,19 +176,21 @@ def serve(
         raise typer.BadParameter(
             "choose one: --memory keeps nothing, --data keeps everything", param_hint="--memory"
         )
-    directory = None if options.get("memory") else Path(options.get("data") or DEFAULT_DATA)
+    place = _place(options)
+    between = _internal(options)
     page = _address(options["metrics"], "--metrics") if options.get("metrics") else None
     level, layout = options.get("log-level", "info"), options.get("log-format", "text")
-    raise typer.Exit(_serve(settings, listeners, directory, page, LogLevel(level), LogFormat(layout)))
+    raise typer.Exit(_serve(settings, listeners, place, page, LogLevel(level), LogFormat(layout), between))
 
 
 def _serve(
     settings: "Settings",
     listeners: "Sequence[ListenerConfig]",
-    directory: Path | None,
+    place: "Path | Remote | None",
     page: tuple[str, int] | None,
     level: LogLevel,
     layout: LogFormat,
+    internal: "ListenerConfig | None",
 ) -> int:
     from semel.allocator import keep_memory
     from semel.server import descriptors
@@ -161,7 +210,33 @@ def _serve(
     descriptors.take_all()
     # The thread that commits must not wait long for a busy event loop: all requests wait for it.
     sys.setswitchinterval(SWITCH_SECONDS)
-    return run(serve(settings, listeners, directory, page, ready, failed))
+    return run(serve(settings, listeners, place, page, ready, failed, internal))
+
+
+def _place(options: Mapping[str, Any]) -> "Path | Remote | None":
+    """Where the data is: in a directory, in memory, or in a ledger and an object store."""
+    from semel.store.opening import Remote
+
+    ledger, chunks = options.get("ledger"), options.get("chunks")
+    if ledger is None and chunks is None:
+        return None if options.get("memory") else Path(options.get("data") or DEFAULT_DATA)
+    if ledger is None or chunks is None:
+        raise typer.BadParameter(
+            "a cluster needs both: --ledger for the database, --chunks for the bytes", param_hint="--ledger"
+        )
+    if options.get("memory") or options.get("data") is not None:
+        raise typer.BadParameter(
+            "choose one: --data, --memory, or --ledger and --chunks", param_hint="--ledger"
+        )
+    return Remote(ledger, chunks)
+
+
+def _internal(options: Mapping[str, Any]) -> "ListenerConfig | None":
+    from semel.server.listener import ListenerConfig
+
+    if not options.get("internal"):
+        return None
+    return ListenerConfig("internal", *_address(options["internal"], "--internal"))
 
 
 SWITCH_SECONDS: Final = 0.0005
@@ -179,6 +254,9 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "memory": (bool, "true or false"),
     "listen": (list, "an address, or a list of them"),
     "advertise": (list, "an address, or a list of them"),
+    "ledger": (str, "the address of a database"),
+    "chunks": (str, "the URL of an object store"),
+    "internal": (str, "an address"),
     "metrics": (str, "an address"),
     "settings": (dict, "a table"),
 }

@@ -32,7 +32,7 @@ class Listener:
         self.name = config.name
         self.port: int = server.sockets[0].getsockname()[1]
         self.endpoint = Endpoint(
-            config.advertised_host or _reachable(config.host), config.advertised_port or self.port
+            config.advertised_host or reachable(config.host), config.advertised_port or self.port
         )
         self._server = server
         self._door = door
@@ -74,6 +74,6 @@ class Listener:
         await self._server.wait_closed()
 
 
-def _reachable(host: str) -> str:
+def reachable(host: str) -> str:
     """The host to advertise: the host name if the listener is bound to all addresses."""
     return socket.gethostname() if host in _ANY else host

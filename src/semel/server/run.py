@@ -25,6 +25,7 @@ from semel.printable import explained
 from semel.server.listener import ListenerConfig
 from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
+from semel.server.peers import PeerConnections
 from semel.server.server import Server
 from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreLocked
 from semel.store.opening import Remote
@@ -66,17 +67,18 @@ async def serve(
     metrics: tuple[str, int] | None = None,
     ready: Callable[[Server], None] = lambda server: None,
     failed: Callable[[int, str], None] = lambda code, text: None,
+    internal: ListenerConfig | None = None,
 ) -> int:
     """Run one broker. Calls `ready` when clients are served, `failed` if the broker cannot start."""
     try:
-        broker = await Broker.open(settings, data)
+        broker = await Broker.open(settings, data, connect=PeerConnections, joins=False)
     except StoreLocked as error:
         return _cannot_start(EXIT_LOCKED, "the data directory is in use", error, failed)
     except (StoreDamaged, LedgerDamaged) as error:
         return _cannot_start(EXIT_DAMAGED, "the broker refuses to start", error, failed)
     except (StoreBroken, OSError) as error:
         return _cannot_start(EXIT_BROKEN, "the data directory cannot be opened", error, failed)
-    server = Server(broker, listeners)
+    server = Server(broker, listeners, internal=internal)
     broker.fatal = server.fail
     page = MetricsPage(
         broker.metrics, lambda: (not server.stopping.is_set(), {"cluster_id": broker.cluster_id})
@@ -98,6 +100,7 @@ async def serve(
         if server.failure is not None:
             await server.abort()
         else:
+            await broker.leave()
             broker.end_waits()
             await server.stop(GRACE_SECONDS)
         await _close(broker)

@@ -15,8 +15,9 @@ from typing import Any
 
 from semel.broker.broker import Broker
 from semel.server.dispatch import Dispatch
-from semel.server.listener import Listener, ListenerConfig
+from semel.server.listener import Listener, ListenerConfig, reachable
 from semel.server.logs import event
+from semel.server.peers import PeerListener
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory
@@ -28,9 +29,17 @@ class Server:
     """All listeners of one broker."""
 
     def __init__(
-        self, broker: Broker, listeners: Sequence[ListenerConfig], dispatch: Dispatch | None = None
+        self,
+        broker: Broker,
+        listeners: Sequence[ListenerConfig],
+        dispatch: Dispatch | None = None,
+        internal: ListenerConfig | None = None,
     ) -> None:
+        """``internal`` is the listener for other brokers of a cluster; its default is any port of the host
+        of the first listener."""
         self.broker = broker
+        self._internal = internal or listeners[0]._replace(name="internal", port=0, advertised_port=None)
+        self._peers: PeerListener | None = None
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
         self._server = ServerContext(broker, dispatch or _default_dispatch(broker))
@@ -53,6 +62,7 @@ class Server:
             raise
         for listener in self._listeners:
             self.broker.endpoints[listener.name] = listener.endpoint
+        await self._join_cluster()
         self._watch("check connections", check_connections(self._server))
         self._watch("probe loop", probe_loop(self._server))
         self._watch("release memory", release_memory(self._server))
@@ -68,6 +78,17 @@ class Server:
                 port=listener.port,
                 advertised=f"{listener.endpoint.host}:{listener.endpoint.port}",
             )
+
+    async def _join_cluster(self) -> None:
+        """Listen for other brokers, and tell them where. Nothing if this broker is alone."""
+        if self.broker.member is None:
+            return
+        config = self._internal
+        self._peers = PeerListener(self.broker.member.secret, self.broker.member.receive)
+        port = await self._peers.start(config.host, config.port)
+        await self.broker.join(
+            (config.advertised_host or reachable(config.host), config.advertised_port or port)
+        )
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
         """Accept no more clients, answer requests in flight, close. Abort what is left after the grace."""
@@ -103,6 +124,8 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._peers is not None:
+            await self._peers.stop()
         for listener in self._listeners:
             await listener.wait_closed()
 

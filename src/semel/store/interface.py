@@ -19,7 +19,7 @@ Methods are async because a ledger may be across a network. The embedded impleme
 own.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from semel.core.types import (
@@ -195,14 +195,9 @@ class Ledger(Protocol):
         """
 
     async def transactions(
-        self,
-        *,
-        after: str = "",
-        limit: int = 10_000,
-        state: TransactionState | None = None,
-        shards: Collection[int] | None = None,
+        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
     ) -> list[Transaction]:
-        """Return transactional ids in order: all, or those in one state, or those of these shards."""
+        """Return transactional ids in order, all or those in one state."""
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids, in order, without an open transaction and not used after this time."""

@@ -11,11 +11,12 @@ from semel.store.embedded import EmbeddedStore
 from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
 from semel.store.files import Files, naming, tighten
 from semel.store.files import boot_id as _boot_id
-from semel.store.interface import Store, StoreBroken
+from semel.store.interface import StoreBroken
 from semel.store.ledger_opening import log_of
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
 from semel.store.recovery import recover, write_log_again
+from semel.store.sharing import SharedStore
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.wal import WriteAheadLog
 from semel.store.worker import StoreHealth, Worker
@@ -40,14 +41,20 @@ class Remote(NamedTuple):
         return self.chunks
 
 
-async def open_remote(place: Remote) -> Store:
-    """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged."""
+async def open_remote(place: Remote, settings: Settings) -> SharedStore:
+    """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged, StoreLocked."""
     from semel.store.objects import Objects
     from semel.store.postgres.store import ClusterStore
 
     objects = Objects.open(place.chunks)
     try:
-        return await ClusterStore.open(place.ledger, objects, schema=place.schema)
+        return await ClusterStore.open(
+            place.ledger,
+            objects,
+            schema=place.schema,
+            broker_id=settings.node_id,
+            lease_seconds=settings.semel_lease_ms / 1000,
+        )
     except BaseException:
         objects.close()
         raise

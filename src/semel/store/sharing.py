@@ -6,7 +6,7 @@ ledger on who owns what (``Membership``).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from semel.core.types import Buffer, Fact, Key, Value
 from semel.store.interface import ChunkStore, Ledger
@@ -116,13 +116,23 @@ class Membership(Protocol):
         """Forget own notices, which were carried out."""
 
 
+@runtime_checkable
 class SharedStore(Protocol):
     """A store that several brokers write to. Everything of ``Store``, and versions."""
 
-    ledger: Ledger
-    chunks: ChunkStore
-    membership: Membership
     flush_seconds: float
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger."""
+
+    @property
+    def chunks(self) -> ChunkStore:
+        """The chunk store."""
+
+    @property
+    def membership(self) -> Membership:
+        """The brokers that share the store."""
 
     @property
     def cluster_id(self) -> str:

@@ -50,7 +50,7 @@ async def test_who_waits_is_told_by_the_reply_to_the_ticket() -> None:
     told: list[Any] = []
     replies = Replies()
     waiting = pending(told, "waiting", "at once")
-    replies.park(7, waiting)
+    replies.park(7, waiting, 0)
     waiting.answers.append(None)
     replies.tell([waiting], [])
     assert told == []
@@ -61,7 +61,7 @@ async def test_who_waits_is_told_by_the_reply_to_the_ticket() -> None:
 async def test_commands_that_wait_are_not_kept_and_say_so_once() -> None:
     parked: list[str] = []
     waiting = PendingCommands([append()], when_parked=lambda: parked.append("waits"))
-    Replies().park(7, waiting)
+    Replies().park(7, waiting, 0)
     assert (parked, waiting.commands) == (["waits"], ())
 
 
@@ -72,7 +72,7 @@ async def test_of_many_who_waited_some_are_told_in_each_turn_of_the_event_loop()
     tickets = range(3 * REPLIES_AT_ONCE)
     for ticket in tickets:
         waiting = pending(told, str(ticket))
-        replies.park(ticket, waiting)
+        replies.park(ticket, waiting, 0)
         waiting.answers.append(None)
     replies.tell([], [(ticket, ticket) for ticket in tickets])
     turns = [len(told)]
@@ -87,8 +87,8 @@ async def test_without_room_everyone_is_told_once() -> None:
     told: list[Any] = []
     replies, full = Replies(), StoreFull("no room")
     both = pending(told, "both")
-    replies.park(1, both)
-    replies.park(2, both)
+    replies.park(1, both, 0)
+    replies.park(2, both, 1)
     replies.refuse([both, pending(told, "asks")], full)
     assert told == [("both", full), ("asks", full)]
     replies.tell([], [(1, "too late")])

@@ -214,16 +214,21 @@ class PostgresLedger:
         )
         return [(producer_id, producer_of(rest)) for producer_id, *rest in rows]
 
-    async def producers_unseen_since(self, before_ms: int, *, limit: int) -> list[Key]:
-        """Return producers without an open transaction that were last seen before this time."""
+    async def producers_unseen_since(
+        self, before_ms: int, *, after: ProducerKey | None = None, limit: int
+    ) -> list[ProducerKey]:
+        """Return producers, in order of their keys, without an open transaction and not seen since."""
         rows = await self.database.fetch(
             """
             SELECT topic_id, partition_index, producer_id FROM producers JOIN partitions
             USING (topic_id, partition_index)
-            WHERE seen_ms < $1 AND transaction_first_offset < 0 AND octet_length(staged) = 0 LIMIT $2
+            WHERE seen_ms < $1 AND transaction_first_offset < 0 AND octet_length(staged) = 0
+            AND (topic_id, partition_index, producer_id) > ($3, $4, $5)
+            ORDER BY topic_id, partition_index, producer_id LIMIT $2
             """,
             before_ms,
             limit,
+            *(after.values() if after is not None else (b"", -1, -1)),
         )
         return [ProducerKey(*row) for row in rows]
 
@@ -242,15 +247,17 @@ class PostgresLedger:
         )
         return [transaction_of((original(name), *rest)) for name, *rest in rows]
 
-    async def transactions_unused_since(self, before_ms: int, *, limit: int) -> list[str]:
-        """Return transactional ids without an open transaction that were not used after this time."""
+    async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
+        """Return transactional ids, in order, without an open transaction and not used after this time."""
         rows = await self.database.fetch(
             """
-            SELECT transactional_id FROM transactions WHERE updated_ms <= $1 AND state <> $2
-            ORDER BY transactional_id LIMIT $3
+            SELECT transactional_id FROM transactions
+            WHERE updated_ms <= $1 AND state <> $2 AND transactional_id > $3
+            ORDER BY transactional_id LIMIT $4
             """,
             before_ms,
             TransactionState.ONGOING.label,
+            stored(after),
             limit,
         )
         return [original(name) for (name,) in rows]

@@ -112,11 +112,12 @@ class BrokerState:
         """Decide a command. Reads the state and changes nothing."""
         return DECIDE[type(command)](self, command, now)
 
-    def apply(self, fact: Fact) -> None:
-        """Apply a fact to the state."""
-        change = APPLY[type(fact)]
-        if change is not None:
-            change(self, fact)
+    def apply(self, *facts: Fact) -> None:
+        """Apply facts to the state."""
+        for fact in facts:
+            change = APPLY[type(fact)]
+            if change is not None:
+                change(self, fact)
 
     @property
     def size(self) -> int:

@@ -63,8 +63,13 @@ class SharedState(BrokerState):
                     expected[key] = versions[key]
         return expected
 
-    def apply(self, fact: Fact) -> None:
-        """Apply a fact to the state, so that it can be undone."""
+    def apply(self, *facts: Fact) -> None:
+        """Apply facts to the state, so that they can be undone."""
+        for fact in facts:
+            self._remember_before(fact)
+            super().apply(fact)
+
+    def _remember_before(self, fact: Fact) -> None:
         kind = type(fact)
         if kind is SessionChanged:
             self._sessions_replaced.setdefault(fact.group_id, self.sessions.get(fact.group_id))
@@ -80,7 +85,6 @@ class SharedState(BrokerState):
         elif kind is not ProducerIdAllocated and (key := entity_of(fact)) is not None:
             # An allocated id stays allocated: an undone decision gets another one when it is made again.
             self._remember(key)
-        super().apply(fact)
 
     def apply_committed(self, fact: Fact) -> None:
         """Apply a fact that another broker has committed."""

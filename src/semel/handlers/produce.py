@@ -244,13 +244,9 @@ class _Produce:
             topics.append(
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
             )
-<<<<<<< HEAD
+            start = stop
         response = ProduceResponse(responses=topics)
-        if any(
-            part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            for each in topics
-            for part in each.partition_responses
-        ):
+        if any(part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER for part in parts):
             self._name_leaders(response)
         return response
 
@@ -261,10 +257,6 @@ class _Produce:
                 if part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and limits is not None:
                     part.current_leader = hints.of(limits.partitions[part.index])
         response.node_endpoints = hints.endpoints
-=======
-            start = stop
-        return ProduceResponse(responses=topics)
->>>>>>> perf
 
 
 def _answer(

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
 
 from semel.broker.announcing import DONE, LOOK, NOT_OWNER, NoticeSender, unpack_notices
 from semel.broker.catalog import Catalog
@@ -18,6 +19,9 @@ from semel.store.interface import StoreRefused
 from semel.store.sharing import ClusterView, Membership
 
 log = logging.getLogger("semel.cluster")
+
+LOOK_SECONDS: Final = 10.0
+"""How often to look for open transactions that nobody has told this broker of, so that they time out."""
 
 
 class ClusterMember:
@@ -40,6 +44,7 @@ class ClusterMember:
         self._clock = clock
         self._joined_at = 0.0
         self._is_leaving = False
+        self._renewing = asyncio.Lock()
 
     @property
     def secret(self) -> bytes:
@@ -58,12 +63,16 @@ class ClusterMember:
     async def run(self) -> None:
         """Renew the lease until cancelled."""
         interval = self._membership.lease_seconds / 3
+        look_at = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sender.look_again.wait(), interval)
             self._sender.look_again.clear()
             try:
                 await self._renew()
+                if self._ownership.clock() >= look_at:
+                    await self._loop.look_for_open_transactions()
+                    look_at = self._ownership.clock() + LOOK_SECONDS
             except StoreRefused as refused:
                 log.warning("the lease cannot be renewed: %s", refused)
 
@@ -82,14 +91,15 @@ class ClusterMember:
 
     async def leave(self) -> None:
         """Give all shards to the others. They serve them when this returns, or soon after."""
-        self._is_leaving = True
-        try:
-            await self._membership.announce_leaving()
-            shards = self._ownership.shards()
-            owners = self._ownership.best_owners(shards, without=self._ownership.node_id)
-            await self._give_away(shards, lambda: self._membership.leave(owners))
-        except StoreRefused as refused:
-            log.warning("the shards of this broker are divided when its lease is over: %s", refused)
+        async with self._renewing:
+            self._is_leaving = True
+            try:
+                await self._membership.announce_leaving()
+                shards = self._ownership.shards()
+                owners = self._ownership.best_owners(shards, without=self._ownership.node_id)
+                await self._give_away(shards, owners, lambda: self._membership.leave(owners))
+            except StoreRefused as refused:
+                log.warning("the shards of this broker are divided when its lease is over: %s", refused)
 
     async def stop(self) -> None:
         """Cancel everything that waits for other brokers."""
@@ -99,19 +109,21 @@ class ClusterMember:
     # -- one renewal --------------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        sent_at = self._ownership.clock()
-        view = await self._membership.renew()
-        if view.notices:
-            await self._carry_out(view)
-        self._clock.follow(view.time_of_day_ms)
-        if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
-            # Others may not know of this broker yet, and not tell it of changed topics.
-            self._catalog.clear()
-        self._ownership.update(view)
-        self._ownership.serve_until(sent_at + self._membership.lease_seconds)
-        await self._adopt()
-        self._sender.viewed()
-        if not self._is_leaving:
+        async with self._renewing:
+            if self._is_leaving:
+                return
+            sent_at = self._ownership.clock()
+            view = await self._membership.renew()
+            if view.notices:
+                await self._carry_out(view)
+            self._clock.follow(view.time_of_day_ms)
+            if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
+                # Others may not know of this broker yet, and not tell it of changed topics.
+                self._catalog.clear()
+            self._ownership.update(view)
+            self._ownership.serve_until(sent_at + self._membership.lease_seconds)
+            await self._adopt()
+            self._sender.viewed()
             await self._replace_the_dead(view)
             await self._balance()
 
@@ -123,22 +135,26 @@ class ClusterMember:
                 # Of another version of Semel: what it is about is not known, so nothing in memory is trusted.
                 log.warning("all copies in memory are forgotten: %s", error)
                 await self._loop.forget_everything()
+                self._catalog.clear()
         await self._membership.drop_notices([number for number, _ in view.notices])
 
     async def _adopt(self) -> None:
         given, adopted = self._ownership.given(), self._ownership.shards()
         if lost := adopted - given:
             log.warning("%d shards have another owner", len(lost))
-            await self._give_away(lost, _nothing)
+            await self._give_away(lost, {}, _nothing)
         if gained := given - adopted:
             await self._loop.adopt(gained)
             self._ownership.adopt(gained)
             log.info("this broker owns %d more shards, %d in all", len(gained), len(given))
 
-    async def _give_away(self, shards: Collection[int], commit: Callable[[], Awaitable[None]]) -> None:
+    async def _give_away(
+        self, shards: Collection[int], owners: Mapping[int, int], commit: Callable[[], Awaitable[None]]
+    ) -> None:
         async def give_away() -> None:
             self._ownership.release(shards)
             await commit()
+            self._ownership.moved(owners)
 
         await self._loop.release(give_away)
         self._sender.look()
@@ -156,17 +172,12 @@ class ClusterMember:
         """Give shards to the brokers that should own them, and those without an owner to somebody."""
         unowned, mine = self._ownership.unowned(), self._ownership.shards()
         best = self._ownership.best_owners([*unowned, *mine])
-        moves = {
-            shard: owner
-            for shard, owner in best.items()
-            if owner != self._ownership.node_id or shard not in mine
-        }
-        if not moves:
-            return
-        await self._give_away(
-            [each for each in moves if each in mine], lambda: self._membership.hand_over(moves)
-        )
-        self._sender.look_again.set()
+        me = self._ownership.node_id
+        moves = {shard: owner for shard, owner in best.items() if owner != me or shard not in mine}
+        if moves:
+            given = [each for each in moves if each in mine]
+            await self._give_away(given, moves, lambda: self._membership.hand_over(moves))
+            self._sender.look_again.set()
 
 
 async def _nothing() -> None:

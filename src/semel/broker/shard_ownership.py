@@ -6,7 +6,7 @@ before it is over in the ledger.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from semel.broker.ownership import Endpoint, Leader, Node
@@ -67,6 +67,14 @@ class ShardOwnership:
     def release(self, shards: Collection[int]) -> None:
         """Stop serving these shards."""
         self._adopted = self._adopted - frozenset(shards)
+        self.changes += 1
+
+    def moved(self, owners: Mapping[int, int]) -> None:
+        """Shards have new owners. Clients are sent there at once, before the next view says the same."""
+        self._shards = [
+            Shard(owners[number], shard.epoch + 1) if number in owners else shard
+            for number, shard in enumerate(self._shards)
+        ]
         self.changes += 1
 
     # -- for the broker -----------------------------------------------------------------------------------

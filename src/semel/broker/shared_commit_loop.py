@@ -28,7 +28,8 @@ from semel.broker.published_log import Publisher
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick
 from semel.config import Settings
-from semel.core.placement import entity_of, name_shard
+from semel.core.facts import OffsetCommitted, OffsetDeleted
+from semel.core.placement import entity_of, name_shard, shard_of
 from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
 from semel.store.interface import StoreFull, StoreRefused
 from semel.store.sharing import Conflict, SharedStore, TermEnded
@@ -127,7 +128,7 @@ class SharedCommitLoop(CommitLoop):
         self.state.undo()
         # A group may be ahead of the ledger, while its members join. Nobody else writes it, normally.
         self.state.forget(key for key in self._reads if type(key) is not GroupKey)
-        self.state.forget_changed(changed)
+        self.state.forget(changed)
         pending = list(tick.pending)
         for each in pending:
             each.answers.clear()
@@ -247,6 +248,9 @@ class SharedCommitLoop(CommitLoop):
                 state.apply_committed(fact)
                 published.append(fact)
                 batches += mine
+            elif isinstance(fact, OffsetCommitted | OffsetDeleted):
+                # Committed offsets have no version of their own.
+                state.forget((fact.key,))
         state.keep(published, notice.version)
         state.forget(old)
         partitions = {key for key in current if type(key) is PartitionKey}
@@ -254,7 +258,8 @@ class SharedCommitLoop(CommitLoop):
         earlier, their_batches = self.unsynced.take_partitions(partitions)
         if published:
             self._publisher.publish([*earlier, *published], [*their_batches, *batches])
-        self._drop([key for key in old if type(key) is PartitionKey])
+        # Also those that were loaded after the commit, but are not published.
+        self._drop([key for key in notice.keys if type(key) is PartitionKey and key not in current])
 
     async def forget_everything(self) -> None:
         """Forget all copies, because it is not known which of them are old."""
@@ -275,6 +280,9 @@ class SharedCommitLoop(CommitLoop):
         """Begin to own shards: load their open transactions, and abort those of older terms."""
 
         async def adopt() -> None:
+            # Copies from the time before another broker owned these shards would be old.
+            self.state.forget_unless(lambda key: shard_of(key) not in shards)
+            self._publisher.drop_unless(lambda key: shard_of(key) not in shards)
             await self._load_open(shards)
             await self.abort_older_terms()
 
@@ -303,12 +311,14 @@ class SharedCommitLoop(CommitLoop):
         """
 
         async def release() -> None:
-            await give_away()
-            facts, batches = self.unsynced.take()
-            self._publisher.publish(facts, batches)
-            self.state.forget_unless(self._owns)
-            self._publisher.drop_unless(self._owns)
-            self._replies.refuse((), StoreFull("another broker coordinates this group now"))
+            try:
+                await give_away()
+                facts, batches = self.unsynced.take()
+                self._publisher.publish(facts, batches)
+            finally:
+                self.state.forget_unless(self._owns)
+                self._publisher.drop_unless(self._owns)
+                self._replies.refuse((), StoreFull("another broker coordinates this group now"))
 
         await self.between_ticks(release)
 

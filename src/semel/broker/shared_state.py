@@ -61,6 +61,9 @@ class SharedState(BrokerState):
             for key in versioned_by(fact):
                 if key in versions:
                     expected[key] = versions[key]
+                else:
+                    # Nobody reads the pending offsets of a group in order to delete it.
+                    assert type(fact) is GroupDeleted, f"{key} is written without having been read"
         return expected
 
     def apply(self, *facts: Fact) -> None:
@@ -148,18 +151,16 @@ class SharedState(BrokerState):
     # -- forgetting ---------------------------------------------------------------------------------------
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Unload entities; they are loaded again when a command needs them."""
+        """Unload entities; they are loaded again when a command needs them.
+
+        A group loses its session: its members come back, as after a restart of the broker.
+        """
         for key in keys:
             self.tables[type(key)].pop(key, None)
             self.versions.pop(key, None)
             if type(key) is TransactionKey:
                 self.ongoing.pop(key.transactional_id, None)
-
-    def forget_changed(self, keys: Iterable[Key]) -> None:
-        """Unload entities that another broker has changed, and the sessions of such groups."""
-        for key in keys:
-            self.forget((key,))
-            if type(key) is GroupKey:
+            elif type(key) is GroupKey:
                 self.sessions.pop(key.group_id, None)
 
     def forget_all(self, fact: Fact) -> None:

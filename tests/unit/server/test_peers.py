@@ -68,13 +68,16 @@ async def test_an_answer_cannot_be_made_up() -> None:
         await writer.drain()
         await reader.read()
         writer.close()
+        ended.set()
 
+    ended = asyncio.Event()
     server = await asyncio.start_server(forge, "127.0.0.1", 0)
     peer = Peer(1, 1, {}, ("127.0.0.1", server.sockets[0].getsockname()[1]), None, True)
     peers = PeerConnections(SECRET)
     with pytest.raises(ConnectionError):
         await peers.send(peer, b"a")
     peers.close()
+    await ended.wait()
     server.close()
 
 

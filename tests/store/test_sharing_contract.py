@@ -457,3 +457,36 @@ async def test_all_brokers_are_in_the_same_term(shared_stores: Any) -> None:
         assert other.term == term
     async with opened(shared_stores) as (one, other):
         assert (one.term, other.term) == (term, term)
+
+
+async def test_several_brokers_sweep_at_once_and_free_every_row_once(shared_stores: Any, scribe: Any) -> None:
+    """Beside commits that leave more rows behind."""
+    async with opened(shared_stores, 3) as (writer, *sweepers):
+        keys = await scribe.create(writer, 3)
+        is_over = False
+        freed: list[Any] = []
+
+        async def sweep(store: Any) -> None:
+            while True:
+                was_over = is_over
+                swept = await store.ledger.sweep(limit=4)
+                freed.extend(swept)
+                if was_over and not swept:
+                    return
+                await asyncio.sleep(0)
+
+        async def write() -> None:
+            nonlocal is_over
+            for number in range(30):
+                for key in keys:
+                    pairs = [scribe.append(key, size=3) for _ in range(3)]
+                    await writer.commit([*(fact for fact, _ in pairs), *scribe.changed()], [b"abc"] * 3)
+                trims = [scribe.trim(key, scribe.partitions[key].high_watermark - number % 2) for key in keys]
+                await writer.commit([*trims, *scribe.changed()], [])
+            is_over = True
+
+        await asyncio.gather(write(), *map(sweep, sweepers))
+        kept = sum(len(scribe.batches[key]) for key in keys)
+        assert len(freed) == len(set(freed)) == 30 * 3 * 3 - kept
+        references = await writer.ledger.chunk_references()
+        assert sum(references.values()) == 3 * kept

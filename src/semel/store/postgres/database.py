@@ -80,7 +80,6 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """A connection for several statements. ConnectionLost if the server is away, or goes away."""
-        connection: Any = None
         try:
             async with self._pool.acquire() as connection:
                 try:
@@ -93,13 +92,13 @@ class Database:
                     # To cancel the query would take another connection to a server that may be silent.
                     connection.terminate()
                     raise ConnectionLost("no answer in time") from error
+                except asyncpg.InterfaceError as error:
+                    # Raised for wrong use too, which must not be repeated.
+                    if not _is_closed(connection):
+                        raise
+                    raise ConnectionLost(str(error)) from error
         except _LOST as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
-        except asyncpg.InterfaceError as error:
-            # Raised for wrong use too, which must not be repeated.
-            if connection is None or not connection.is_closed():
-                raise
-            raise ConnectionLost(str(error)) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -117,6 +116,14 @@ class Database:
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.close()
+
+
+def _is_closed(connection: Any) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        # The pool has taken it back, which it does when the server ends a session.
+        return True
 
 
 async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:

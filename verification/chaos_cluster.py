@@ -116,7 +116,9 @@ def _part(cluster: Cluster, chance: random.Random) -> None:
 def _cut_off(member: Member, chance: random.Random) -> "list":
     assert member.to_postgres is not None
     assert member.from_brokers is not None
-    ways = chance.choice([[member.to_postgres], [member.from_brokers], [member.to_postgres, member.from_brokers]])
+    ways = chance.choice(
+        [[member.to_postgres], [member.from_brokers], [member.to_postgres, member.from_brokers]]
+    )
     for each in ways:
         each.silence() if chance.random() < 0.5 else each.cut()
     return ways

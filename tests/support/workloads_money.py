@@ -40,9 +40,7 @@ class Money(Workload):
             Writer(self.place, kind, each, self._transfer, chance.randrange(2**32))
             for kind, each in zip(kinds, self._ids, strict=True)
         ]
-        self.auditor = (
-            None if place.is_cluster else Auditor(self.place, self.partitions, visibility)
-        )
+        self.auditor = None if place.is_cluster else Auditor(self.place, self.partitions, visibility)
         self.workers = [
             *self.tellers,
             *([] if self.auditor is None else [self.auditor]),

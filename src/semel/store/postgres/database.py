@@ -84,19 +84,19 @@ class Database:
             async with self._pool.acquire() as connection:
                 try:
                     yield connection
-                except asyncpg.InternalClientError as error:
-                    # The server ended the session while it was idle, and the client did not notice.
-                    connection.terminate()
-                    raise ConnectionLost(str(error)) from error
-                except TimeoutError as error:
-                    # To cancel the query would take another connection to a server that may be silent.
-                    connection.terminate()
-                    raise ConnectionLost("no answer in time") from error
                 except asyncpg.InterfaceError as error:
                     # Raised for wrong use too, which must not be repeated.
                     if not _is_closed(connection):
                         raise
                     raise ConnectionLost(str(error)) from error
+                except asyncpg.InternalClientError as error:
+                    # The server ended the session while it was idle, and the client did not notice.
+                    _terminate(connection)
+                    raise ConnectionLost(str(error)) from error
+                except TimeoutError as error:
+                    # To cancel the query would take another connection to a server that may be silent.
+                    _terminate(connection)
+                    raise ConnectionLost("no answer in time") from error
         except _LOST as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
 
@@ -122,8 +122,13 @@ def _is_closed(connection: Any) -> bool:
     try:
         return bool(connection.is_closed())
     except asyncpg.InterfaceError:
-        # The pool has taken it back, which it does when the server ends a session.
+        # The pool has taken it back, because it was closed.
         return True
+
+
+def _terminate(connection: Any) -> None:
+    if not _is_closed(connection):
+        connection.terminate()
 
 
 async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:

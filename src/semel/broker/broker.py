@@ -107,7 +107,9 @@ class Broker:
     @classmethod
     async def open(cls, settings: Settings, place: Path | Remote | None, clock: Clock | None = None) -> Self:
         """A broker over a data directory, a remote store, or in memory. StoreLocked, StoreBroken."""
-        store = await (open_remote(place) if isinstance(place, Remote) else open_store(place, settings))
+        store = await (
+            open_remote(place, settings) if isinstance(place, Remote) else open_store(place, settings)
+        )
         broker = cls(settings, store, place, clock)
         try:
             await broker.begin()

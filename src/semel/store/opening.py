@@ -40,14 +40,14 @@ class Remote(NamedTuple):
         return self.chunks
 
 
-async def open_remote(place: Remote) -> Store:
+async def open_remote(place: Remote, settings: Settings | None = None) -> Store:
     """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged."""
     from semel.store.objects import Objects
     from semel.store.postgres.store import ClusterStore
 
     objects = Objects.open(place.chunks)
     try:
-        return await ClusterStore.open(place.ledger, objects, schema=place.schema)
+        return await ClusterStore.open(place.ledger, objects, settings, schema=place.schema)
     except BaseException:
         objects.close()
         raise

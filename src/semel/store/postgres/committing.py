@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreBroken, StoreFenced, StoreFull
-from semel.store.postgres.database import ConnectionLost, Database, pauses
+from semel.store.interface import StoreBroken, StoreFenced, StoreFull, StoreRefused
+from semel.store.postgres.database import EXPIRED, ConnectionLost, Database, pauses
 from semel.store.postgres.fold import WRITE_ROWS, Call
 
 log = logging.getLogger("semel.store")
@@ -85,6 +85,8 @@ class Committer:
         except asyncpg.PostgresError as error:
             if error.sqlstate == FENCED:
                 raise StoreFenced(str(error)) from error
+            if error.sqlstate == EXPIRED:
+                raise StoreRefused(str(error)) from error
             raise StoreBroken(f"a commit in PostgreSQL failed: {error}") from error
 
     async def _reached(self) -> int:

@@ -27,6 +27,13 @@ _LOST: Final = (
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
 )
+_OVERTAKEN: Final = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.LockNotAvailableError,
+)
+EXPIRED: Final = "SM010"
+"""The error of ``store_objects``: the object was uploaded too long ago, and may be deleted."""
 
 
 class ConnectionLost(Exception):
@@ -85,12 +92,18 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A transaction that need not happen now. StoreRefused if the server is away."""
+        """A transaction that may as well happen later: StoreRefused if it cannot happen now."""
         try:
             async with self.connection() as connection, connection.transaction():
                 yield connection
         except ConnectionLost as error:
             raise StoreRefused(f"PostgreSQL does not answer: {error}") from error
+        except _OVERTAKEN as error:
+            raise StoreRefused(f"PostgreSQL could not do it now: {error}") from error
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == EXPIRED:
+                raise StoreRefused(str(error)) from error
+            raise
 
     async def close(self) -> None:
         """Close the connections."""

@@ -98,14 +98,14 @@ BEGIN
         INSERT INTO dropped SELECT * FROM unnest(new_dropped);
     END IF;
     IF cardinality(new_objects) > 0 THEN
-        INSERT INTO objects SELECT object_id, size_bytes, clock_timestamp() FROM unnest(new_objects);
+        PERFORM store_objects(new_objects);
     END IF;
     IF cardinality(new_chunks) > 0 THEN
         INSERT INTO chunks SELECT * FROM unnest(new_chunks)
         ON CONFLICT (chunk_id) DO UPDATE SET live_bytes = chunks.live_bytes + excluded.live_bytes;
     END IF;
     IF cardinality(new_bytes) > 0 THEN
-        INSERT INTO inline_bytes SELECT * FROM unnest(new_bytes);
+        PERFORM keep_inline(new_bytes);
     END IF;
     IF new_producer_id IS NOT NULL THEN
         UPDATE cluster SET next_producer_id = new_producer_id;

@@ -325,17 +325,3 @@ class PostgresLedger:
     async def chunk_references(self) -> dict[int, int]:
         """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
         return dict(await self.database.fetch("SELECT chunk_id, live_bytes FROM chunks"))
-
-    async def unused_objects(self) -> list[int]:
-        """Return the numbers of the objects that no chunk is in."""
-        rows = await self.database.fetch(
-            """
-            SELECT object_id FROM objects
-            WHERE NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
-            """
-        )
-        return [number for (number,) in rows]
-
-    async def forget_objects(self, numbers: Sequence[int]) -> None:
-        """Forget objects that were deleted from the object store."""
-        await self.database.row("DELETE FROM objects WHERE object_id = ANY ($1)", list(numbers))

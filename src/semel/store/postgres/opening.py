@@ -59,7 +59,7 @@ async def _prepare(connection: Any, schema: str) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-            for name in ("schema.sql", "functions.sql"):
+            for name in ("schema.sql", "chunks.sql", "functions.sql"):
                 await connection.execute((_HERE / name).read_text(encoding="utf-8"))
             await connection.execute(
                 "INSERT INTO meta VALUES ('schema_version', $1), ('cluster_id', gen_random_uuid())",

@@ -1,6 +1,7 @@
 """Delete the rows that nobody can read any more: of deleted topics, below log starts, dropped batches."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from semel.store.interface import BatchLocation
@@ -39,9 +40,22 @@ async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]
         last = dropped[-1][:2]
         await connection.execute("DELETE FROM dropped WHERE (chunk_id, position) <= ($1, $2)", *last)
         freed += dropped
+    await free(connection, freed)
+    more: bool = await connection.fetchval(
+        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    )
+    return freed, more
+
+
+async def free(connection: Any, locations: Iterable[BatchLocation]) -> None:
+    """Count bytes that no row refers to any more. Forget chunks without others, and leave empty objects."""
     sizes: Counter[int] = Counter()
-    for chunk_id, _, length in freed:
+    for chunk_id, _, length in locations:
         sizes[chunk_id] += length
+    # In order, because the roller and other sweeps lock chunks too.
+    await connection.execute(
+        "SELECT FROM chunks WHERE chunk_id = ANY ($1) ORDER BY chunk_id FOR UPDATE", list(sizes)
+    )
     await connection.execute(
         """
         UPDATE chunks SET live_bytes = live_bytes - freed.length
@@ -51,11 +65,22 @@ async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]
         list(sizes),
         list(sizes.values()),
     )
-    await connection.execute("DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0", list(sizes))
-    more: bool = await connection.fetchval(
-        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    rows = await connection.fetch(
+        "DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0 RETURNING object_id", list(sizes)
     )
-    return freed, more
+    left = sorted({number for (number,) in rows if number is not None})
+    # Two sweeps may each delete one of the last two chunks in an object: the second sees what the first did.
+    await connection.execute(
+        "SELECT FROM objects WHERE object_id = ANY ($1) ORDER BY object_id FOR UPDATE", left
+    )
+    await connection.execute(
+        """
+        UPDATE objects SET state = 'unused', since = clock_timestamp()
+        WHERE object_id = ANY ($1) AND state = 'stored'
+        AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
+        """,
+        left,
+    )
 
 
 async def _sweep_partition(

@@ -93,3 +93,23 @@ async def test_wrong_credentials_and_a_missing_bucket_are_told(s3: S3Server) -> 
 def test_an_address_that_is_none() -> None:
     with pytest.raises(StoreBroken, match="ftp://somewhere cannot be used"):
         Objects.open("ftp://somewhere")
+
+
+async def test_an_object_in_a_directory_is_flushed_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    objects = Objects.open((tmp_path / "a b").as_uri(), mkdir=True)
+    objects.belong_to("cluster")
+    await objects.put(255, [b"abc"])
+    below = tmp_path / "a b"
+    chunks = below / "cluster/chunks"
+    assert flushed == [chunks / "00000000000000ff", chunks, chunks.parent, below]
+    objects.close()

@@ -223,6 +223,12 @@ class Settings:
     semel_block_cache_bytes: int = _setting(
         67_108_864, "cluster: memory for what was read from objects or is still in PostgreSQL"
     )
+    semel_merge_interval_ms: int = _setting(
+        60_000, "cluster: how often old batches are rewritten in runs, which need fewer rows; 0 disables it"
+    )
+    semel_merge_age_ms: int = _setting(
+        600_000, "cluster: how old batches are when they are rewritten; readers are mostly past them then"
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that are not among the choices of a setting, whatever their source."""

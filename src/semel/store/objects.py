@@ -30,6 +30,8 @@ RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 REQUEST_TIMEOUT: Final = "10s"
 READ_PATIENCE_SECONDS: Final = 20.0
 """How long a read is repeated in all, because a reader has no other place to get the bytes from."""
+GAP_BYTES_MAX: Final = 256 * 1024
+"""Ranges that are closer than this are one request: reading the gap costs less than another request."""
 PAUSE_SECONDS: Final = 0.1
 PAUSE_MAX_SECONDS: Final = 2.0
 PAGE: Final = 1_000
@@ -153,7 +155,9 @@ class Objects:
         starts, lengths = [each.position for each in ranges], [each.length for each in ranges]
         reason = "its answer is too short"
         try:
-            found = obstore.get_ranges(self._store, path, starts=starts, lengths=lengths)
+            found = obstore.get_ranges(
+                self._store, path, starts=starts, lengths=lengths, coalesce=GAP_BYTES_MAX
+            )
         except FileNotFoundError:
             raise LookupError(f"object {path} is not in {self._address}") from None
         except BaseError as error:

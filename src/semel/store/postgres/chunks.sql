@@ -102,3 +102,56 @@ BEGIN
     END IF;
 END
 $$;
+
+-- How far the rows of a partition are merged into runs.
+CREATE TABLE merged (
+    topic_id        bytea NOT NULL,
+    partition_index integer NOT NULL,
+    next_offset     bigint NOT NULL CHECK (next_offset >= 0),
+    PRIMARY KEY (topic_id, partition_index)
+) WITH (fillfactor = 70);
+
+-- Ends and lengths of all batches, also of those within a run. row_offset is the base offset of their row, and number
+-- their place in it.
+CREATE VIEW batch_sizes AS
+    SELECT topic_id, partition_index, base_offset AS row_offset, base_offset + each.ends AS last_offset,
+        each.length, each.number
+    FROM batches CROSS JOIN LATERAL unnest(
+        coalesce(run_ends, ARRAY[(last_offset - base_offset)::integer]),
+        coalesce(run_lengths, ARRAY[length::integer])
+    ) WITH ORDINALITY AS each (ends, length, number);
+
+-- The batches of a row: itself, or those within the run. The peak of the run is good enough for all of them, because a
+-- search by time then only begins earlier.
+CREATE FUNCTION batches_in(stored batches) RETURNS SETOF batches LANGUAGE sql IMMUTABLE AS $$
+    SELECT stored.* WHERE stored.run_ends IS NULL
+    UNION ALL
+    SELECT
+        stored.topic_id, stored.partition_index,
+        stored.base_offset + coalesce(lag(each.ends) OVER earlier + 1, 0), stored.base_offset + each.ends,
+        each.at, stored.peak_timestamp, stored.chunk_id,
+        (stored.position + sum(each.length) OVER earlier - each.length)::bigint, each.length::bigint,
+        NULL::integer[], NULL::integer[], NULL::bigint[]
+    FROM unnest(stored.run_ends, stored.run_lengths, stored.run_timestamps)
+        WITH ORDINALITY AS each (ends, length, at, number)
+    WINDOW earlier AS (ORDER BY each.number);
+$$;
+
+-- Gives the batches of runs that hold these offsets rows of their own again. Their bytes stay where they are.
+CREATE FUNCTION split_runs(my_topic bytea, my_index integer, offsets bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first bigint := (SELECT min(each) FROM unnest(offsets) AS each);
+    last bigint := (SELECT max(each) FROM unnest(offsets) AS each);
+    run batches;
+BEGIN
+    FOR run IN
+        DELETE FROM batches
+        WHERE topic_id = my_topic AND partition_index = my_index AND run_ends IS NOT NULL
+        AND base_offset BETWEEN batch_holding(my_topic, my_index, first) AND last
+        AND EXISTS (SELECT FROM unnest(offsets) AS each WHERE each BETWEEN base_offset AND last_offset)
+        RETURNING *
+    LOOP
+        INSERT INTO batches SELECT * FROM batches_in(run);
+    END LOOP;
+END
+$$;

@@ -186,6 +186,7 @@ $$;
 CREATE FUNCTION replace_batches(rewritten batches[], my_topic bytea, my_index integer, removed bigint[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM split_runs(my_topic, my_index, removed || ARRAY(SELECT each.base_offset FROM unnest(rewritten) AS each));
     INSERT INTO dropped
     SELECT old.chunk_id, old.position, old.length FROM batches AS old
     WHERE old.topic_id = my_topic AND old.partition_index = my_index
@@ -288,8 +289,10 @@ BEGIN
         END IF;
         probe := low + (high - low) / 2;
     END LOOP;
-    RETURN QUERY SELECT * FROM batches
-    WHERE topic_id = my_topic AND partition_index = my_index AND base_offset >= low
-    AND max_timestamp >= my_timestamp ORDER BY base_offset LIMIT 1;
+    RETURN QUERY SELECT each.* FROM batches AS stored CROSS JOIN LATERAL batches_in(stored) AS each
+    WHERE stored.topic_id = my_topic AND stored.partition_index = my_index AND stored.base_offset >= low
+    AND stored.max_timestamp >= my_timestamp
+    AND each.max_timestamp >= my_timestamp AND each.last_offset >= edges.log_start_offset
+    ORDER BY stored.base_offset, each.base_offset LIMIT 1;
 END
 $$;

@@ -31,6 +31,7 @@ from semel.store.postgres.database import Database
 from semel.store.postgres.fold import Bytes, Fold
 from semel.store.postgres.loading import load
 from semel.store.postgres.opening import open_database
+from semel.store.postgres.runs import batches_of
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
@@ -211,7 +212,8 @@ class PostgresLedger:
             rows_max = min(page_size, batches_max - len(found)) + 1
             rows = await self.database.fetch(
                 """
-                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, log_start_offset
+                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length,
+                    run_ends, run_lengths, run_timestamps, log_start_offset
                 FROM partitions JOIN batches USING (topic_id, partition_index)
                 WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $4
                 AND base_offset >= batch_holding($1, $2, greatest($3, log_start_offset))
@@ -222,9 +224,8 @@ class PostgresLedger:
                 before,
                 rows_max,
             )
-            for *row, log_start_offset in rows:
-                batch = batch_of(row)
-                if batch.last_offset < max(offset, log_start_offset):
+            for batch in (batch for row in rows for batch in batches_of(row)):
+                if batch.last_offset < max(offset, rows[0]["log_start_offset"]):
                     continue
                 bytes_max -= batch.location.length
                 if batch.last_offset >= before or (found and bytes_max < 0) or len(found) >= batches_max:
@@ -256,10 +257,11 @@ class PostgresLedger:
                 (
                     SELECT last_offset + 1 FROM (
                         SELECT last_offset, sum(length) OVER (
-                            ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+                            ORDER BY row_offset, number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
                         ) AS taken
-                        FROM batches WHERE topic_id = $1 AND partition_index = $2
-                        AND base_offset >= batch_holding($1, $2, log_start_offset)
+                        FROM batch_sizes WHERE topic_id = $1 AND partition_index = $2
+                        AND row_offset >= batch_holding($1, $2, log_start_offset)
+                        AND last_offset >= log_start_offset
                     ) AS each WHERE taken >= size_bytes - $3 LIMIT 1
                 ), high_watermark
             ) END
@@ -275,9 +277,10 @@ class PostgresLedger:
         row = await self.database.row(
             """
             SELECT log_start_offset, (
-                SELECT coalesce(sum(length), 0)::bigint FROM batches
-                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
-                AND base_offset >= batch_holding($1, $2, log_start_offset)
+                SELECT coalesce(sum(length), 0)::bigint FROM batch_sizes
+                WHERE topic_id = $1 AND partition_index = $2 AND row_offset < $3 AND last_offset < $3
+                AND row_offset >= batch_holding($1, $2, log_start_offset)
+                AND last_offset >= log_start_offset
             )
             FROM partitions WHERE topic_id = $1 AND partition_index = $2
             """,

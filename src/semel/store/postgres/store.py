@@ -13,6 +13,7 @@ from semel.store.interface import StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.chunks import ClusterChunks
 from semel.store.postgres.ledger import PostgresLedger
+from semel.store.postgres.merging import Merger
 from semel.store.postgres.reconciling import Reconciler
 from semel.store.postgres.roller import Roller
 
@@ -24,6 +25,7 @@ class ClusterStore:
         self.ledger = ledger
         self.chunks = chunks
         self.roller = Roller(ledger.database, chunks, settings)
+        self.merger = Merger(ledger.database, chunks, settings)
         self.reconciler = Reconciler(ledger.database, chunks.objects, settings)
         self.term = 0
         self.flush_seconds = 0.0

@@ -104,9 +104,10 @@ async def _sweep_partition(
             below,
         )
         if below == GONE:
-            await connection.execute(
-                "DELETE FROM producers WHERE topic_id = $1 AND partition_index = $2", *partition
-            )
+            for table in ("producers", "merged"):
+                await connection.execute(
+                    f"DELETE FROM {table} WHERE topic_id = $1 AND partition_index = $2", *partition
+                )
         await connection.execute(
             "DELETE FROM leftovers WHERE topic_id = $1 AND partition_index = $2", *partition
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chunked import Place, age, append, listed, opened, read, states, trim
+from support.chunked import Place, age, append, listed, opened, parts, read, states, trim
 
 from semel.config import Settings
 from semel.store.interface import StoreRefused
@@ -79,3 +79,40 @@ async def test_a_commit_without_its_object_does_not_happen(
             with pytest.raises(StoreRefused):
                 await store.commit([fact, *scribe.changed()], [LARGE * 2])
         assert await read(store, key) == []
+
+
+async def test_uploads_come_before_the_decision_and_at_the_same_time(place: Place, scribe: Any) -> None:
+    settings = Settings(semel_object_bytes=5_000)
+    async with opened(place, settings) as store:
+        (key,) = await scribe.create(store.ledger)
+        batches = list(parts(3_000, 2_500, 1_000, 6_000, 100))
+        uploads = await asyncio.gather(*(store.chunks.put(batches) for _ in range(4)))
+        # Cut to the size of objects; a larger batch is alone.
+        assert [[size for _, size in each.objects] for _, each in uploads] == [[3_000, 3_500, 6_000, 100]] * 4
+        for locations, contents in reversed(uploads):
+            facts = [scribe.append(key, size=len(batch))[0] for batch in batches]
+            await store.ledger.commit([*facts, *scribe.changed()], locations, contents)
+        assert await read(store, key) == batches * 4
+    async with opened(place, settings) as store:
+        assert await read(store, key) == batches * 4
+
+
+async def test_a_commit_may_leave_out_what_was_uploaded(place: Place, scribe: Any) -> None:
+    """Some batches were refused, because they are duplicates."""
+    settings = Settings(semel_object_bytes=5_000)
+    async with opened(place, settings) as store:
+        (key,) = await scribe.create(store.ledger)
+        batches = list(parts(3_000, 2_500, 1_000, 4_000))
+        locations, contents = await store.chunks.put(batches)
+        fact, _ = scribe.append(key, size=1_000)
+        await store.ledger.commit([fact, *scribe.changed()], [locations[2]], contents)
+        assert await read(store, key) == [batches[2]]
+        # The second object has a batch that counts. The others are deleted in time.
+        first, second, third = (number for number, _ in contents.objects)
+        known = await states(store)
+        assert [known[each] for each in (first, second, third)] == ["uploading", "stored", "uploading"]
+        await age(store, "uploading")
+        assert {first, third} < set(await store.sweep_orphans())
+        assert await read(store, key) == [batches[2]]
+        await trim(store, scribe, key, 1)
+        assert (await states(store))[second] == "unused"

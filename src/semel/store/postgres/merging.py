@@ -165,7 +165,7 @@ class Merger:
 
     async def _swap(self, runs: Sequence[_Run]) -> int:
         """Upload runs as one object, and replace their rows. Return how many rows were replaced."""
-        number = await self._chunks.numbers.object()
+        number = await self._chunks.numbers.object_now()
         await self._chunks.objects.put(number, [piece for run in runs for piece in run.data])
         async with self._database.transaction() as connection:
             same = await self._unchanged(connection, runs)

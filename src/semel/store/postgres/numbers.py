@@ -48,6 +48,11 @@ class Numbers:
             number = next(self._objects)
         return number
 
+    async def object_now(self) -> int:
+        """Like `object`, for work in the background: reserved at this moment, however long that takes."""
+        number: int = await self._database.value("SELECT reserve_objects(1)")
+        return number
+
     def forget(self) -> None:
         """Use no number that was reserved before: the ledger has refused one."""
         self._objects = iter(())

@@ -138,7 +138,7 @@ class Roller:
         for _, data in rows:
             positions.append(size)
             size += len(data)
-        number = await self._chunks.numbers.object()
+        number = await self._chunks.numbers.object_now()
         await self._chunks.objects.put(number, [data for _, data in rows])
         async with self._database.transaction() as connection:
             # In order, because sweeps lock chunks too. Chunks that were deleted meanwhile are not moved.

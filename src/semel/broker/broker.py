@@ -161,10 +161,14 @@ class Broker:
 
     async def begin(self) -> None:
         """Clean up after the previous run, then start the tasks."""
-        await self.store.sweep_orphans()
+        if self.ownership.is_janitor():
+            await self.store.sweep_orphans()
         await self._begin()
         self._start("commit loop", self._loop.run())
         self._start("housekeeping", self._housekeeping.run())
+        if isinstance(self.store, SharedStore):
+            for name, work in self.store.upkeep(self.ownership.is_janitor).items():
+                self._start(name, work)
         if self.settings.semel_scrub_bytes_per_second > 0 and self._is_on_disk:
             self._start("scrub", Scrub(self).run())
 

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from semel.config import Settings
 from semel.printable import explained
@@ -11,7 +11,7 @@ from semel.store.embedded import EmbeddedStore
 from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
 from semel.store.files import Files, naming, tighten
 from semel.store.files import boot_id as _boot_id
-from semel.store.interface import Store, StoreBroken
+from semel.store.interface import StoreBroken
 from semel.store.ledger_opening import log_of
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
@@ -19,6 +19,9 @@ from semel.store.recovery import recover, write_log_again
 from semel.store.sqlite_ledger import SqliteLedger
 from semel.store.wal import WriteAheadLog
 from semel.store.worker import StoreHealth, Worker
+
+if TYPE_CHECKING:
+    from semel.store.postgres.store import ClusterStore
 
 log = logging.getLogger("semel.store")
 
@@ -35,19 +38,24 @@ class Remote(NamedTuple):
     """The URL of an object store, or of a directory."""
     schema: str = "semel"
     """The schema in the database."""
+    broker_id: int = 0
+    """The id of the broker that opens it, which no other has."""
 
     def __str__(self) -> str:
         return self.chunks
 
 
-async def open_remote(place: Remote) -> Store:
-    """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged."""
+async def open_remote(place: Remote) -> "ClusterStore":
+    """Open a ledger in PostgreSQL and chunks in an object store.
+
+    StoreBroken, StoreDamaged; StoreLocked if another process runs with this broker's id.
+    """
     from semel.store.objects import Objects
     from semel.store.postgres.store import ClusterStore
 
     objects = Objects.open(place.chunks)
     try:
-        return await ClusterStore.open(place.ledger, objects, schema=place.schema)
+        return await ClusterStore.open(place.ledger, objects, schema=place.schema, broker_id=place.broker_id)
     except BaseException:
         objects.close()
         raise

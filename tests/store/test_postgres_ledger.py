@@ -21,6 +21,7 @@ from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.texts import original, stored
+from semel.store.sharing import TermEnded
 
 texts = st.text(st.sampled_from("\0\1\2ab\uffff\U0010ffff")) | st.text()
 
@@ -31,8 +32,10 @@ def schema() -> str:
 
 
 @asynccontextmanager
-async def opened(dsn: str, schema: str, broker_id: int = 0) -> AsyncIterator[PostgresLedger]:
-    ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id)
+async def opened(
+    dsn: str, schema: str, broker_id: int = 0, lease_seconds: float = 0.1
+) -> AsyncIterator[PostgresLedger]:
+    ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds)
     try:
         yield ledger
     finally:
@@ -96,18 +99,19 @@ async def test_a_commit_whose_answer_is_lost_happens_once(
 
 
 async def test_a_commit_that_arrives_late_is_refused(
-    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, scribe: Any
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first try is still on its way when the second one is made."""
+    first, second = Transaction("t", 1, 0, 1), Transaction("t", 2, 0, 1)
     async with opened(postgres_dsn, schema) as ledger:
-        (key,) = await scribe.create(ledger)
         lost = _lose_one_answer(monkeypatch, "commit_rows", happened=False)
-        await scribe.fill(ledger, key, [{}])
+        await ledger.commit([TransactionChanged(first)], [])
+        await ledger.commit([TransactionChanged(second)], [])
         connection: Any = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
         with pytest.raises(asyncpg.PostgresError, match="another process took its place"):
             await committing._called(connection, lost[0])
         await connection.close()
-        assert await all_batches(ledger, key) == scribe.batches[key]
+        assert await ledger.load([TransactionKey("t")]) == [second]
 
 
 async def test_a_process_that_lost_its_place_meanwhile_stops(
@@ -141,12 +145,19 @@ async def test_commits_and_queries_wait_for_a_server_that_is_restarted(scribe: A
             (key,) = await scribe.create(ledger)
             for mode in ("fast", "immediate"):
                 server.stop(mode=mode)
-                filled = asyncio.create_task(scribe.fill(ledger, key, [{}]))
+                fact, location = scribe.append(key)
+                facts = [fact, *scribe.changed()]
+                filled = asyncio.create_task(ledger.commit(facts, [location]))
                 found = asyncio.create_task(ledger.topics())
                 await asyncio.sleep(0.2)
                 assert not filled.done()
                 await asyncio.to_thread(server.start)
-                await filled
+                if mode == "immediate":
+                    with pytest.raises(TermEnded):
+                        await filled
+                    await ledger.commit(facts, [location])
+                else:
+                    await filled
                 assert len(await found) == 1
                 assert await all_batches(ledger, key) == scribe.batches[key]
 

@@ -35,6 +35,11 @@ class Place(NamedTuple):
     """Whether what a library says of offsets is worth writing down. A record of an open transaction has none
     in a journal topic. The broker says -1 then, and libraries count on from there for the rest of a batch."""
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether there are several brokers."""
+        return "," in self.bootstrap
+
 
 class Worker(threading.Thread):
     """A thread whose failure is kept, and which tells of its progress."""

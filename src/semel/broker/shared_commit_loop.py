@@ -111,6 +111,7 @@ class SharedCommitLoop(CommitLoop):
         try:
             for _ in range(TRIES_MAX):
                 try:
+                    await self._check_transactions(tick)
                     return await super()._commit(tick)
                 except Conflict as conflict:
                     tick = await self._decide_again(tick, conflict.keys)
@@ -121,6 +122,22 @@ class SharedCommitLoop(CommitLoop):
             if self._has_locks:
                 self._has_locks = False
                 await self._shared.unlock()
+
+    async def _check_transactions(self, tick: Tick) -> None:
+        """Raise Conflict if a tick that writes nothing has read an old copy of a transaction.
+
+        A write to another broker changes a transaction of this one, and its notice is not waited for. A tick
+        that writes finds that out by the version.
+        """
+        if tick.durable or self._has_locks:
+            return
+        copies = [key for key in self._reads if type(key) is TransactionKey and self._owns(key)]
+        if copies:
+            found = await self._shared.load(copies)
+            versions = self.state.versions
+            pairs = zip(copies, found, strict=True)
+            if changed := [key for key, each in pairs if each.version != versions.get(key)]:
+                raise Conflict(changed)
 
     async def _decide_again(self, tick: Tick, changed: Sequence[Key]) -> Tick:
         """Undo the tick, load what it read under locks, and decide it again."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "semel-data"
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+INTERNAL = "internal"
 FILE_NAMES = (
     "data",
     "memory",
@@ -79,7 +80,8 @@ Advertise = Annotated[
     typer.Option(
         "--advertise",
         metavar="[NAME=]HOST:PORT",
-        help="The address given to clients of a listener, if it differs from the one it listens on.",
+        help="The address given to clients of a listener, if it differs from the one it listens on; "
+        "that of the name 'internal' is given to other brokers, with --internal.",
     ),
 ]
 Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory; it is lost at the end.")]
@@ -236,7 +238,12 @@ def _internal(options: Mapping[str, Any]) -> "ListenerConfig | None":
 
     if not options.get("internal"):
         return None
-    return ListenerConfig("internal", *_address(options["internal"], "--internal"))
+    listener = ListenerConfig(INTERNAL, *_address(options["internal"], "--internal"))
+    for text in options.get("advertise") or ():
+        name, (host, port) = _named(text, "--advertise")
+        if name == INTERNAL:
+            listener = listener._replace(advertised_host=host, advertised_port=port)
+    return listener
 
 
 SWITCH_SECONDS: Final = 0.0005
@@ -333,6 +340,8 @@ def _listeners(options: Mapping[str, Any], settings: "Settings") -> "list[Listen
         listeners.append(ListenerConfig(name, host, port, tls=tls if protocol == SSL else None))
     for text in options.get("advertise") or ():
         name, (host, port) = _named(text, "--advertise")
+        if name == INTERNAL and options.get("internal"):
+            continue
         at = next((at for at, each in enumerate(listeners) if each.name == (name or listeners[0].name)), None)
         if at is None:
             known = ", ".join(each.name for each in listeners)

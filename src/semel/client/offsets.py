@@ -60,7 +60,7 @@ def list_offsets(
     Partitions whose leader moved are queried again within the client's `patience_s`.
     """
     found: dict[Partition, OffsetAt] = {}
-    for attempt in Attempts(client.patience_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
         missing = {key: at for key, at in wanted.items() if key not in found}
         if not missing:
             return found
@@ -81,7 +81,7 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
     With the feature `semel.snapshot` they are those after the same commit.
     """
     wanted = dict.fromkeys(partitions, LATEST)
-    for attempt in Attempts(client.patience_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
         try:
             nodes = list(by_node(client, wanted))
             # An incomplete answer is discarded, and all partitions are queried again.
@@ -102,7 +102,8 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
     raise AssertionError("attempts end with an error")
 
 
-def _leader_may_move(error: Exception) -> bool:
+def leader_may_move(error: Exception) -> bool:
+    """Whether a retry may find the leader of a partition, which exists."""
     if isinstance(error, KafkaError):
         return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return is_retriable(error)

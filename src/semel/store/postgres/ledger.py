@@ -4,7 +4,7 @@ A commit is one transaction, usually one call (``fold``). Commits (``committing`
 survive a restart of PostgreSQL.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
@@ -35,12 +35,13 @@ from semel.store.interface import (
 from semel.store.postgres.committing import Committer
 from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
 from semel.store.postgres.fold import Bytes
-from semel.store.postgres.loading import TRANSACTION_COLUMNS, load
+from semel.store.postgres.listing import list_groups, list_transactions
+from semel.store.postgres.loading import load
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
-from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
+from semel.store.rows import batch_of, offset_of, producer_of, topic_of
 from semel.store.sharing import Versioned
 
 NO_BYTES: Final = Bytes()
@@ -158,34 +159,11 @@ class PostgresLedger:
         )
         return Counts(*row)
 
-    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+    async def groups(
+        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
+    ) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        rows = await self.database.fetch(
-            """
-            WITH RECURSIVE committed (group_id, number) AS (
-                (SELECT group_id, 1 FROM offsets WHERE group_id > $1 ORDER BY group_id LIMIT 1)
-                UNION ALL
-                SELECT (
-                    SELECT offsets.group_id FROM offsets WHERE offsets.group_id > committed.group_id
-                    ORDER BY offsets.group_id LIMIT 1
-                ), number + 1
-                FROM committed WHERE committed.group_id IS NOT NULL AND number < $2
-            ),
-            ids (group_id) AS (
-                (SELECT group_id FROM groups WHERE group_id > $1 ORDER BY group_id LIMIT $2)
-                UNION
-                SELECT group_id FROM committed WHERE group_id IS NOT NULL
-            )
-            SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(state, '')
-            FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT $2
-            """,
-            stored(after),
-            limit,
-        )
-        return [
-            GroupSummary(original(name), kind, original(protocol), state)
-            for name, kind, protocol, state in rows
-        ]
+        return await list_groups(self.database, after, limit, shards)
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -233,19 +211,15 @@ class PostgresLedger:
         return [ProducerKey(*row) for row in rows]
 
     async def transactions(
-        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+        self,
+        *,
+        after: str = "",
+        limit: int = 10_000,
+        state: TransactionState | None = None,
+        shards: Collection[int] | None = None,
     ) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state."""
-        rows = await self.database.fetch(
-            f"""
-            SELECT {TRANSACTION_COLUMNS} FROM transactions
-            WHERE transactional_id > $1 AND ($2 = '' OR state = $2) ORDER BY transactional_id LIMIT $3
-            """,
-            stored(after),
-            "" if state is None else state.label,
-            limit,
-        )
-        return [transaction_of((original(name), *rest)) for name, *rest in rows]
+        """Return transactional ids in order, all or those in one state, of all or some shards."""
+        return await list_transactions(self.database, after, limit, state, shards)
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids, in order, without an open transaction and not used after this time."""

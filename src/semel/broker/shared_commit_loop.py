@@ -205,7 +205,8 @@ class SharedCommitLoop(CommitLoop):
         reads, self._reads = self._reads, {}
         notices, self._notices = self._notices, {}
         later, self._later = self._later, {}
-        self.state.forget([key for key in reads if not self._owns(key)])
+        written = [fact.key for fact in tick.durable if isinstance(fact, OffsetCommitted | OffsetDeleted)]
+        self.state.forget([key for key in (*reads, *written) if not self._owns(key)])
         if later:
             self._announcer.announce_later(later)
         earlier = {self._unannounced[key] for key in reads if key in self._unannounced}

@@ -114,8 +114,6 @@ def _part(cluster: Cluster, chance: random.Random) -> None:
 
 
 def _cut_off(member: Member, chance: random.Random) -> "list":
-    assert member.to_postgres is not None
-    assert member.from_brokers is not None
     ways = chance.choice(
         [[member.to_postgres], [member.from_brokers], [member.to_postgres, member.from_brokers]]
     )

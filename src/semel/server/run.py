@@ -27,7 +27,7 @@ from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.peers import PeerConnections
 from semel.server.server import Server
-from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreLocked
+from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreFenced, StoreLocked
 from semel.store.opening import Remote
 
 log = logging.getLogger("semel.server")
@@ -120,6 +120,8 @@ async def _close(broker: Broker) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await broker.close()
+    except StoreFenced:
+        pass  # Whoever took its place has all that it left.
     except (StoreBroken, OSError, TimeoutError) as error:
         event(log, logging.ERROR, "the store did not close cleanly", detail=repr(error))
 

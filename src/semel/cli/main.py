@@ -16,6 +16,7 @@ import typer
 from semel.cli import (
     backup,
     check,
+    cluster,
     consume,
     groups,
     offsets,
@@ -52,6 +53,7 @@ app.add_typer(transactions.app, name="transactions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)

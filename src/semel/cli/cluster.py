@@ -62,14 +62,14 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
     seconds = duration_ms(timeout, "--timeout") / 1000
 
     async def wait() -> None:
-        left = -1
+        left = 0
         try:
             async with asyncio.timeout(seconds):
                 await set_draining(ledger, _SCHEMA, node, True)
-                async for left in shards_left(ledger, _SCHEMA, node):
-                    pass
+                async for shards in shards_left(ledger, _SCHEMA, node):
+                    left = shards
         except TimeoutError:
-            say(f"Broker {node} is asked to give its shards away and still owns {max(left, 0)} of them.")
+            say(f"Broker {node} is asked to give its shards away and still owns {left} of them.")
             raise typer.Exit(1) from None
 
     asyncio.run(wait())

@@ -19,6 +19,7 @@ from semel.cli import (
     cluster,
     consume,
     groups,
+    migrate,
     offsets,
     pipeline,
     produce,
@@ -57,6 +58,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("migrate")(migrate.migrate)
 app.command("check-storage")(repair.check_storage)
 app.command("repair")(repair.repair)
 app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)

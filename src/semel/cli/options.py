@@ -54,7 +54,7 @@ def _without_password(
     source = context.get_parameter_source(str(parameter.name))
     if value is not None and source is not None and source.name == "COMMANDLINE" and has_password(value):
         raise typer.BadParameter(
-            "a password on the command line can be seen by all users of this machine; give it by PGPASSWORD or"
+            "all users of this machine can see a password on the command line; give it by PGPASSWORD or"
             " ~/.pgpass, or the whole address by SEMEL_LEDGER"
         )
     return value

@@ -65,7 +65,7 @@ def _check(address: str, options: dict[str, Any]) -> None:
             said = _REASON.search(text)
             reason = ": ".join(said.groups()) if said else refused.group().removeprefix("status code: ")
             raise StoreMisconfigured(
-                f"{address} cannot be used: {reason}. Check the bucket, and the credentials in the environment"
+                f"{address} cannot be used: {reason}. Check the bucket and the credentials"
             ) from None
         log.warning(
             "%s does not answer; large commits are refused until it does: %s", address, _first_line(error)

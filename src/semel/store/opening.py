@@ -51,7 +51,8 @@ def check_packages() -> None:
     missing = [name for name in ("asyncpg", "obstore") if find_spec(name) is None]
     if missing:
         raise StoreMisconfigured(
-            f"a cluster needs packages that are not installed ({', '.join(missing)}): pip install 'semel[cluster]'"
+            f"a cluster needs packages that are not installed ({', '.join(missing)}):"
+            " pip install 'semel[cluster]'"
         )
 
 

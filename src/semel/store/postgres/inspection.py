@@ -87,15 +87,15 @@ async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
         _connected(dsn, schema) as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        cluster_id = await connection.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'")
         return ClusterStatus(
-            cluster_id,
-            await connection.fetchval("SELECT term FROM term"),
-            await connection.fetchval("SHOW server_version"),
-            *await connection.fetchrow("SELECT count(*), count(*) FILTER (WHERE owner IS NULL) FROM shards"),
-            [_broker(row) for row in await connection.fetch(_BROKERS)],
-            BytesStatus(*await connection.fetchrow(_BYTES), await _inline_since(connection)),
-            [TableStatus(*row) for row in await connection.fetch(_TABLES, schema)],
+            cluster_id=await connection.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'"),
+            term=await connection.fetchval("SELECT term FROM term"),
+            server_version=await connection.fetchval("SHOW server_version"),
+            shards=await connection.fetchval("SELECT count(*) FROM shards"),
+            unowned_shards=await connection.fetchval("SELECT count(*) FROM shards WHERE owner IS NULL"),
+            brokers=[_broker(row) for row in await connection.fetch(_BROKERS)],
+            bytes=BytesStatus._make((*await connection.fetchrow(_BYTES), await _inline_since(connection))),
+            tables=[TableStatus._make(row) for row in await connection.fetch(_TABLES, schema)],
         )
 
 
@@ -159,7 +159,7 @@ def _broker(row: Any) -> BrokerStatus:
     *numbers, endpoints, internal, rack = row
     addresses = {name: (host, port) for name, (host, port) in json.loads(endpoints).items()}
     host, port = json.loads(internal)
-    return BrokerStatus(*numbers, addresses, (host, port), rack)
+    return BrokerStatus._make((*numbers, addresses, (host, port), rack))
 
 
 async def _inline_since(connection: Any) -> int | None:

@@ -35,7 +35,12 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
             dsn,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
-            server_settings={"application_name": purpose, "search_path": f'"{schema}"'},
+            server_settings={
+                "application_name": purpose,
+                "search_path": f'"{schema}"',
+                # An idle connection must survive what forgets idle connections on the way.
+                "tcp_keepalives_idle": "30",
+            },
         )
     except _AWAY as error:
         raise StoreRefused(f"PostgreSQL cannot be reached: {error or 'no answer in time'}") from error

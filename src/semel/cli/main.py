@@ -16,8 +16,10 @@ import typer
 from semel.cli import (
     backup,
     check,
+    cluster,
     consume,
     groups,
+    migrate,
     offsets,
     pipeline,
     produce,
@@ -52,9 +54,11 @@ app.add_typer(transactions.app, name="transactions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("migrate")(migrate.migrate)
 app.command("check-storage")(repair.check_storage)
 app.command("repair")(repair.repair)
 app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)

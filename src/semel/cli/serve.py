@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from semel.cli.options import pairs
+from semel.cli.options import Chunks, Ledger, pairs
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
@@ -85,26 +85,6 @@ Advertise = Annotated[
     ),
 ]
 Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory; it is lost at the end.")]
-Ledger = Annotated[
-    str | None,
-    typer.Option(
-        "--ledger",
-        metavar="URL",
-        envvar="SEMEL_LEDGER",
-        help="For a cluster: the PostgreSQL database of all brokers, postgresql://USER@HOST/DATABASE. "
-        "Give the password by PGPASSWORD, ~/.pgpass or SEMEL_LEDGER.",
-    ),
-]
-Chunks = Annotated[
-    str | None,
-    typer.Option(
-        "--chunks",
-        metavar="URL",
-        envvar="SEMEL_CHUNKS",
-        help="For a cluster: where the bytes are, s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR that all "
-        "brokers see. Credentials come from the environment.",
-    ),
-]
 Internal = Annotated[
     str | None,
     typer.Option(

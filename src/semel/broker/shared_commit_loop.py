@@ -320,6 +320,8 @@ class SharedCommitLoop(CommitLoop):
         while shards and (page := await ledger.transactions(after=after, limit=PAGE, state=ongoing)):
             after = page[-1].transactional_id
             names = [each.transactional_id for each in page if name_shard(each.transactional_id) in shards]
+            # A copy that says otherwise is old: nobody commits here meanwhile.
+            self.state.forget(TransactionKey(each) for each in names if each not in self.state.ongoing)
             await self._load_missing(map(TransactionKey, names))
 
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:

@@ -126,7 +126,7 @@ class PostgresLedger:
     async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
-            return await load(self.database.fetch, keys, self.place.broker_id)
+            return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
         async def work() -> list[Versioned]:
             async with self.committer.locks.taken(keys) as connection:

@@ -54,7 +54,7 @@ from semel.core.types import (
     PartitionKey,
     TransactionKey,
 )
-from semel.store.interface import Counts, Store
+from semel.store.interface import Counts, Store, StoreRefused
 from semel.store.opening import Remote, open_remote, open_store
 from semel.store.sharing import SharedStore
 
@@ -161,7 +161,10 @@ class Broker:
 
     async def begin(self) -> None:
         """Clean up after the previous run, then start the tasks."""
-        await self.store.sweep_orphans()
+        try:
+            await self.store.sweep_orphans()
+        except StoreRefused as refused:
+            log.warning("unused chunks are deleted later: %s", refused)
         await self._begin()
         self._start("commit loop", self._loop.run())
         self._start("housekeeping", self._housekeeping.run())
@@ -233,6 +236,11 @@ class Broker:
     def cluster(self) -> Cluster:
         """The cluster, of which only the features are kept up to date."""
         return self._publisher.cluster
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are served: in a cluster, only while the lease runs."""
+        return self.member is None or self.member.is_serving
 
     @property
     def counts(self) -> Counts:

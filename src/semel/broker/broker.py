@@ -245,6 +245,11 @@ class Broker:
         return self._publisher.cluster
 
     @property
+    def is_serving(self) -> bool:
+        """Whether clients are served: in a cluster, only while the lease runs."""
+        return self.member is None or self.member.is_serving
+
+    @property
     def counts(self) -> Counts:
         """The numbers of entities that clients have created."""
         return self._publisher.counts

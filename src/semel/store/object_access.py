@@ -4,7 +4,9 @@ Without this, a broker with wrong settings starts, and the first large commit fa
 """
 
 import logging
+import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +22,21 @@ from semel.store.worker import Worker
 log = logging.getLogger("semel.store")
 
 RETRY: Final[Any] = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
-CLIENT: Final[Any] = {"timeout": "5s", "connect_timeout": "5s"}
+REQUEST_TIMEOUT: Final = "5s"
 _REFUSED: Final = re.compile(r"status code: 4(?!08|29)\d\d [^:]*")
 """The object store has answered: it does not want this request, now or later."""
 _REASON: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 _MACHINE_CREDENTIALS: Final = "169.254.169.254"
 """Where a client asks for the credentials of its machine, if the environment has none."""
+
+
+def client_options(timeout: str, given: Mapping[str, Any]) -> Any:
+    """Return options of an HTTP client: a timeout, and what the environment allows.
+
+    Options that are given replace all that ``obstore`` finds in the environment.
+    """
+    allows_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes")
+    return {"timeout": timeout, **({"allow_http": True} if allows_http else {}), **given}
 
 
 async def check_access(address: str, **options: Any) -> None:
@@ -47,7 +58,7 @@ def _check(address: str, options: dict[str, Any]) -> None:
             raise StoreMisconfigured(f"{directory} is not a directory: create or mount it on every broker")
         return
     options = {"retry_config": RETRY, **options}
-    options["client_options"] = {**CLIENT, **options.get("client_options", {})}
+    options["client_options"] = client_options(REQUEST_TIMEOUT, options.get("client_options", {}))
     try:
         store = from_url(address, **options)
     except (BaseError, ValueError) as error:

@@ -19,6 +19,7 @@ from obstore.store import from_url
 
 from semel.core.types import Buffer
 from semel.store.interface import BatchLocation, StoreBroken, StoreRefused
+from semel.store.object_access import client_options
 from semel.store.worker import Worker
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Objects:
         """
         if not address.startswith("file:"):
             options = {"retry_config": RETRY, **options}
-            options["client_options"] = {"timeout": REQUEST_TIMEOUT, **options.get("client_options", {})}
+            options["client_options"] = client_options(REQUEST_TIMEOUT, options.get("client_options", {}))
         try:
             return cls(from_url(address, **options), address, patience_seconds)
         except (BaseError, ValueError, OSError) as error:

@@ -39,7 +39,11 @@ class ClusterMember:
         self._catalog = catalog
         self._clock = clock
         self._joined_at = 0.0
+        self._patient_until = 0.0
+        """Nobody is replaced before: the ledger was away, and the others have to renew their leases too."""
         self._is_leaving = False
+        self.received = 0
+        """Messages with notices of other brokers, sent or found in the ledger."""
 
     @property
     def secret(self) -> bytes:
@@ -58,6 +62,7 @@ class ClusterMember:
         await self._membership.join(endpoints, internal, rack)
         self._joined_at = self._ownership.clock()
         await self._renew()
+        self._patient_until = self._joined_at
         self._sender.look()
 
     async def run(self) -> None:
@@ -83,6 +88,7 @@ class ClusterMember:
             self._sender.look_again.set()
             return NOT_OWNER
         await self._loop.take_notices([notice for _, notice in notices])
+        self.received += 1
         return DONE
 
     async def leave(self) -> None:
@@ -106,6 +112,8 @@ class ClusterMember:
     async def _renew(self) -> None:
         sent_at = self._ownership.clock()
         view = await self._membership.renew()
+        if self._patient_until and not self._ownership.is_serving():
+            self._patient_until = self._ownership.clock() + self._membership.lease_seconds
         if view.notices:
             await self._carry_out(view)
         self._clock.follow(view.time_of_day_ms)
@@ -117,7 +125,8 @@ class ClusterMember:
         await self._adopt()
         self._sender.viewed()
         if not self._is_leaving:
-            await self._replace_the_dead(view)
+            if sent_at >= self._patient_until:
+                await self._replace_the_dead(view)
             await self._balance()
 
     async def _carry_out(self, view: ClusterView) -> None:
@@ -129,6 +138,7 @@ class ClusterMember:
                 log.warning("all copies in memory are forgotten: %s", error)
                 await self._loop.forget_everything()
         await self._membership.drop_notices([number for number, _ in view.notices])
+        self.received += len(view.notices)
 
     async def _adopt(self) -> None:
         given, adopted = self._ownership.given(), self._ownership.shards()

@@ -34,6 +34,7 @@ class FakeBroker:
         self.metrics = Metrics()
         self.endpoints: dict[str, Any] = {}
         self.cluster_id = "fake"
+        self.member = None
         self.failures: list[BaseException] = []
         self.gone: list[int] = []
 

@@ -27,6 +27,7 @@ from semel.broker.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.cluster_member import ClusterMember
+from semel.broker.cluster_metrics import register
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
@@ -135,6 +136,7 @@ class Broker:
         loop.fatal = lambda error: self.fatal(error)
         self.ownership = ownership
         self.member = ClusterMember(store.membership, ownership, sender, loop, self.catalog, clock)
+        register(metrics, ownership, sender, loop, self.member)
         return loop
 
     @classmethod

@@ -253,6 +253,11 @@ class SharedCommitLoop(CommitLoop):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal(error)
 
+    @property
+    def waiting_answers(self) -> int:
+        """How many ticks are committed and wait for other brokers before they are answered."""
+        return len(set(self._unannounced.values()))
+
     async def stop_announcing(self) -> None:
         """Cancel the answers that wait for other brokers, because this one ends."""
         tasks = list(self._announcing)

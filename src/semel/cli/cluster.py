@@ -1,6 +1,5 @@
 """`semel cluster`: the brokers of a cluster, as the ledger in PostgreSQL knows them."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +30,8 @@ def status(ledger: RequiredLedger, as_json: Json = False) -> None:
 
     Try:  semel cluster status --ledger postgresql://semel@localhost/semel
     """
+    import asyncio
+
     _check_packages()
     from semel.store.postgres.inspection import cluster_status
 
@@ -56,6 +57,8 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
 
     Exit codes: 0 it owns no shards; 1 it does not run, nobody can take its shards, or the time was over.
     """
+    import asyncio
+
     _check_packages()
     from semel.store.postgres.inspection import set_draining, shards_left
 
@@ -79,6 +82,8 @@ def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None
 @app.command("undrain")
 def undrain(ledger: RequiredLedger, node: Node) -> None:
     """Let a drained broker take shards again. The others give it its share within seconds."""
+    import asyncio
+
     _check_packages()
     from semel.store.postgres.inspection import set_draining
 

@@ -1,6 +1,5 @@
 """`semel migrate`: a data directory becomes a cluster."""
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +34,8 @@ def migrate(
 
     Exit codes: 0 done; 1 not done; 2 wrong usage.
     """
+    import asyncio
+
     from semel.store.opening import Remote, check_packages
 
     check_packages()

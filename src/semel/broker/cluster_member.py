@@ -51,6 +51,10 @@ class ClusterMember:
         """Known to the brokers of this cluster alone."""
         return self._membership.secret
 
+    def is_serving(self) -> bool:
+        """Whether the lease runs."""
+        return self._ownership.is_serving()
+
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
     ) -> None:

@@ -39,7 +39,7 @@ from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
-from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.shard_ownership import ShardOwnership, lease_clock
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -78,6 +78,7 @@ class Broker:
         place: Path | Remote | None,
         clock: Clock | None = None,
         connect: Callable[[bytes], Peers] = lambda secret: NoPeers(),
+        lease_clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -100,7 +101,7 @@ class Broker:
         self.ownership: Ownership = Alone(self.node_id, self.endpoints)
         self.member: ClusterMember | None = None
         """Set if other brokers share the store."""
-        self._loop = self._make_loop(store, connect)
+        self._loop = self._make_loop(store, connect, lease_clock)
         self.soon = self._loop.soon
         """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
@@ -119,11 +120,16 @@ class Broker:
             self._oldest_age,
         )
 
-    def _make_loop(self, store: Store | SharedStore, connect: Callable[[bytes], Peers]) -> CommitLoop:
+    def _make_loop(
+        self,
+        store: Store | SharedStore,
+        connect: Callable[[bytes], Peers],
+        lease_clock: Callable[[], float],
+    ) -> CommitLoop:
         settings, clock, metrics, publisher = self.settings, self.clock, self.metrics, self._publisher
         if not isinstance(store, SharedStore):
             return CommitLoop(store, settings, clock, metrics, publisher)
-        ownership = ShardOwnership(self.node_id)
+        ownership = ShardOwnership(self.node_id, lease_clock)
         sender = NoticeSender(store.membership, ownership, connect(store.membership.secret))
         loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
         loop.fatal = lambda error: self.fatal(error)
@@ -161,10 +167,14 @@ class Broker:
 
     async def begin(self) -> None:
         """Clean up after the previous run, then start the tasks."""
-        await self.store.sweep_orphans()
+        if self.ownership.is_janitor():
+            await self.store.sweep_orphans()
         await self._begin()
         self._start("commit loop", self._loop.run())
         self._start("housekeeping", self._housekeeping.run())
+        if isinstance(self.store, SharedStore):
+            for name, work in self.store.upkeep(self.ownership.is_janitor).items():
+                self._start(name, work)
         if self.settings.semel_scrub_bytes_per_second > 0 and self._is_on_disk:
             self._start("scrub", Scrub(self).run())
 
@@ -233,6 +243,11 @@ class Broker:
     def cluster(self) -> Cluster:
         """The cluster, of which only the features are kept up to date."""
         return self._publisher.cluster
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are served: in a cluster, only while the lease runs."""
+        return self.member is None or self.member.is_serving
 
     @property
     def counts(self) -> Counts:

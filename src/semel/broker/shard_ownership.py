@@ -95,10 +95,6 @@ class ShardOwnership:
         """The shards that have no owner."""
         return [number for number, shard in enumerate(self._shards) if shard.owner is None]
 
-    def owned_by(self, broker_id: int) -> list[int]:
-        """The shards of a broker."""
-        return [number for number, shard in enumerate(self._shards) if shard.owner == broker_id]
-
     def owner(self, shard: int) -> int | None:
         """The id of the owner of a shard."""
         return self._shards[shard].owner

@@ -46,7 +46,7 @@ async def watch_lease(server: ServerContext, member: ClusterMember) -> NoReturn:
     """
     while True:
         await asyncio.sleep(PROBE_SECONDS)
-        was_away, server.is_away = server.is_away, not member.is_serving()
+        was_away, server.is_away = server.is_away, not member.is_serving
         if server.is_away and not was_away:
             log.warning("the lease is over: clients are sent away until it is renewed")
         if server.is_away:

@@ -44,6 +44,7 @@ chaos: setup ## kill -9 under load: 50 times each with idempotent producers and 
 	SEMEL_KILLS=200 $(BIN)/python -m pytest tests/chaos/test_kill_transactions.py
 
 verify: setup ## simulation, defects, power loss, fuzzing, chaos and 100 pipeline kills (about an hour)
+	$(BIN)/python -m pytest -m long tests/cluster
 	$(BIN)/python -m verification verify
 
 verify-long: setup ## ten times as much, and the long Spark tests

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import cycle, islice, zip_longest
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -61,11 +61,6 @@ class Victim(Protocol):
         """Start it again."""
 
 
-def _in_turn(*kinds: Sequence[Victim]) -> list[Victim]:
-    """One of each kind, then the next of each."""
-    return [each for some in zip_longest(*kinds) for each in some if each is not None]
-
-
 class Demo:
     """One run, in one directory."""
 
@@ -75,15 +70,15 @@ class Demo:
         report: Report,
         per_second: int,
         brokers: Mapping[str, Program],
-        others: Sequence[Victim] = (),
+        victims: Sequence[Victim] = (),
     ) -> None:
-        """`brokers` has their addresses. `others` are what else is killed, besides them and the driver."""
+        """`brokers` has their addresses. `victims` are killed in turn: the driver and brokers by default."""
         self._directory = directory
         self._report = report
         self._bootstrap = ",".join(brokers)
         self._brokers = list(brokers.values())
         self._driver = processes.driver(directory, self._bootstrap)
-        self._victims = [self._driver, *_in_turn(self._brokers, others)]
+        self._victims = victims or [self._driver, *self._brokers]
         self._feeder = Feeder(self._bootstrap, per_second)
         self._watch = Watch(shop.sinks, time.monotonic())
         self._own_stops = 0

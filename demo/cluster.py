@@ -1,7 +1,8 @@
 """Run the demonstration on a cluster: `python -m demo.cluster`.
 
-PostgreSQL and an S3 server come from packages of PyPI. Besides the Spark driver and the brokers, one session
-of PostgreSQL is killed, and all of PostgreSQL: it crashes, and begins a new term.
+PostgreSQL and an S3 server come from packages of PyPI. Besides the brokers, one session of PostgreSQL is
+killed, and all of PostgreSQL. Both are crashes that begin a new term: what was open is aborted, and the
+pipeline stops and is started again.
 """
 
 import os
@@ -18,11 +19,11 @@ from support.postgres import PostgresServer, postgres_server  # type: ignore[imp
 from support.s3 import s3_server  # type: ignore[import-not-found]
 
 from demo import processes
-from demo.__main__ import Demo, run
+from demo.__main__ import Demo, Victim, run
 from demo.report import Report
 
 BROKERS = 3
-KILLS = 6
+KILLS = 5
 
 
 class Session:
@@ -73,7 +74,9 @@ def _cluster(directory: Path, report: Report, per_second: int) -> Iterator[Demo]
             brokers[f"127.0.0.1:{port}"] = processes.member(
                 directory, number, port, postgres.dsn, s3.address, settings
             )
-        yield Demo(directory, report, per_second, brokers, [Session(postgres), AllOfPostgres(postgres)])
+        first, second, third = brokers.values()
+        victims: list[Victim] = [first, Session(postgres), second, AllOfPostgres(postgres), third]
+        yield Demo(directory, report, per_second, brokers, victims)
 
 
 if __name__ == "__main__":

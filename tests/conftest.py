@@ -31,7 +31,7 @@ settings.register_profile("semel", deadline=None)
 settings.load_profile("semel")
 
 BUSY = "tests/spark/"
-WAITING = tuple(f"tests/{each}/" for each in ("chaos", "check", "cli", "client", "wire"))
+WAITING = tuple(f"tests/{each}/" for each in ("chaos", "check", "cli", "client", "cluster", "wire"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,5 +1,7 @@
 """Clusters of real processes. Tests that leave a cluster as it was share one for each module."""
 
+import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +10,11 @@ from support.cluster import Cluster, running
 from support.routed import RoutedClient
 
 from semel.client import Admin, Client, NewTopic
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    import kafka  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +47,6 @@ def spread(cluster: Cluster) -> Create:
 
 
 def make_spread(cluster: Cluster, partitions: int = 6, **configs: str) -> str:
-    import uuid
-
     name = f"topic-{uuid.uuid4().hex[:8]}"
     wanted = {each.replace("_", "."): value for each, value in configs.items()}
     with Client(cluster.bootstrap) as client:

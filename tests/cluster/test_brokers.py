@@ -29,6 +29,7 @@ def test_clients_go_on_when_a_broker_is_killed(cluster: Cluster, record_property
     cluster.settle()
 
 
+@pytest.mark.long
 def test_idempotent_producers_go_on_when_a_broker_is_killed(cluster: Cluster) -> None:
     victim = cluster.brokers[1]
     with idempotent_load(cluster.bootstrap, writers=2, partitions=6) as load:
@@ -113,7 +114,7 @@ def test_a_broker_is_started_again_before_its_lease_is_over(cluster: Cluster) ->
     assert set(cluster.owners()) == set(before)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_broker_that_stops_gives_its_shards_away_at_once(cluster: Cluster, how: signal.Signals) -> None:
     member = cluster.brokers[0]
     os.kill(member.pid, how)

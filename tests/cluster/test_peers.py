@@ -17,7 +17,7 @@ from .conftest import Create
 PARTITIONS = 6
 
 
-@pytest.fixture(params=["cut", "silence"])
+@pytest.fixture(params=["cut", pytest.param("silence", marks=pytest.mark.long)])
 def apart(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """No broker reaches another."""
     for each in cluster.brokers:
@@ -52,6 +52,7 @@ def test_a_new_topic_is_known_to_every_broker(apart: Cluster) -> None:
             assert [topic.name for topic in client.describe([name]).topics] == [name]
 
 
+@pytest.mark.long
 def test_clients_work_while_brokers_are_apart(apart: Cluster) -> None:
     before = apart.owners()
     with loaded(apart, kinds=["own", "librdkafka"], copies=False) as load:

@@ -98,7 +98,7 @@ def test_a_clean_restart_keeps_what_was_open(cluster: Cluster) -> None:
             assert Log(raw, topic, partition).values() == [b"open", b"open"]
 
 
-@pytest.mark.parametrize("how", ["cut", "silence"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("silence", marks=pytest.mark.long)])
 def test_a_broker_cut_off_from_postgresql_is_replaced(cluster: Cluster, how: str) -> None:
     """It serves nobody after its lease. When it is back, it ends and is started again."""
     lonely = cluster.brokers[0]
@@ -124,6 +124,7 @@ def test_a_short_silence_replaces_nobody(cluster: Cluster) -> None:
     assert cluster.owners() == before
 
 
+@pytest.mark.long
 def test_a_slow_postgresql_makes_clients_slow_and_nothing_else(cluster: Cluster) -> None:
     before = cluster.owners()
     with loaded(cluster, kinds=["own", "librdkafka"], copies=False) as load:

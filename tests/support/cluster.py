@@ -35,6 +35,8 @@ SETTINGS = {
     "group.consumer.heartbeat.interval.ms": 300,
     # Raw producers write batches of long ago.
     "log.retention.ms": -1,
+    "log.cleaner.backoff.ms": 200,
+    "transaction.two.phase.commit.enable": "true",
 }
 
 

@@ -25,6 +25,7 @@ QUIET_BYTES: Final = 4 * 1024 * 1024
 """Below this much traffic between two checks, no large buffers are needed."""
 SWEEP_SECONDS_MAX: Final = 1.0
 SWEEP_SECONDS_MIN: Final = 0.02
+AWAY_AFTER_SECONDS: Final = 1.0
 
 
 async def check_connections(server: ServerContext) -> NoReturn:
@@ -39,14 +40,19 @@ async def check_connections(server: ServerContext) -> NoReturn:
 
 
 async def watch_lease(server: ServerContext, member: ClusterMember) -> NoReturn:
-    """Close all connections while the lease is over.
+    """Close all connections if the lease is over and is not renewed soon.
 
     Other brokers may serve what these clients ask for, and commits wait here until PostgreSQL answers.
     Clients would wait with them, and would learn from this broker that nothing has changed.
     """
+    over_since: float | None = None
     while True:
         await asyncio.sleep(PROBE_SECONDS)
-        was_away, server.is_away = server.is_away, not member.is_serving
+        now = time.monotonic()
+        over_since = None if member.is_serving else over_since or now
+        was_away = server.is_away
+        # A broker that was merely held up renews its lease at once.
+        server.is_away = over_since is not None and now - over_since > AWAY_AFTER_SECONDS
         if server.is_away and not was_away:
             log.warning("the lease is over: clients are sent away until it is renewed")
         if server.is_away:

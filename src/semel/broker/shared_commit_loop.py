@@ -14,6 +14,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
@@ -213,7 +214,14 @@ class SharedCommitLoop(CommitLoop):
         log.warning("term %d begins: unsynced work of open transactions may be lost", self._store.term)
         self.unsynced.take()
         self.state = SharedState(term=self._store.term)
+        # If PostgreSQL is away again, the next tick tries it again.
+        self._must_recall = True
+        with contextlib.suppress(StoreRefused):
+            await self._recall()
+
+    async def _recall(self) -> None:
         await self.load_open_transactions()
+        self._must_recall = False
         await self.abort_older_terms()
 
     # -- answers ------------------------------------------------------------------------------------------

@@ -261,6 +261,13 @@ class SharedCommitLoop(CommitLoop):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal(error)
 
+    async def announced(self) -> None:
+        """Wait until other brokers know all commits. StoreRefused if that takes long."""
+        if self._announcing:
+            _, waiting = await asyncio.wait(self._announcing, timeout=ANNOUNCE_SECONDS)
+            if waiting:
+                raise StoreRefused("other brokers do not know the latest commits yet")
+
     async def stop_announcing(self) -> None:
         """Cancel the answers that wait for other brokers, because this one ends."""
         tasks = list(self._announcing)
@@ -360,15 +367,10 @@ class SharedCommitLoop(CommitLoop):
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
         """Give shards away, and forget what this broker does not own any more. StoreRefused.
 
-        ``give_away`` commits that to the ledger, which also makes all unsynced work durable. The next owner
-        may answer a client that repeats its request, so all others must have their notices before.
+        ``give_away`` commits that to the ledger, which also makes all unsynced work durable.
         """
 
         async def release() -> None:
-            if self._announcing:
-                _, waiting = await asyncio.wait(self._announcing, timeout=ANNOUNCE_SECONDS)
-                if waiting:
-                    raise StoreRefused("other brokers do not know the latest commits yet")
             try:
                 await give_away()
                 facts, batches = self.unsynced.take()

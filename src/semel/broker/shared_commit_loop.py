@@ -25,11 +25,11 @@ from semel.broker.metrics import Metrics
 from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing
 from semel.broker.ownership import Ownership
 from semel.broker.pending_commands import PendingCommands
-from semel.broker.published_log import Publisher
+from semel.broker.published_log import Publisher, partitions_of
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick
 from semel.config import Settings
-from semel.core.facts import OffsetCommitted, OffsetDeleted
+from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
 from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
 from semel.store.interface import StoreFull, StoreRefused
@@ -296,6 +296,8 @@ class SharedCommitLoop(CommitLoop):
             if type(fact) in FOR_ALL:
                 self._publisher.learn(fact)
                 state.forget_all(fact)
+                if type(fact) is TopicDeleted:
+                    self.unsynced.take_partitions(partitions_of(fact.topic))
             elif entity_of(fact) in current:
                 state.apply_committed(fact)
                 published.append(fact)

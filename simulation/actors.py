@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 from semel.client.offsets import Isolation
 from semel.wire.errors import ErrorCode
-from simulation.network import Caller, Refused, Unanswered
+from simulation.network import Caller, Refused, Unanswered, World
 from simulation.producing import Known, Producer, Result
 from simulation.reading import poll
 from simulation.recording import Recording, Txn
 from simulation.virtual_time import sleep
-from simulation.world import World
 
 Places = list[tuple[str, int]]
 

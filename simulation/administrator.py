@@ -13,7 +13,7 @@ from semel.wire.messages import (
     ListTransactionsRequest,
 )
 from simulation.actors import Actor
-from simulation.network import Caller, Refused, Unanswered
+from simulation.network import Caller, Refused, Target, Unanswered, leader, of_transactions
 
 SIDE: Final = "side"
 """The topic that the administrator deletes. Its records are not checked."""
@@ -29,9 +29,9 @@ class Administrator(Actor):
         caller = Caller(self.world, self.process)
         while not self.is_ending:
             await self.step()
-            request, version = self._next()
+            request, version, to = self._next()
             try:
-                await caller.once(request, version)
+                await caller.once(request, version, to=to)
             except (Unanswered, Refused):
                 await caller.pause()
         await self._make_again(caller)
@@ -44,20 +44,21 @@ class Administrator(Actor):
             except (Unanswered, Refused):
                 await caller.pause()
 
-    def _next(self) -> tuple[Any, int]:
+    def _next(self) -> tuple[Any, int, Target | None]:
         match self.world.random.randint(0, 5):
             case 0:
-                return DeleteTopicsRequest(topic_names=[SIDE], timeout_ms=1000), 5
+                return DeleteTopicsRequest(topic_names=[SIDE], timeout_ms=1000), 5, None
             case 1 | 2:
-                return _create(), 5
+                return _create(), 5, None
             case 3:
                 part = DeleteRecordsPartition(partition_index=0, offset=-1)
                 topic = DeleteRecordsTopic(name=SIDE, partitions=[part])
-                return DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2
+                return DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2, leader(SIDE, 0)
             case 4:
-                return ListTransactionsRequest(), 0
+                return ListTransactionsRequest(), 0, None
             case _:
-                return DescribeTransactionsRequest(transactional_ids=["twins"]), 0
+                asked = DescribeTransactionsRequest(transactional_ids=["twins"])
+                return asked, 0, of_transactions("twins")
 
 
 def _create() -> CreateTopicsRequest:

@@ -3,6 +3,7 @@
 Members join, leave and pause, so partitions change owners at any moment.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from semel.check.history import Claim
@@ -16,11 +17,10 @@ from semel.wire.messages import (
     TopicPartitions,
 )
 from simulation.actors import ABORTABLE, NEW_ID_ODDS, Actor, offset_of
-from simulation.network import Caller, Refused, Unanswered
+from simulation.network import MOVED, Caller, Refused, Unanswered, World, of_group
 from simulation.producing import Known, Producer, Result
 from simulation.reading import poll
 from simulation.recording import Recording, Txn
-from simulation.world import World
 
 GROUP = "copiers"
 HEARTBEAT_SECONDS_MAX = 0.08
@@ -155,7 +155,7 @@ class Member:
             subscribed_topic_names=[self._topic] if joins else None,
             topic_partitions=self._partitions(),
         )
-        answer = await self._ask(request, 1)
+        answer = await self._ask(request, 1, lambda found: found.error_code)
         if answer.error_code != ErrorCode.NONE:
             raise Lost
         self.epoch = answer.member_epoch
@@ -193,7 +193,7 @@ class Member:
             )
             while True:
                 started = history.now()
-                answer = (await self._ask(request, 9)).groups[0]
+                answer = (await self._ask(request, 9, lambda found: found.groups[0].error_code)).groups[0]
                 if answer.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
                     await self._caller.pause()
                     continue
@@ -227,10 +227,15 @@ class Member:
             return [], None
         return [each.value for each in found.records], Claim(*location, position, found.next_offset)
 
-    async def _ask(self, request: Any, version: int) -> Any:
+    async def _ask(self, request: Any, version: int, code_of: Callable[[Any], int]) -> Any:
+        to = of_group(GROUP)
         for _ in range(12):
             try:
-                return await self._caller.once(request, version)
+                answer = await self._caller.once(request, version, to=to)
+                if code_of(answer) not in MOVED:
+                    return answer
+                self._caller.moved(to)
             except (Unanswered, Refused):
-                await self._caller.pause()
+                pass
+            await self._caller.pause()
         raise Lost

@@ -4,24 +4,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-KINDS: Final = (
-    "lost request",
-    "lost response",
-    "held request",
-    "repeated request",
-    "cut connection",
-    "paused client",
-    "killed client",
-    "killed broker",
-    "lost power",
-    "killed while starting",
-    "broken write",
-    "broken flush",
-    "full",
-    "clock jump",
-)
-
-
 @dataclass(slots=True)
 class Faults:
     """The probability of each kind of fault, at every opportunity."""
@@ -58,8 +40,37 @@ _TYPICAL: Final = {
     "clock jump": 0.05,
 }
 
+_TYPICAL_IN_CLUSTER: Final = {
+    "lost request": 0.02,
+    "lost response": 0.03,
+    "held request": 0.03,
+    "repeated request": 0.03,
+    "cut connection": 0.01,
+    "paused client": 0.02,
+    "killed client": 0.01,
+    "killed broker": 0.03,
+    "killed while starting": 0.2,
+    "stopped broker": 0.03,
+    "joined broker": 0.1,
+    "paused broker": 0.05,
+    "cut from ledger": 0.03,
+    "cut from clients": 0.02,
+    "cut from a broker": 0.05,
+    "crashed ledger": 0.01,
+    "lost commit": 0.01,
+    "lost commit answer": 0.01,
+    "lost answer": 0.005,
+    "lost notice": 0.05,
+    "lost notice answer": 0.05,
+    "held notice": 0.05,
+    "repeated notice": 0.05,
+    "full": 0.005,
+}
+"""A pause, or a cut, is often longer than a lease."""
 
-def draw(random: Random) -> Faults:
+
+def draw(random: Random, *, brokers: int = 1) -> Faults:
     """Make each kind absent, typical or frequent."""
-    odds = {kind: _TYPICAL[kind] * random.choice((0, 0, 1, 1, 4)) for kind in KINDS}
+    typical = _TYPICAL if brokers == 1 else _TYPICAL_IN_CLUSTER
+    odds = {kind: typical[kind] * random.choice((0, 0, 1, 1, 4)) for kind in typical}
     return Faults(odds, flush_seconds_max=random.choice((0.0005, 0.003, 0.05)))

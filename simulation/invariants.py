@@ -1,57 +1,83 @@
 """Invariants of disk and memory that hold in every history (W1–W11 of the test plan)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from semel.core.placement import ABSENT, VERSIONED
 from semel.core.transactions.commands import ReadFeatures
-from semel.core.types import PartitionKey, TransactionKey, TransactionState
+from semel.core.types import ClusterKey, PartitionKey, TransactionKey, TransactionState
 from semel.wire.records import read_header, read_marker
+from simulation.disk import Disk
 from simulation.ledger import SimulatedLedger
-from simulation.world import World
+from simulation.shared_ledger import VersionedFold
 
 
-async def violations(world: World) -> list[str]:
+async def violations_of_one(disk: Disk, broker: Any) -> list[str]:
     """Return the violations at the end of a history, when all is flushed and no transaction is open."""
-    life = await world.alive()
-    broker: Any = life.broker
     while True:
         await broker.flush()
         # Checked right after a commit, when the state in memory equals the durable state.
-        problems = await broker.submit([ReadFeatures()]).map(lambda _: _between_commits(world, broker))
+        problems = await broker.submit([ReadFeatures()]).map(lambda _: _between_commits(disk, broker))
         if problems is not None:
             return problems
 
 
-def _between_commits(world: World, broker: Any) -> list[str] | None:
+def _between_commits(disk: Disk, broker: Any) -> list[str] | None:
     """Return None if unflushed work makes it too early to compare."""
     if broker._loop.unsynced:
         return None
     ledger: SimulatedLedger = broker.store.ledger
-    found = list(_of_state(broker._loop.state, ledger))
-    for key in ledger.batches:
-        found += [f"{key}: {each}" for each in _of_log(world, ledger, key)]
-    if world.disk.answered > len(world.disk.commits):
-        found.append("a commit that was answered is gone")
-    return found
-
-
-def _of_state(state: Any, ledger: SimulatedLedger) -> Iterator[str]:
-    """The state in memory equals a replay of the ledger (W11)."""
-    for kind, table in state.tables.items():
-        for key, value in table.items():
-            stored = ledger.values.get((kind, key))
-            if value != stored:
-                yield f"{key} is {value} in memory and {stored} in the ledger"
+    state = broker._loop.state
+    found = list(_of_state(state, ledger))
     open_ids = {
         key.transactional_id
         for (kind, key), value in ledger.values.items()
         if kind is TransactionKey and value.state is TransactionState.ONGOING
     }
     if open_ids != set(state.ongoing):
-        yield f"open transactions are {sorted(open_ids)} in the ledger, {sorted(state.ongoing)} in memory"
+        found.append(
+            f"open transactions are {sorted(open_ids)} in the ledger, {sorted(state.ongoing)} in memory"
+        )
+    found += of_logs(disk.bytes, ledger)
+    if disk.answered > len(disk.commits):
+        found.append("a commit that was answered is gone")
+    return found
 
 
-def _of_log(world: World, ledger: SimulatedLedger, key: PartitionKey) -> Iterator[str]:
+def of_copies(broker: Any, ledger: VersionedFold) -> list[str]:
+    """Return the entities of which a broker of a cluster has another copy than the ledger."""
+    state, owns = broker._loop.state, broker._loop._owns
+    # Producer ids are counted in the row of each broker.
+    found = list(_of_state(state, ledger, without=ClusterKey))
+    for kind, table in state.tables.items():
+        for key in table:
+            if not owns(key):
+                found.append(f"{key} is in memory, though another broker owns it")
+            elif kind in VERSIONED and state.versions.get(key) != ledger.versions.get(key, ABSENT):
+                have, is_there = state.versions.get(key), ledger.versions.get(key, ABSENT)
+                found.append(f"{key} has version {have} in memory and {is_there} in the ledger")
+    for key, shown in broker.reads._views._views.items():
+        stored = ledger.values.get((PartitionKey, key))
+        if owns(key) and shown != stored:
+            found.append(f"{key} is {shown} for readers and {stored} in the ledger")
+    return found
+
+
+def of_logs(contents: Mapping[int, bytes], ledger: SimulatedLedger) -> list[str]:
+    """Return what is wrong with the logs in the ledger."""
+    return [f"{key}: {each}" for key in ledger.batches for each in _of_log(contents, ledger, key)]
+
+
+def _of_state(state: Any, ledger: SimulatedLedger, *, without: type | None = None) -> Iterator[str]:
+    """The state in memory equals a replay of the ledger (W11)."""
+    for kind, table in state.tables.items():
+        for key, value in table.items():
+            stored = ledger.values.get((kind, key))
+            if value != stored and kind is not without:
+                yield f"{key} is {value} in memory and {stored} in the ledger"
+
+
+def _of_log(contents: Mapping[int, bytes], ledger: SimulatedLedger, key: PartitionKey) -> Iterator[str]:
     """Offsets are dense, sequences are consecutive, markers end open transactions (W1–W4)."""
     value: Any = ledger.values.get((PartitionKey, key))
     if value is None:
@@ -64,7 +90,7 @@ def _of_log(world: World, ledger: SimulatedLedger, key: PartitionKey) -> Iterato
         if expected is not None and stored.base_offset != expected:
             yield f"after offset {expected - 1} comes {stored.base_offset}"
         expected = stored.last_offset + 1
-        batch = world.disk.bytes[stored.location.chunk_id]
+        batch = contents[stored.location.chunk_id]
         header = read_header(batch)
         if header.is_control:
             marker = read_marker(batch)

@@ -5,12 +5,13 @@ broker's state after a crash differs from it, one of the three is wrong. It comp
 about their batches, so a core that says a wrong ``PartitionChanged`` is found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
 
 from semel.core import facts as f
+from semel.core.placement import name_shard
 from semel.core.types import (
     Cluster,
     ClusterKey,
@@ -307,7 +308,9 @@ class SimulatedLedger:
         kinds = [kind for kind, _ in self.values]
         return Counts(*(kinds.count(kind) for kind in (PartitionKey, GroupKey, TransactionKey)))
 
-    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+    async def groups(
+        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
+    ) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets."""
         rows = {
             key.group_id: GroupSummary(key.group_id, "", "", "")
@@ -317,7 +320,8 @@ class SimulatedLedger:
         for group in self._of(GroupKey, ""):
             row = GroupSummary(group.group_id, group.kind, group.protocol_type, group.state_name)
             rows[group.group_id] = row
-        return [rows[each] for each in sorted(rows) if each > after][:limit]
+        wanted = (each for each in sorted(rows) if shards is None or name_shard(each) in shards)
+        return [rows[each] for each in wanted if each > after][:limit]
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -359,10 +363,17 @@ class SimulatedLedger:
         )
 
     async def transactions(
-        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+        self,
+        *,
+        after: str = "",
+        limit: int = 10_000,
+        state: TransactionState | None = None,
+        shards: Collection[int] | None = None,
     ) -> list[Transaction]:
         """Return transactional ids in order."""
         wanted = (each for each in self._of(TransactionKey, after) if state in (None, each.state))
+        if shards is not None:
+            wanted = (each for each in wanted if name_shard(each.transactional_id) in shards)
         return list(wanted)[:limit]
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:

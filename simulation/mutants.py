@@ -230,8 +230,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "a full disk takes back what was answered",
         "commit_loop",
-        "        for fact in self.unsynced.facts:",
-        "        for fact in ():",
+        "        self.state.apply(*self.unsynced.facts)\n",
+        "",
     ),
     _broker(
         "what found no room stays true in memory",

@@ -1,4 +1,4 @@
-"""Connections that lose, delay and repeat requests, and break, but never reorder.
+"""Connections that lose, delay and repeat requests, and break, but never reorder; and clients that find brokers.
 
 TCP's guarantees hold: requests on one connection arrive in the order in which they were sent, or the
 connection is closed. Everything else may happen: an answer is lost with its connection, and a request that
@@ -7,15 +7,79 @@ its client has given up still arrives, seconds later, on the connection it was s
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from semel.handlers.context import RequestContext
-from simulation.virtual_time import sleep
-from simulation.world import Life, World
+from semel.wire.errors import ErrorCode
+from semel.wire.messages import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
+from simulation.faults import Faults
+from simulation.processes import OUTSIDE
+from simulation.virtual_time import VirtualLoop, sleep
 
 PATIENCE_SECONDS = 0.4
 """How long a client waits for an answer."""
+MOVED = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)
+"""The errors after which a client looks for the broker again."""
+
+
+class Life(Protocol):
+    """One life of a broker, for clients."""
+
+    is_over: bool
+    is_cut: bool
+    """Whether clients cannot reach it."""
+
+    def do(self, work: Any) -> Any:
+        """Run a task that ends with this life."""
+
+    async def handle(self, request: Any, context: RequestContext) -> Any:
+        """Return the broker's answer; None if it closes the connection instead."""
+
+
+class World(Protocol):
+    """What clients need of a world of one or several brokers."""
+
+    loop: VirtualLoop
+    random: Random
+    faults: Faults
+    last_arrival: float
+
+    @property
+    def nodes(self) -> Sequence[int]:
+        """The brokers that clients know from the start."""
+
+    def life_at(self, node: int) -> Life | None:
+        """The life of a broker, if it runs."""
+
+    def next_connection(self) -> int:
+        """Return the next connection number, which is unique across lives."""
+
+
+class Target(NamedTuple):
+    """The broker that is wanted: the leader of a partition, or the coordinator of a group or id."""
+
+    kind: str
+    name: str
+    partition: int = -1
+
+
+def leader(topic: str, partition: int) -> Target:
+    """The leader of a partition."""
+    return Target("leader", topic, partition)
+
+
+def of_group(name: str) -> Target:
+    """The coordinator of a group."""
+    return Target("group", name)
+
+
+def of_transactions(name: str | None) -> Target | None:
+    """The coordinator of a transactional id; any broker without one."""
+    return None if name is None else Target("transaction", name)
 
 
 class Unanswered(Exception):
@@ -35,12 +99,14 @@ class _Sent(NamedTuple):
 class Connection:
     """A connection of one client to one life of the broker."""
 
-    def __init__(self, world: World, client_id: str) -> None:
-        if world.life is None:
+    def __init__(self, world: World, client_id: str, node: int) -> None:
+        life = world.life_at(node)
+        if life is None or life.is_cut:
             raise Refused
         self._world = world
-        self._life: Life = world.life
+        self._life: Life = life
         self._client_id = client_id
+        self.node = node
         self.number = world.next_connection()
         self._arrived: deque[_Sent] = deque()
         self._awaited: asyncio.Future[None] | None = None
@@ -55,7 +121,7 @@ class Connection:
     async def ask(self, request: Any, version: int, *, may_repeat: bool = False) -> Any:
         """Return the answer. After Unanswered the connection is not used again."""
         faults, random, loop = self._world.faults, self._world.random, self._world.loop
-        if faults.happens(random, "lost request"):
+        if self._life.is_cut or faults.happens(random, "lost request"):
             await sleep(_delay(random))
             raise self._cut()
         if faults.happens(random, "held request"):
@@ -103,8 +169,8 @@ class Connection:
             request, version, answer = arrived.popleft()
             context = RequestContext(version, self._client_id, "simulated", "x", self.number)
             outcome = await life.handle(request, context)
-            if answer is not None and not life.is_over:
-                world.loop.call_later(_delay(world.random), _deliver, answer, outcome)
+            if answer is not None and not life.is_over and not life.is_cut:
+                world.loop.call_later(_delay(world.random), _deliver, answer, outcome, context=OUTSIDE)
             if outcome is None:
                 return
 
@@ -125,19 +191,70 @@ def _give_up(answer: "asyncio.Future[Any]") -> None:
 
 
 class Caller:
-    """A client's access to the broker. Reconnects when necessary."""
+    """A client's access to the brokers. Finds the right one, and reconnects when necessary."""
 
     def __init__(self, world: World, client_id: str) -> None:
         self.world = world
         self.client_id = client_id
-        self._connection: Connection | None = None
+        self._connections: dict[int, Connection] = {}
+        self._known: dict[Target, int] = {}
 
-    async def once(self, request: Any, version: int, *, may_repeat: bool = False) -> Any:
+    async def once(
+        self, request: Any, version: int, *, to: Target | None = None, may_repeat: bool = False
+    ) -> Any:
         """Send one request, connecting first if necessary. Unanswered, Refused."""
-        connection = self._connection
+        node = await self._find(to)
+        try:
+            return await self._connection(node).ask(request, version, may_repeat=may_repeat)
+        except (Unanswered, Refused):
+            self.moved(to)
+            raise
+
+    def moved(self, to: Target | None) -> None:
+        """Look for the broker again, because it is another one now or does not answer."""
+        if to is not None:
+            self._known.pop(to, None)
+
+    def _connection(self, node: int) -> Connection:
+        connection = self._connections.get(node)
         if connection is None or not connection.is_usable:
-            connection = self._connection = Connection(self.world, self.client_id)
-        return await connection.ask(request, version, may_repeat=may_repeat)
+            connection = self._connections[node] = Connection(self.world, self.client_id, node)
+        return connection
+
+    async def _find(self, to: Target | None) -> int:
+        """Return the broker that is wanted. Refused if nobody says who that is."""
+        nodes = self.world.nodes
+        if len(nodes) == 1:
+            return nodes[0]
+        anyone = self.world.random.choice(nodes)
+        if to is None:
+            return anyone
+        found = self._known.get(to)
+        if found is None:
+            try:
+                found = await self._ask_for(to, self._connection(anyone))
+            except Unanswered:
+                raise Refused from None
+            if found < 0:
+                raise Refused
+            self._known[to] = found
+        return found
+
+    async def _ask_for(self, to: Target, connection: Connection) -> int:
+        if to.kind == "leader":
+            request = MetadataRequest(
+                topics=[MetadataRequestTopic(name=to.name)], allow_auto_topic_creation=False
+            )
+            (topic,) = (await connection.ask(request, 9)).topics
+            # Any broker says that a topic does not exist.
+            return next(
+                (each.leader_id for each in topic.partitions if each.partition_index == to.partition),
+                connection.node,
+            )
+        key_type = 0 if to.kind == "group" else 1
+        asked = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[to.name])
+        (coordinator,) = (await connection.ask(asked, 4)).coordinators
+        return int(coordinator.node_id)
 
     async def pause(self) -> None:
         """Pause between two attempts."""

@@ -27,6 +27,7 @@ class Plan:
     """The input of one history."""
 
     seed: int
+    brokers: int
     odds: dict[str, float]
     flush_seconds_max: float
     seconds: float
@@ -44,7 +45,7 @@ class Plan:
     @property
     def fences_for_a_reason(self) -> bool:
         """Whether only another producer or the timeout may fence a producer."""
-        return not self.odds.keys() & OTHER_REASONS
+        return self.brokers == 1 and not self.odds.keys() & OTHER_REASONS
 
     def faults(self) -> Faults:
         """Return a fresh set of faults."""
@@ -67,10 +68,10 @@ WRITERS = ("first", "first", "first", "second", "second", "second", "twin first"
 """Transactional writers by generation; twins share their transactional id and fence each other."""
 
 
-def make(seed: int) -> Plan:
+def make(seed: int, brokers: int = 1) -> Plan:
     """Return the plan of a seed."""
-    random = Random(f"plan {seed}")
-    faults = draw(random)
+    random = Random(f"plan {seed}" if brokers == 1 else f"plan {seed} of {brokers}")
+    faults = draw(random, brokers=brokers)
     if random.random() < 0.2:
         # A calmer history, in which only another producer or the timeout fences a producer.
         faults.odds = {kind: odds for kind, odds in faults.odds.items() if kind not in OTHER_REASONS}
@@ -85,9 +86,10 @@ def make(seed: int) -> Plan:
         written = ("marked", "staged", "input")
     return Plan(
         seed=seed,
+        brokers=brokers,
         odds={kind: odds for kind, odds in faults.odds.items() if odds},
         flush_seconds_max=faults.flush_seconds_max,
-        seconds=random.uniform(0.5, 1.7),
+        seconds=random.uniform(0.5, 1.7) if brokers == 1 else random.uniform(0.8, 2.5),
         actors=tuple(actors),
         written=written,
         epoch_max=random.choice((3, 3, 32_767)),

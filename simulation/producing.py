@@ -21,8 +21,17 @@ from semel.wire.messages import (
     TxnOffsetCommitRequestTopic,
 )
 from semel.wire.records import Record, encode_batch
-from simulation.network import Caller, Refused, Unanswered
-from simulation.world import World
+from simulation.network import (
+    MOVED,
+    Caller,
+    Refused,
+    Target,
+    Unanswered,
+    World,
+    leader,
+    of_group,
+    of_transactions,
+)
 
 RETRIABLE = frozenset(
     {
@@ -79,6 +88,7 @@ class Producer:
         self.name = name
         self.transactional_id = transactional_id
         self.generation = generation
+        self._to = of_transactions(transactional_id)
         self.producer_id, self.epoch = -1, -1
         # Like real clients: separate connections to both coordinators and to the leaders.
         self._coordinator = Caller(world, name)
@@ -90,12 +100,14 @@ class Producer:
         self._added: set[tuple[str, int]] = set()
         self._has_group = False
 
-    async def _ask(self, caller: Caller, request: Any, version: int, code_of: Any) -> Result:
+    async def _ask(
+        self, caller: Caller, to: Target | None, request: Any, version: int, code_of: Any
+    ) -> Result:
         """Retry until there is a final answer, or for as long as a client would."""
         was_sent = False
         for _ in range(ATTEMPTS):
             try:
-                answer = await caller.once(request, version, may_repeat=self.generation == 2)
+                answer = await caller.once(request, version, to=to, may_repeat=self.generation == 2)
             except Refused:
                 await caller.pause()
                 continue
@@ -104,6 +116,8 @@ class Producer:
                 await caller.pause()
                 continue
             code = code_of(answer)
+            if code in MOVED:
+                caller.moved(to)
             if code == ErrorCode.NONE:
                 return Result(Known.DONE, code, answer)
             if code in RETRIABLE:
@@ -121,7 +135,7 @@ class Producer:
             producer_id=-1,
             producer_epoch=-1,
         )
-        result = await self._ask(self._coordinator, request, 4, lambda answer: answer.error_code)
+        result = await self._ask(self._coordinator, self._to, request, 4, lambda answer: answer.error_code)
         if result.is_done:
             self.producer_id, self.epoch = result.answer.producer_id, result.answer.producer_epoch
             self._sequences.clear()
@@ -148,7 +162,7 @@ class Producer:
             results = answer.results_by_topic_v3_and_below[0].results_by_partition
             return int(results[0].partition_error_code)
 
-        result = await self._ask(self._coordinator, request, 3, code_of)
+        result = await self._ask(self._coordinator, self._to, request, 3, code_of)
         if result.is_done:
             self._added.add((topic, partition))
         return result
@@ -177,24 +191,26 @@ class Producer:
             ],
         )
         version = 12 if self.generation == 2 else 10
-        code_of = _produced
+        to = leader(topic, partition)
         if self.producer_id < 0:
-            return await self._once(request, version)
-        result = await self._ask(self._leader, request, version, code_of)
+            return await self._once(request, version, to)
+        result = await self._ask(self._leader, to, request, version, _produced)
         if result.is_done:
             self._sequences[topic, partition] = (sequence + len(values)) % SEQUENCES
         return result
 
-    async def _once(self, request: ProduceRequest, version: int) -> Result:
+    async def _once(self, request: ProduceRequest, version: int, to: Target) -> Result:
         """Send without retries: without a sequence a retry would be a second batch."""
         try:
-            answer = await self._leader.once(request, version)
+            answer = await self._leader.once(request, version, to=to)
         except Refused:
             await self._leader.pause()
             return Result(Known.NOT_DONE, ErrorCode.NETWORK_EXCEPTION)
         except Unanswered:
             return Result(Known.UNKNOWN, ErrorCode.REQUEST_TIMED_OUT)
         code = _produced(answer)
+        if code in MOVED:
+            self._leader.moved(to)
         return Result(Known.NOT_DONE if code else Known.DONE, code, answer)
 
     async def send_offsets(
@@ -208,7 +224,7 @@ class Producer:
                 producer_epoch=self.epoch,
                 group_id=group,
             )
-            result = await self._ask(self._coordinator, adding, 3, lambda answer: answer.error_code)
+            result = await self._ask(self._coordinator, self._to, adding, 3, lambda answer: answer.error_code)
             if not result.is_done:
                 return result
             self._has_group = True
@@ -230,6 +246,7 @@ class Producer:
         version = 5 if self.generation == 2 else 3
         return await self._ask(
             self._offsets,
+            of_group(group),
             request,
             version,
             lambda answer: next(
@@ -247,7 +264,9 @@ class Producer:
             committed=commit,
         )
         version = 5 if self.generation == 2 else 3
-        result = await self._ask(self._coordinator, request, version, lambda answer: answer.error_code)
+        result = await self._ask(
+            self._coordinator, self._to, request, version, lambda answer: answer.error_code
+        )
         self.forget_transaction()
         if result.is_done and self.generation == 2:
             self.producer_id, self.epoch = result.answer.producer_id, result.answer.producer_epoch

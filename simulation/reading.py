@@ -7,7 +7,7 @@ from semel.client.offsets import Isolation
 from semel.wire.errors import ErrorCode
 from semel.wire.messages import FetchPartition, FetchRequest, FetchTopic
 from semel.wire.records import iter_records
-from simulation.network import Caller
+from simulation.network import MOVED, Caller, leader
 
 
 class Seen(NamedTuple):
@@ -51,8 +51,11 @@ async def poll(
             )
         ],
     )
-    answer: Any = await caller.once(request, 11)
+    to = leader(topic, partition)
+    answer: Any = await caller.once(request, 11, to=to)
     (data,) = answer.responses[0].partitions
+    if data.error_code in MOVED:
+        caller.moved(to)
     if data.error_code != ErrorCode.NONE:
         return Polled(data.error_code, [], offset, data.high_watermark, data.last_stable_offset)
     found: list[Seen] = []

@@ -51,7 +51,12 @@ class Recording:
     """All operations of one history."""
 
     def __init__(
-        self, loop: VirtualLoop, visibilities: Mapping[str, h.Visibility], *, tells_timeouts: bool
+        self,
+        loop: VirtualLoop,
+        visibilities: Mapping[str, h.Visibility],
+        *,
+        tells_timeouts: bool,
+        tells_ends: bool,
     ) -> None:
         self._loop = loop
         self.operations: list[h.Operation] = [
@@ -59,6 +64,7 @@ class Recording:
         ]
         self._topics = frozenset(visibilities)
         self._tells_timeouts = tells_timeouts
+        self._tells_ends = tells_ends
         self._numbers = itertools.count(1)
 
     def now(self) -> int:
@@ -165,11 +171,16 @@ class Recording:
         found = known.found
         if found is None:
             return
+        ended = self.now()
+        if self._tells_ends:
+            # What one broker has shown, no other may take back.
+            seen = (0, found.last_stable_offset, found.high_watermark)
+            self.operations.append(h.Ends(process, started, ended, h.OK, topic, partition, *seen))
         self.operations.append(
             h.Poll(
                 process,
                 started,
-                self.now(),
+                ended,
                 h.OK,
                 topic,
                 partition,

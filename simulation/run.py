@@ -13,22 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from semel.broker import cluster_member
 from semel.check import check
 from semel.check.history import Operation, Visibility
 from semel.client.offsets import Isolation
 from semel.config import Settings
 from semel.core.transactions import model
-from semel.core.transactions.commands import ReadFeatures
 from semel.wire.errors import ErrorCode
 from simulation import virtual_time
 from simulation.actors import Actor, IdempotentWriter, PlainWriter, Reader, TransactionalWriter, until
 from simulation.administrator import SIDE, Administrator
+from simulation.cluster import ClusterWorld
 from simulation.copying import Copier
-from simulation.invariants import violations
 from simulation.network import Caller, Refused, Unanswered
 from simulation.plan import Plan
+from simulation.processes import ProcessLoop
 from simulation.reading import Polled, poll
 from simulation.recording import Recording
+from simulation.staleness import stale_reads
+from simulation.virtual_time import VirtualLoop
 from simulation.world import World
 
 VISIBILITIES: dict[str, Visibility] = {
@@ -40,6 +43,7 @@ VISIBILITIES: dict[str, Visibility] = {
 PARTITIONS = 2
 PATIENCE_SECONDS = 60.0
 """The virtual time in which every actor must finish once there are no faults."""
+LOOK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -62,8 +66,8 @@ class HistoryResult:
 
 def run(plan: Plan) -> HistoryResult:
     """Run the history of a plan."""
-    with _epochs_end_at(plan.epoch_max), _ids_drawn_from(Random(f"ids {plan.seed}")):
-        loop = virtual_time.VirtualLoop()
+    with _settings(plan), _ids_drawn_from(Random(f"ids {plan.seed}")):
+        loop = VirtualLoop() if plan.brokers == 1 else ProcessLoop()
         history = _History(plan, loop)
         try:
             return virtual_time.run(loop, history.happen())
@@ -72,12 +76,14 @@ def run(plan: Plan) -> HistoryResult:
 
 
 @contextmanager
-def _epochs_end_at(epoch_max: int) -> Iterator[None]:
-    before, model.EPOCH_MAX = model.EPOCH_MAX, epoch_max
+def _settings(plan: Plan) -> Iterator[None]:
+    """Make epochs end early, and brokers look for open transactions often."""
+    before = model.EPOCH_MAX, cluster_member.LOOK_SECONDS  # type: ignore[misc]
+    model.EPOCH_MAX, cluster_member.LOOK_SECONDS = plan.epoch_max, LOOK_SECONDS  # type: ignore[misc]
     try:
         yield
     finally:
-        model.EPOCH_MAX = before
+        model.EPOCH_MAX, cluster_member.LOOK_SECONDS = before  # type: ignore[misc]
 
 
 @contextmanager
@@ -91,7 +97,7 @@ def _ids_drawn_from(random: Random) -> Iterator[None]:
 
 
 class _History:
-    def __init__(self, plan: Plan, loop: virtual_time.VirtualLoop) -> None:
+    def __init__(self, plan: Plan, loop: VirtualLoop) -> None:
         self._plan = plan
         self._random = Random(f"history {plan.seed}")
         settings = Settings(
@@ -106,8 +112,14 @@ class _History:
             for name, visibility in VISIBILITIES.items()
         }
         topics[SIDE] = {"partitions": "1"}
-        self._world = World(loop, self._random, plan.faults(), settings, topics)
-        self._recording = Recording(loop, VISIBILITIES, tells_timeouts=plan.fences_for_a_reason)
+        self._world: World | ClusterWorld
+        if isinstance(loop, ProcessLoop):
+            self._world = ClusterWorld(loop, self._random, plan.faults(), settings, topics, plan.brokers)
+        else:
+            self._world = World(loop, self._random, plan.faults(), settings, topics)
+        self._recording = Recording(
+            loop, VISIBILITIES, tells_timeouts=plan.fences_for_a_reason, tells_ends=plan.brokers > 1
+        )
         self._actors = [self._actor(at, kind) for at, kind in enumerate(plan.actors)]
 
     def _actor(self, at: int, kind: str) -> Actor:
@@ -165,8 +177,9 @@ class _History:
         if not outcome.problems:
             verdict = check(self._recording.operations)
             outcome.problems += [str(each) for each in verdict.examples]
+            outcome.problems += stale_reads(self._recording.operations)
         if not outcome.problems:
-            outcome.problems += await violations(world)
+            outcome.problems += await world.violations()
         outcome.operations = self._recording.operations
         outcome.faults, outcome.lives = world.faults.counts, world.lives
         for task in tasks:
@@ -185,14 +198,14 @@ class _History:
         if waiting:
             problems.append(f"no end in sight for {', '.join(names)}")
         world = self._world
-        life = await world.alive()
-        state = life.broker._loop
+        await world.alive()
         # Late requests may still open a transaction.
         await virtual_time.sleep(max(0.0, world.last_arrival - world.loop.now) + 0.1)
-        if not await until(world, lambda: not state.state.ongoing, PATIENCE_SECONDS):
-            problems.append(f"hanging transactions: {sorted(state.state.ongoing)}")
-        # When this is answered, the last decision is durable and visible to readers.
-        await life.broker.ask(ReadFeatures())
+        if not await until(world, lambda: not world.unsettled(), PATIENCE_SECONDS):
+            problems.append(world.unsettled())
+        else:
+            # When this is answered, the last decision is durable and visible to readers.
+            await world.turn()
         return problems
 
     async def _read_all(self) -> list[str]:

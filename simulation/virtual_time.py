@@ -19,10 +19,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-CALLS_MAX = 300_000
-"""About thirty times the calls of a long history. Beyond this, the history will never end."""
-
-
 class Standstill(Exception):
     """Every task waits and nothing will ever happen, or tasks run forever without finishing."""
 
@@ -32,7 +28,10 @@ class Handle:
 
     __slots__ = ("args", "callback")
 
-    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...]) -> None:
+    callback: Callable[..., object] | None
+    args: tuple[Any, ...]
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Any) -> None:
         self.callback = callback
         self.args = args
 
@@ -46,6 +45,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """The event loop of one history."""
 
     _stopping: bool
+    calls_max = 300_000
+    """About thirty times the calls of a long history. Beyond this, the history will never end."""
+    handle: type[Handle] = Handle
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
         """Call after everything that is already scheduled."""
-        handle = Handle(callback, args)
+        handle = self.handle(callback, args, context)
         self._soon.append(handle)
         return handle
 
@@ -73,7 +75,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
         """Call at this time. Calls at the same time run in the order of scheduling."""
-        handle = Handle(callback, args)
+        handle = self.handle(callback, args, context)
         self._number += 1
         heappush(self._later, (when, self._number, handle))
         return handle
@@ -82,21 +84,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Handle:
         """Call after this many seconds."""
-        handle = Handle(callback, args)
+        handle = self.handle(callback, args, context)
         self._number += 1
         heappush(self._later, (self.now + delay, self._number, handle))
         return handle
 
     def _run_once(self) -> None:
         """Run until the loop is stopped."""
-        soon, later, calls = self._soon, self._later, 0
+        soon, later, calls, calls_max = self._soon, self._later, 0, self.calls_max
         while True:
             while soon:
                 handle = soon.popleft()
                 if handle.callback is not None:
                     handle.callback(*handle.args)
                 calls += 1
-                if calls > CALLS_MAX:
+                if calls > calls_max:
                     raise Standstill(f"no end after {calls} calls")
             if self._stopping:
                 return

@@ -15,12 +15,13 @@ from semel.broker.clock import Clock
 from semel.broker.ownership import Endpoint
 from semel.config import Settings
 from semel.core.topics import CreateTopic
-from semel.core.transactions.commands import ChangeFeature
+from semel.core.transactions.commands import ChangeFeature, ReadFeatures
 from semel.handlers import HANDLERS
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.store.interface import StoreBroken
 from simulation.disk import Disk, SimulatedStore
 from simulation.faults import Faults
+from simulation.invariants import violations_of_one as single
 from simulation.virtual_time import VirtualLoop, sleep
 
 EPOCH_MS = 1_700_000_000_000
@@ -46,7 +47,7 @@ class Life:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.is_over = False
+        self.is_over = self.is_cut = False
         # In the order in which they began, so that they always end in the same order.
         self.tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -100,6 +101,15 @@ class World:
         self._clock_offset_ms = 0
         self._is_starting = False
         self._begun = asyncio.Event()
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The only broker."""
+        return (0,)
+
+    def life_at(self, node: int) -> Life | None:
+        """The current life."""
+        return self.life
 
     def next_connection(self) -> int:
         """Return the next connection number, which is unique across lives."""
@@ -207,6 +217,22 @@ class World:
                 self.end_life(is_power_lost=False)
             elif self.faults.happens(self.random, "lost power"):
                 self.end_life(is_power_lost=True)
+
+    def unsettled(self) -> str:
+        """Say what has not come to rest; nothing if all has."""
+        state: Any = self.life.broker._loop.state if self.life else None
+        if state is None:
+            return "the broker does not run"
+        return f"hanging transactions: {sorted(state.ongoing)}" if state.ongoing else ""
+
+    async def turn(self) -> None:
+        """Wait for a tick."""
+        await (await self.alive()).broker.ask(ReadFeatures())
+
+    async def violations(self) -> list[str]:
+        """Return what is wrong on the disk and in memory, when all has come to rest."""
+        broker = (await self.alive()).broker
+        return await single(self.disk, broker)
 
     async def alive(self) -> Life:
         """Return the current life, or wait for the next one."""

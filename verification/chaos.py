@@ -63,10 +63,10 @@ WRITERS = ("own", "own-1", "librdkafka", "aiokafka")
 
 def kills(count: int) -> Chaos:
     """kill -9 at random times and at named points, also during recovery from the previous kill."""
-    return _runs("kill -9", count, KILLS_PER_RUN, _killed)
+    return runs("kill -9", count, KILLS_PER_RUN, _killed)
 
 
-def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> ChaosResult:
+def runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> ChaosResult:
     seed = fresh_seed()
     deadline = time.monotonic() + SECONDS_MAX
     total = ChaosResult(name)
@@ -86,7 +86,7 @@ def _runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], N
     return total
 
 
-def _workloads(run: Run, bootstrap: str, kinds: Sequence[str] = WRITERS, **options: int | bool) -> None:
+def workloads(run: Run, bootstrap: str, kinds: Sequence[str] = WRITERS, **options: int | bool) -> None:
     """Start the money workload and two others, with random clients and visibilities."""
     place = run.place(bootstrap, **options)
     chance = run.chance
@@ -112,7 +112,7 @@ def _table(place: Place, kinds: Sequence[str], chance: random.Random, visibility
 def _killed(run: Run, count: int, deadline: float) -> None:
     chance = run.chance
     with ChaosBroker(run.directory / "data", *OPTIONS) as broker:
-        _workloads(run, broker.bootstrap)
+        workloads(run, broker.bootstrap)
 
         def episode(number: int) -> None:
             run.progress(chance.randrange(1, 30), of_everyone=number % EVERYONE_EVERY == 0)
@@ -183,7 +183,7 @@ def until_ended(broker: ChaosBroker, seconds: float) -> bool:
 
 def end_faults(count: int) -> Chaos:
     """EndTxn that arrives late, twice or never, in both generations of the protocol."""
-    return _runs("EndTxn faults", count, FAULTS_PER_RUN, _disturbed)
+    return runs("EndTxn faults", count, FAULTS_PER_RUN, _disturbed)
 
 
 def _disturbed(run: Run, count: int, deadline: float) -> None:
@@ -204,7 +204,7 @@ def _disturbed(run: Run, count: int, deadline: float) -> None:
 
 def pauses(count: int) -> Chaos:
     """SIGSTOP of the broker under load, and of producers inside their transactions."""
-    return _runs("pauses", count, PAUSES_PER_RUN, _paused)
+    return runs("pauses", count, PAUSES_PER_RUN, _paused)
 
 
 def _paused(run: Run, count: int, deadline: float) -> None:
@@ -242,14 +242,14 @@ def _stop(broker: BrokerProcess, seconds: float) -> None:
 
 def disk_faults(episodes: int) -> Chaos:
     """Disks that fail, are slow or full, and processes without descriptors or memory."""
-    return _runs("disk faults", episodes, DISK_FAULTS_PER_RUN, _on_a_bad_disk)
+    return runs("disk faults", episodes, DISK_FAULTS_PER_RUN, _on_a_bad_disk)
 
 
 def _on_a_bad_disk(run: Run, count: int, deadline: float) -> None:
     chance = run.chance
     with ChaosBroker(run.directory / "data", *OPTIONS, *SMALL) as broker:
         # A failing disk begins a new term, which fences open transactions: a legitimate reason.
-        _workloads(run, broker.bootstrap, tells_timeouts=False)
+        workloads(run, broker.bootstrap, tells_timeouts=False)
         run.mend = lambda: _start_again(broker)
 
         def episode(_: int) -> None:

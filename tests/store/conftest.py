@@ -1,8 +1,9 @@
 """What store tests share: the implementations under test, faults, and a scribe that makes facts.
 
-The contract suites (``test_ledger_contract``, ``test_chunk_contract``) know no implementation. Each runs on
-every entry of ``LEDGERS`` or ``CHUNK_STORES`` below. A new implementation is a new entry here; the suites
-stay as they are.
+The contract suites (``test_ledger_contract``, ``test_chunk_contract``, ``test_sharing_contract``,
+``test_membership_contract``) know no implementation. Each runs on every entry of ``LEDGERS``,
+``CHUNK_STORES`` or ``SHARED_STORES`` below. A new implementation is a new entry here; the suites stay as they
+are.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
@@ -21,7 +23,9 @@ from semel.store.files import Files
 from semel.store.interface import BatchLocation, ChunkStore, Ledger, StoredBatch
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
+from semel.store.objects import Objects
 from semel.store.postgres.ledger import PostgresLedger
+from semel.store.postgres.store import ClusterStore
 from semel.store.sqlite_ledger import SqliteLedger
 
 CHUNK_BYTES_MAX = 64 * 1024
@@ -61,10 +65,47 @@ class ChunkOpener:
         return LocalChunks(self._directory, CHUNK_BYTES_MAX, 2**62 if full else 0)
 
 
+class SharedOpener:
+    """Opens stores of several brokers over one ledger in PostgreSQL."""
+
+    def __init__(self, dsn: str, directory: Path) -> None:
+        self._dsn = dsn
+        self._objects = directory.as_uri()
+        self.schema = f"test_{os.urandom(8).hex()}"
+
+    async def open(self, broker_id: int, lease_seconds: float = 30.0) -> ClusterStore:
+        objects = Objects.open(self._objects)
+        try:
+            return await ClusterStore.open(
+                self._dsn, objects, schema=self.schema, broker_id=broker_id, lease_seconds=lease_seconds
+            )
+        except BaseException:
+            objects.close()
+            raise
+
+    async def expire(self, broker_id: int) -> None:
+        """Let the lease of a broker be over now."""
+        connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})
+        await connection.execute(
+            "UPDATE brokers SET lease_until = clock_timestamp() WHERE broker_id = $1", broker_id
+        )
+        await connection.close()
+
+    async def kill(self, store: ClusterStore) -> None:
+        """End a broker as kill -9 does."""
+        store.ledger.database._pool.terminate()
+        await store.chunks.close()
+
+
 LEDGERS: dict[str, Callable[[pytest.FixtureRequest], LedgerOpener | PostgresOpener]] = {
     "memory": lambda request: LedgerOpener(None),
     "disk": lambda request: LedgerOpener(request.getfixturevalue("tmp_path") / "ledger.db"),
     "postgres": lambda request: PostgresOpener(request.getfixturevalue("postgres_dsn")),
+}
+SHARED_STORES: dict[str, Callable[[pytest.FixtureRequest], SharedOpener]] = {
+    "postgres": lambda request: SharedOpener(
+        request.getfixturevalue("postgres_dsn"), request.getfixturevalue("tmp_path")
+    ),
 }
 CHUNK_STORES: dict[str, Callable[[Path], ChunkOpener]] = {
     "memory": lambda directory: ChunkOpener(None),
@@ -82,6 +123,11 @@ def ledgers(request: pytest.FixtureRequest) -> LedgerOpener | PostgresOpener:
 @pytest.fixture(params=[*DURABLE, "postgres"])
 def durable_ledgers(request: pytest.FixtureRequest) -> LedgerOpener | PostgresOpener:
     return LEDGERS[request.param](request)
+
+
+@pytest.fixture(params=list(SHARED_STORES))
+def shared_stores(request: pytest.FixtureRequest) -> SharedOpener:
+    return SHARED_STORES[request.param](request)
 
 
 @pytest.fixture(params=list(CHUNK_STORES))

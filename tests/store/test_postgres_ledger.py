@@ -14,13 +14,33 @@ from support.postgres import postgres_server, why_not
 from support.process import free_port
 from support.stored import all_batches
 
-from semel.core.facts import OffsetCommitted, ProducerIdAllocated, TransactionChanged
-from semel.core.types import CommittedOffset, OffsetKey, Transaction, TransactionKey
+from semel.core.facts import (
+    GroupChanged,
+    OffsetCommitted,
+    PartitionChanged,
+    PendingChanged,
+    ProducerAdvanced,
+    ProducerIdAllocated,
+    TransactionChanged,
+)
+from semel.core.groups import ClassicGroup
+from semel.core.types import (
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+    Partition,
+    PartitionKey,
+    PendingKey,
+    ProducerState,
+    Transaction,
+    TransactionKey,
+)
 from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
 from semel.store.postgres.texts import original, stored
+from semel.store.sharing import TermEnded
 
 texts = st.text(st.sampled_from("\0\1\2ab\uffff\U0010ffff")) | st.text()
 
@@ -31,8 +51,10 @@ def schema() -> str:
 
 
 @asynccontextmanager
-async def opened(dsn: str, schema: str, broker_id: int = 0) -> AsyncIterator[PostgresLedger]:
-    ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id)
+async def opened(
+    dsn: str, schema: str, broker_id: int = 0, lease_seconds: float = 0.1
+) -> AsyncIterator[PostgresLedger]:
+    ledger = await PostgresLedger.open(dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds)
     try:
         yield ledger
     finally:
@@ -96,18 +118,19 @@ async def test_a_commit_whose_answer_is_lost_happens_once(
 
 
 async def test_a_commit_that_arrives_late_is_refused(
-    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, scribe: Any
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first try is still on its way when the second one is made."""
+    first, second = Transaction("t", 1, 0, 1), Transaction("t", 2, 0, 1)
     async with opened(postgres_dsn, schema) as ledger:
-        (key,) = await scribe.create(ledger)
         lost = _lose_one_answer(monkeypatch, "commit_rows", happened=False)
-        await scribe.fill(ledger, key, [{}])
+        await ledger.commit([TransactionChanged(first)], [])
+        await ledger.commit([TransactionChanged(second)], [])
         connection: Any = await asyncpg.connect(postgres_dsn, server_settings={"search_path": schema})
         with pytest.raises(asyncpg.PostgresError, match="another process took its place"):
             await committing._called(connection, lost[0])
         await connection.close()
-        assert await all_batches(ledger, key) == scribe.batches[key]
+        assert await ledger.load([TransactionKey("t")]) == [second]
 
 
 async def test_a_process_that_lost_its_place_meanwhile_stops(
@@ -141,14 +164,73 @@ async def test_commits_and_queries_wait_for_a_server_that_is_restarted(scribe: A
             (key,) = await scribe.create(ledger)
             for mode in ("fast", "immediate"):
                 server.stop(mode=mode)
-                filled = asyncio.create_task(scribe.fill(ledger, key, [{}]))
+                fact, location = scribe.append(key)
+                facts = [fact, *scribe.changed()]
+                filled = asyncio.create_task(ledger.commit(facts, [location]))
                 found = asyncio.create_task(ledger.topics())
                 await asyncio.sleep(0.2)
                 assert not filled.done()
                 await asyncio.to_thread(server.start)
-                await filled
+                if mode == "immediate":
+                    with pytest.raises(TermEnded):
+                        await filled
+                    await ledger.commit(facts, [location])
+                else:
+                    await filled
                 assert len(await found) == 1
                 assert await all_batches(ledger, key) == scribe.batches[key]
+
+
+async def test_a_table_that_has_grown_is_not_read_as_a_whole(
+    postgres_dsn: str, schema: str, scribe: Any
+) -> None:
+    """A session keeps the plans that it made when the table was small."""
+    async with opened(postgres_dsn, schema) as ledger:
+        keys = await scribe.create(ledger, 2)
+
+        async def commit(number: int) -> None:
+            wanted = [
+                *keys,
+                *(key.of(7) for key in keys),
+                TransactionKey("t"),
+                GroupKey("g"),
+                PendingKey("g"),
+            ]
+            found = await ledger.load_versioned(wanted, locks=bool(number % 2))
+            facts = [*(PartitionChanged(key, Partition()) for key in keys), PendingChanged("g", ())]
+            facts += [ProducerAdvanced(key.of(7), ProducerState()) for key in keys]
+            facts += [TransactionChanged(Transaction("t", 7, 0, 1)), GroupChanged(ClassicGroup("g"))]
+            expected = {key: each.version for key, each in zip(wanted, found, strict=True)}
+            await ledger.commit(facts, [], expected=expected)
+
+        tables = ("partitions", "producers", "transactions", "groups", "pending_versions", "pending_offsets")
+        for number in range(10):
+            await commit(number)
+        many = [PartitionKey(os.urandom(16), 0) for _ in range(1_000)]
+        facts = [PartitionChanged(key, Partition()) for key in many]
+        facts += [ProducerAdvanced(key.of(1), ProducerState()) for key in many]
+        facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
+        facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]
+        facts += [PendingChanged(str(number), ()) for number in range(1_000)]
+        await ledger.commit(facts, [])
+        before = await _full_reads(ledger, tables)
+        for number in range(10):
+            await commit(number)
+        assert await _full_reads(ledger, tables) == before
+
+
+async def _full_reads(ledger: PostgresLedger, tables: tuple[str, ...]) -> dict[str, int]:
+    """How often tables were read as a whole, by the only connection of the ledger."""
+    await ledger.database.value("SELECT pg_stat_force_next_flush()")
+    rows = await ledger.database.fetch(
+        """
+        SELECT relname, seq_scan FROM pg_stat_user_tables
+        WHERE schemaname = current_schema() AND relname = ANY ($1)
+        """,
+        list(tables),
+    )
+    assert len(rows) == len(tables)
+    return dict(rows)
 
 
 def _lose_one_answer(monkeypatch: pytest.MonkeyPatch, function: str, *, happened: bool) -> list[Call]:

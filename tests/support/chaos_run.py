@@ -18,8 +18,8 @@ from semel.check.history import Topic
 from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Partition, TransactionalProducer
 from semel.client.group_offsets import fetch_offsets
 from semel.client.transactions_admin import describe_producers, list_transactions
-from support.raw import RawClient
 from support.raw_log import READ_UNCOMMITTED, Log
+from support.routed import raw_client
 from support.waiting import until
 from support.workloads import PATIENCE_SECONDS, QUIET, Place, Workload, poll
 from support.workloads_copy import Copy
@@ -236,7 +236,7 @@ class Run:
                     told.pair = (producer.identity[0], producer.identity[1])
 
     def _wait_until_settled(self, client: Client, bootstrap: str, partitions: Sequence[Partition]) -> None:
-        with RawClient(bootstrap) as raw, suppress(AssertionError):
+        with raw_client(bootstrap) as raw, suppress(AssertionError):
             until(lambda: all(Log(raw, *key).is_settled for key in partitions), SETTLE_SECONDS)
             return
         for key in partitions:
@@ -247,7 +247,7 @@ class Run:
     def _final_read(self, client: Client, bootstrap: str, partitions: Sequence[Partition]) -> None:
         process = self.recorder.process("auditor")
         ends: dict[Partition, int] = {}
-        with RawClient(bootstrap) as raw:
+        with raw_client(bootstrap) as raw:
             for key in partitions:
                 started = self.recorder.clock()
                 part = Log(raw, *key).fetch(isolation=READ_UNCOMMITTED)
@@ -299,7 +299,7 @@ def hanging(client: Client, bootstrap: str, key: Partition) -> tuple[int, int]:
     """
     topic, partition = key
     before = _open_in(client, topic, partition)
-    with RawClient(bootstrap) as raw:
+    with raw_client(bootstrap) as raw:
         if not before or Log(raw, topic, partition).is_settled:
             return 0, 0
     ongoing = {each.producer_id for each in list_transactions(client, ["Ongoing"])}

@@ -61,9 +61,10 @@ def _unprivileged() -> dict[str, Any]:
 class PostgresServer:
     """A server in a directory of its own. It can be started, stopped and killed again and again."""
 
-    def __init__(self, directory: Path, binaries: Path) -> None:
+    def __init__(self, directory: Path, binaries: Path, settings: dict[str, str]) -> None:
+        self._settings = SETTINGS | settings
         self._binaries = binaries
-        self._data = directory / "data"
+        self.data = directory / "data"
         self._log = directory / "log"
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,18 +84,23 @@ class PostgresServer:
     def create(self) -> None:
         """Make the files of a new server."""
         options = ["--auth=trust", "--username=semel", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        self._run("initdb", "-D", str(self._data), *options)
+        self._run("initdb", "-D", str(self.data), *options)
 
     def start(self) -> None:
-        options = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self._data, "-p", str(self._port), "-k", "", *options],
+                [self._binaries / "postgres", "-D", self.data, "-p", str(self._port), "-k", "", *options],
                 stdout=log,
                 stderr=log,
-                cwd=self._data,
+                cwd=self.data,
                 **self._user,
             )
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the server accepts connections."""
+        assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
         while subprocess.run(
             [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)], check=False
@@ -108,27 +114,27 @@ class PostgresServer:
         if self._process is None:
             return
         with contextlib.suppress(subprocess.CalledProcessError):
-            self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-W", "stop")
+            self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-W", "stop")
         self._process.wait(START_SECONDS)
         self._process = None
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]
         ended = subprocess.run(
-            command, check=False, capture_output=True, text=True, cwd=self._data.parent, **self._user
+            command, check=False, capture_output=True, text=True, cwd=self.data.parent, **self._user
         )
         if ended.returncode:
             raise RuntimeError(f"{program} failed: {ended.stderr}")
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A server that runs."""
+def postgres_server(**settings: str) -> Iterator[PostgresServer]:
+    """A server that runs, with these settings."""
     found = binaries()
     assert found is not None
     directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
     directory.chmod(0o755)
-    server = PostgresServer(directory, found)
+    server = PostgresServer(directory, found, settings)
     try:
         server.create()
         server.start()

@@ -1,20 +1,27 @@
 """A real ``semel serve`` in a process of its own, to be killed."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that no outgoing connection is given.
+
+    The system takes those from 32768 or above. One of them could have the port while its server is dead.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port between 20000 and 32000 is free")
 
 
 class BrokerProcess:
@@ -22,6 +29,7 @@ class BrokerProcess:
 
     program: Sequence[str] = (sys.executable, "-m", "semel")
     scheme = ""  # "ssl://" for a listener with TLS
+    environment: Mapping[str, str] = {}
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
         self.directory = directory
@@ -34,12 +42,27 @@ class BrokerProcess:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def storage(self) -> Sequence[str]:
+        """The options that say where the data is."""
+        return ("--data", str(self.directory))
+
     def start(self) -> None:
-        command = [*self.program, "serve", "--data", str(self.directory)]
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start the process, and do not wait for it."""
+        command = [*self.program, "serve", *self.storage]
         command += ["--listen", f"{self.scheme}{self.bootstrap}", "--log-level", "warning", *self.options]
-        log = self.log.open("a")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        log.close()
+        environment = {**os.environ, **self.environment}
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+
+    def wait_until_ready(self) -> None:
+        assert self.process is not None
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.strip() == f"Semel is ready on {self.bootstrap}", f"instead of being ready: {line!r}"

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from semel.check import Claim, Process
 from semel.client import Client, Consumer, Isolation, Partition
-from support.raw import RawClient
 from support.raw_log import Log
+from support.routed import raw_client
 from support.waiting import until
 from support.workloads import PATIENCE_SECONDS, QUIET, Place, Producing, Reader, Worker, Workload, Writer
 from support.workloads_clients import Sent
@@ -88,7 +88,7 @@ class Copy(Workload):
         return False
 
     def _differences(self) -> list[str]:
-        with RawClient(self.place.bootstrap) as client:
+        with raw_client(self.place.bootstrap) as client:
             pairs = [
                 (Log(client, self.source, index).values(), Log(client, self.target, index).values())
                 for index in range(PARTITIONS)

@@ -3,7 +3,8 @@
 An account is a partition. A transfer takes an amount from one and gives it to another, in one transaction,
 so the sum over all accounts is zero at every moment at which one looks at all of them at once. An auditor
 does, all the time: the ends that one ListOffsets tells are those of one commit, and below them is the whole
-of a transaction or nothing (docs/adr/0025).
+of a transaction or nothing (docs/adr/0025). In a cluster nobody can look at all of them at once: the partitions
+of several leaders have several answers. There the sum at the end has to do.
 """
 
 import itertools
@@ -16,6 +17,7 @@ from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, 
 from semel.wire.records import decode_batch, iter_batches, read_marker
 from support.raw import RawClient
 from support.raw_log import READ_UNCOMMITTED, Log
+from support.routed import raw_client
 from support.stubborn import StubbornClient
 from support.workloads import Place, Reader, Worker, Workload, Writer
 from support.workloads_clients import Sent
@@ -38,10 +40,10 @@ class Money(Workload):
             Writer(self.place, kind, each, self._transfer, chance.randrange(2**32))
             for kind, each in zip(kinds, self._ids, strict=True)
         ]
-        self.auditor = Auditor(self.place, self.partitions, visibility)
+        self.auditor = None if place.is_cluster else Auditor(self.place, self.partitions, visibility)
         self.workers = [
             *self.tellers,
-            self.auditor,
+            *([] if self.auditor is None else [self.auditor]),
             Reader(self.place, self.partitions, Isolation.READ_COMMITTED),
             Reader(self.place, self.partitions, Isolation.READ_UNCOMMITTED),
         ]
@@ -64,12 +66,14 @@ class Money(Workload):
         return sent
 
     def problems(self) -> list[str]:
-        with RawClient(self.place.bootstrap) as client:
+        with raw_client(self.place.bootstrap) as client:
             values = [value for key in self.partitions for value in Log(client, *key).values()]
         total = sum(map(amount_of, values))
         problems = [f"at the end the sum of all accounts is {total}"] if total else []
         if not values:
             problems.append("no money was moved")
+        if self.auditor is None:
+            return problems
         if not self.auditor.audits:
             problems.append("nobody looked at all accounts at once")
         return problems + self.auditor.wrong

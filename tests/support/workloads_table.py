@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from semel.client import Isolation
-from support.raw import RawClient
 from support.raw_log import Log
+from support.routed import raw_client
 from support.workloads import Place, Reader, Worker, Workload, Writer
 from support.workloads_clients import Sent
 
@@ -68,7 +68,7 @@ class Table(Workload):
     def problems(self) -> list[str]:
         problems: list[str] = []
         kept_in_all = written_in_all = 0
-        with RawClient(self.place.bootstrap) as client:
+        with raw_client(self.place.bootstrap) as client:
             for index in range(PARTITIONS):
                 kept = by_key(Log(client, self.table, index).values())
                 written = by_key(Log(client, self.log, index).values())

@@ -23,6 +23,8 @@ DONE: Final = b"done"
 NOT_OWNER: Final = b"not owner"
 LOOK: Final = b"look"
 """A message without notices: the shards have new owners."""
+FORGET: Final = b"forget"
+"""Another: a broker has died, perhaps before it told what it had committed."""
 PAUSE_SECONDS: Final = 0.02
 PAUSE_MAX_SECONDS: Final = 0.25
 
@@ -107,6 +109,10 @@ class NoticeSender:
         for peer in self._ownership.others():
             if peer.is_live:
                 self._later(self._try(peer, LOOK))
+
+    async def forget(self) -> None:
+        """Return when no other broker has a copy that is older than this call, or will before it serves."""
+        await asyncio.gather(*(self._reach(peer, FORGET) for peer in self._ownership.others()))
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -40,7 +40,7 @@ from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
 from semel.broker.scrub import Scrub
-from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.shard_ownership import ShardOwnership, lease_clock
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -55,7 +55,7 @@ from semel.core.types import (
     PartitionKey,
     TransactionKey,
 )
-from semel.store.interface import Counts, Store, StoreRefused
+from semel.store.interface import Counts, Store
 from semel.store.opening import Remote, open_remote, open_store
 from semel.store.sharing import SharedStore
 
@@ -79,6 +79,7 @@ class Broker:
         place: Path | Remote | None,
         clock: Clock | None = None,
         connect: Callable[[bytes], Peers] = lambda secret: NoPeers(),
+        lease_clock: Callable[[], float] = lease_clock,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -101,7 +102,7 @@ class Broker:
         self.ownership: Ownership = Alone(self.node_id, self.endpoints)
         self.member: ClusterMember | None = None
         """Set if other brokers share the store."""
-        self._loop = self._make_loop(store, connect)
+        self._loop = self._make_loop(store, connect, lease_clock)
         self.soon = self._loop.soon
         """Calls a function after the answers of the current tick; outside of a tick, as soon as possible."""
         self.reads = Reads(store, settings, self.metrics, self.damage, self.slices, published, self._loop)
@@ -120,11 +121,16 @@ class Broker:
             self._oldest_age,
         )
 
-    def _make_loop(self, store: Store | SharedStore, connect: Callable[[bytes], Peers]) -> CommitLoop:
+    def _make_loop(
+        self,
+        store: Store | SharedStore,
+        connect: Callable[[bytes], Peers],
+        lease_clock: Callable[[], float],
+    ) -> CommitLoop:
         settings, clock, metrics, publisher = self.settings, self.clock, self.metrics, self._publisher
         if not isinstance(store, SharedStore):
             return CommitLoop(store, settings, clock, metrics, publisher)
-        ownership = ShardOwnership(self.node_id)
+        ownership = ShardOwnership(self.node_id, lease_clock)
         sender = NoticeSender(store.membership, ownership, connect(store.membership.secret))
         loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
         loop.fatal = lambda error: self.fatal(error)
@@ -163,13 +169,14 @@ class Broker:
 
     async def begin(self) -> None:
         """Clean up after the previous run, then start the tasks."""
-        try:
+        if self.ownership.is_janitor():
             await self.store.sweep_orphans()
-        except StoreRefused as refused:
-            log.warning("unused chunks are deleted later: %s", refused)
         await self._begin()
         self._start("commit loop", self._loop.run())
         self._start("housekeeping", self._housekeeping.run())
+        if isinstance(self.store, SharedStore):
+            for name, work in self.store.upkeep(self.ownership.is_janitor).items():
+                self._start(name, work)
         if self.settings.semel_scrub_bytes_per_second > 0 and self._is_on_disk:
             self._start("scrub", Scrub(self).run())
 

@@ -2,14 +2,19 @@
 
 Every renewal returns the newest view of the cluster. Notices that others had to leave in the ledger are
 carried out before the lease is prolonged here, so a broker never serves what it should know to be old.
+
+A broker may die after a commit and before its notices. A client that repeats its request at the next owner
+would be told that all is done, while other brokers still have old copies. So nobody owns the shards of a dead
+broker until all others have forgotten their copies (``_divide``).
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
 
-from semel.broker.announcing import DONE, LOOK, NOT_OWNER, NoticeSender, unpack_notices
+from semel.broker.announcing import DONE, FORGET, LOOK, NOT_OWNER, NoticeSender, unpack_notices
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.shard_ownership import ShardOwnership
@@ -18,6 +23,9 @@ from semel.store.interface import StoreRefused
 from semel.store.sharing import ClusterView, Membership
 
 log = logging.getLogger("semel.cluster")
+
+LOOK_SECONDS: Final = 10.0
+"""How often to look for open transactions that nobody has told this broker of, so that they time out."""
 
 
 class ClusterMember:
@@ -44,6 +52,10 @@ class ClusterMember:
         self._is_leaving = False
         self.received = 0
         """Messages with notices of other brokers, sent or found in the ledger."""
+        self._renewing = asyncio.Lock()
+        self._dividing: asyncio.Task[None] | None = None
+        self._is_known = False
+        """Whether the others have no copies from before this life of the broker."""
 
     @property
     def secret(self) -> bytes:
@@ -63,17 +75,27 @@ class ClusterMember:
         self._joined_at = self._ownership.clock()
         await self._renew()
         self._patient_until = self._joined_at
+        while self._dividing is not None:
+            await asyncio.wait((self._dividing,), timeout=self._interval)
+            await self._renew()
         self._sender.look()
+
+    @property
+    def _interval(self) -> float:
+        return self._membership.lease_seconds / 3
 
     async def run(self) -> None:
         """Renew the lease until cancelled."""
-        interval = self._membership.lease_seconds / 3
+        look_at = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sender.look_again.wait(), interval)
+                await asyncio.wait_for(self._sender.look_again.wait(), self._interval)
             self._sender.look_again.clear()
             try:
                 await self._renew()
+                if self._ownership.clock() >= look_at:
+                    await self._loop.look_for_open_transactions()
+                    look_at = self._ownership.clock() + LOOK_SECONDS
             except StoreRefused as refused:
                 log.warning("the lease cannot be renewed: %s", refused)
 
@@ -81,6 +103,9 @@ class ClusterMember:
         """Answer a message of another broker. ValueError if it is malformed."""
         if message == LOOK:
             self._sender.look_again.set()
+            return DONE
+        if message == FORGET:
+            await self._forget()
             return DONE
         notices = unpack_notices(message)
         mine = self._ownership.shards() | self._ownership.given()
@@ -93,95 +118,129 @@ class ClusterMember:
 
     async def leave(self) -> None:
         """Give all shards to the others. They serve them when this returns, or soon after."""
-        self._is_leaving = True
-        try:
-            await self._membership.announce_leaving()
-            shards = self._ownership.shards()
-            owners = self._ownership.best_owners(shards, without=self._ownership.node_id)
-            await self._give_away(shards, lambda: self._membership.leave(owners))
-        except StoreRefused as refused:
-            log.warning("the shards of this broker are divided when its lease is over: %s", refused)
+        async with self._renewing:
+            self._is_leaving = True
+            try:
+                await self._membership.announce_leaving()
+                shards = self._ownership.shards()
+                owners = self._ownership.best_owners(shards, without=self._ownership.node_id)
+                await self._give_away(shards, owners, lambda: self._leave(owners))
+            except StoreRefused as refused:
+                log.warning("the shards of this broker are divided when its lease is over: %s", refused)
+
+    async def _leave(self, owners: Mapping[int, int]) -> None:
+        await self._membership.leave(owners)
+        self._loop.left()
 
     async def stop(self) -> None:
         """Cancel everything that waits for other brokers."""
+        if self._dividing is not None:
+            self._dividing.cancel()
+            await asyncio.gather(self._dividing, return_exceptions=True)
         await self._loop.stop_announcing()
         await self._sender.stop()
 
     # -- one renewal --------------------------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        sent_at = self._ownership.clock()
-        view = await self._membership.renew()
-        if self._patient_until and not self._ownership.is_serving():
-            self._patient_until = self._ownership.clock() + self._membership.lease_seconds
-        if view.notices:
-            await self._carry_out(view)
-        self._clock.follow(view.time_of_day_ms)
-        if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
-            # Others may not know of this broker yet, and not tell it of changed topics.
-            self._catalog.clear()
-        self._ownership.update(view)
-        self._ownership.serve_until(sent_at + self._membership.lease_seconds)
-        await self._adopt()
-        self._sender.viewed()
-        if not self._is_leaving:
+        async with self._renewing:
+            if self._is_leaving:
+                return
+            sent_at = self._ownership.clock()
+            view = await self._membership.renew()
+            if self._patient_until and not self._ownership.is_serving():
+                self._patient_until = self._ownership.clock() + self._membership.lease_seconds
+            if view.notices:
+                await self._carry_out(view)
+            self._clock.follow(view.time_of_day_ms)
+            if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
+                # Others may not know of this broker yet, and not tell it of changed topics.
+                self._catalog.clear()
+            self._ownership.update(view)
+            self._ownership.serve_until(sent_at + self._membership.lease_seconds)
+            await self._adopt()
+            self._sender.viewed()
             if sent_at >= self._patient_until:
                 await self._replace_the_dead(view)
             await self._balance()
+            self._start_dividing()
 
     async def _carry_out(self, view: ClusterView) -> None:
         for _, message in view.notices:
+            if message == FORGET:
+                await self._forget()
+                continue
             try:
                 await self._loop.take_notices([notice for _, notice in unpack_notices(message)])
             except ValueError as error:
                 # Of another version of Semel: what it is about is not known, so nothing in memory is trusted.
                 log.warning("all copies in memory are forgotten: %s", error)
-                await self._loop.forget_everything()
+                await self._forget()
         await self._membership.drop_notices([number for number, _ in view.notices])
         self.received += len(view.notices)
+
+    async def _forget(self) -> None:
+        await self._loop.forget_copies()
+        self._catalog.clear()
 
     async def _adopt(self) -> None:
         given, adopted = self._ownership.given(), self._ownership.shards()
         if lost := adopted - given:
             log.warning("%d shards have another owner", len(lost))
-            await self._give_away(lost, _nothing)
-        if gained := given - adopted:
+            await self._give_away(lost, {}, _nothing)
+        if (gained := given - adopted) and self._is_known:
             await self._loop.adopt(gained)
             self._ownership.adopt(gained)
             log.info("this broker owns %d more shards, %d in all", len(gained), len(given))
 
-    async def _give_away(self, shards: Collection[int], commit: Callable[[], Awaitable[None]]) -> None:
+    async def _give_away(
+        self, shards: Collection[int], owners: Mapping[int, int], commit: Callable[[], Awaitable[None]]
+    ) -> None:
         async def give_away() -> None:
             self._ownership.release(shards)
             await commit()
+            self._ownership.moved(owners)
 
         await self._loop.release(give_away)
         self._sender.look()
 
     async def _replace_the_dead(self, view: ClusterView) -> None:
         for peer in view.peers:
-            if not peer.is_live and peer.broker_id != self._ownership.node_id:
-                owners = self._ownership.best_owners(self._ownership.owned_by(peer.broker_id))
-                if await self._membership.take_over(peer, owners):
-                    log.warning("broker %d has not renewed its lease and was replaced", peer.broker_id)
-                    self._sender.look_again.set()
-                    self._sender.look()
+            is_dead = not peer.is_live and peer.broker_id != self._ownership.node_id
+            if is_dead and await self._membership.take_over(peer, {}):
+                log.warning("broker %d has not renewed its lease and was replaced", peer.broker_id)
+                self._sender.look_again.set()
+                self._sender.look()
 
     async def _balance(self) -> None:
-        """Give shards to the brokers that should own them, and those without an owner to somebody."""
-        unowned, mine = self._ownership.unowned(), self._ownership.shards()
-        best = self._ownership.best_owners([*unowned, *mine])
-        moves = {
-            shard: owner
-            for shard, owner in best.items()
-            if owner != self._ownership.node_id or shard not in mine
-        }
-        if not moves:
-            return
-        await self._give_away(
-            [each for each in moves if each in mine], lambda: self._membership.hand_over(moves)
-        )
+        """Give shards to the brokers that should own them."""
+        best = self._ownership.best_owners(self._ownership.shards())
+        moves = {shard: owner for shard, owner in best.items() if owner != self._ownership.node_id}
+        if moves:
+            await self._give_away(moves, moves, lambda: self._membership.hand_over(moves))
+            self._sender.look_again.set()
+
+    def _start_dividing(self) -> None:
+        """Divide shards in the background: others may have to be waited for, and the lease renewed."""
+        dividing, unowned = self._dividing, self._ownership.unowned()
+        if dividing is not None and dividing.done():
+            self._dividing = None
+            # StoreFenced, for example.
+            dividing.result()
+        if self._dividing is None and (unowned or not self._is_known):
+            self._dividing = asyncio.get_running_loop().create_task(self._divide(unowned))
+
+    async def _divide(self, unowned: Collection[int]) -> None:
+        """Give shards without an owner to somebody, when nobody has an old copy any more."""
+        try:
+            await asyncio.gather(self._sender.forget(), self._forget())
+            if owners := self._ownership.best_owners(unowned):
+                await self._membership.hand_over(owners)
+            self._is_known = True
+        except StoreRefused as refused:
+            log.warning("shards without an owner cannot be given away: %s", refused)
         self._sender.look_again.set()
+        self._sender.look()
 
 
 async def _nothing() -> None:

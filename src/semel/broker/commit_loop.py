@@ -288,8 +288,7 @@ class CommitLoop:
         for each in pending:
             for command in each.commands:
                 decision = state.decide(command, now)
-                for fact in decision.facts:
-                    state.apply(fact)
+                state.apply(*decision.facts)
                 if defers_sync and not decision.defers_sync:
                     defers_sync = _DURABLE.isdisjoint(map(type, decision.facts))
                 facts.extend(decision.facts)
@@ -391,6 +390,5 @@ class CommitLoop:
     async def _recall(self) -> None:
         """Load into a new state what is not loaded on demand: open transactions and unsynced work."""
         await self.load_open_transactions()
-        for fact in self.unsynced.facts:
-            self.state.apply(fact)
+        self.state.apply(*self.unsynced.facts)
         self._must_recall = False

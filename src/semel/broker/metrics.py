@@ -91,18 +91,16 @@ class TransactionMetrics:
         self.verification_failures = 0
 
     def observe(self, tick: Tick) -> None:
-        """Count a committed tick with transactions."""
-        self._count_ends(tick)
+        """Count the transactions of a committed tick."""
         for each in tick.pending:
             if each.is_transactional:
                 self.verification_seconds.observe(tick.decided_at - tick.started_at)
-                self.verification_failures += sum(
-                    answer.error in REFUSED for answer in each.answers if type(answer) is Appended
-                )
+                for answer in each.answers:
+                    if type(answer) is Appended and answer.error in REFUSED:
+                        self.verification_failures += 1
             if each.submitted_at:
                 self.end_seconds.observe(tick.committed_at - each.submitted_at)
-
-    def _count_ends(self, tick: Tick) -> None:
+        # Transactions that time out are ended by the broker itself, in a tick without commands of producers.
         for fact in tick.transient:
             if type(fact) is TransactionEnded:
                 self.ended["commit" if fact.is_commit else "abort", fact.reason] += 1
@@ -166,9 +164,7 @@ class Metrics:
         elif tick.is_unsynced:
             self.unsynced_ticks += 1
             self.commit_seconds.observe(tick.committed_at - tick.decided_at)
-        # Transactions that time out are ended by the broker itself, in a tick without commands of producers.
-        if tick.has_transactions or tick.transient:
-            self.transactions.observe(tick)
+        self.transactions.observe(tick)
 
     def observe_loop_lag(self, seconds: float) -> None:
         """Set how much later than requested the event loop woke the probe."""

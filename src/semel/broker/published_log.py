@@ -19,6 +19,7 @@ from semel.core.facts import (
     BatchStaged,
     FeatureChanged,
     PartitionChanged,
+    ProducerAdvanced,
     StagedCommitted,
     TopicChanged,
     TopicCreated,
@@ -109,6 +110,9 @@ class Publisher:
                 appended.append((fact, next(nth)))
             elif kind is PartitionChanged:
                 changed[fact.key] = fact.partition
+            elif kind is ProducerAdvanced:
+                # As frequent as batches, and nothing that readers see.
+                continue
             elif kind is BatchStaged:
                 # Not readable before its transaction commits.
                 next(nth)

@@ -99,8 +99,8 @@ class PublishedPartitions:
                 load.outdated.add(key)
 
     def keys(self) -> list[PartitionKey]:
-        """The partitions in memory."""
-        return list(self._views)
+        """The partitions in memory, and those that are being loaded."""
+        return [*self._views, *(key for load in self._loads for key in load.keys)]
 
     async def load(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Partition | None]:
         """The values of all these partitions, None for those that do not exist."""

@@ -6,7 +6,7 @@ before it is over in the ledger.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from semel.broker.ownership import Endpoint, Leader, Node
@@ -69,6 +69,14 @@ class ShardOwnership:
         self._adopted = self._adopted - frozenset(shards)
         self.changes += 1
 
+    def moved(self, owners: Mapping[int, int]) -> None:
+        """Shards have new owners. Clients are sent there at once, before the next view says the same."""
+        self._shards = [
+            Shard(owners[number], shard.epoch + 1) if number in owners else shard
+            for number, shard in enumerate(self._shards)
+        ]
+        self.changes += 1
+
     # -- for the broker -----------------------------------------------------------------------------------
 
     def is_serving(self) -> bool:
@@ -90,10 +98,6 @@ class ShardOwnership:
     def unowned(self) -> list[int]:
         """The shards that have no owner."""
         return [number for number, shard in enumerate(self._shards) if shard.owner is None]
-
-    def owned_by(self, broker_id: int) -> list[int]:
-        """The shards of a broker."""
-        return [number for number, shard in enumerate(self._shards) if shard.owner == broker_id]
 
     def owner(self, shard: int) -> int | None:
         """The id of the owner of a shard."""

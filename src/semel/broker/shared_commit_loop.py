@@ -28,7 +28,8 @@ from semel.broker.published_log import Publisher
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick
 from semel.config import Settings
-from semel.core.placement import entity_of, name_shard
+from semel.core.facts import OffsetCommitted, OffsetDeleted
+from semel.core.placement import entity_of, name_shard, shard_of
 from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
 from semel.store.interface import StoreFull, StoreRefused
 from semel.store.sharing import Conflict, SharedStore, TermEnded
@@ -36,6 +37,8 @@ from semel.store.sharing import Conflict, SharedStore, TermEnded
 log = logging.getLogger("semel.broker")
 
 PAGE: Final = 1_000
+ANNOUNCE_SECONDS: Final = 0.1
+"""How long shards are kept because of notices that are under way. Then they are given away another time."""
 TRIES_MAX: Final = 100
 """How often a tick is decided. The first conflict locks, so a second one is rare."""
 
@@ -78,11 +81,26 @@ class SharedCommitLoop(CommitLoop):
         """The notices of this tick: those that its answers wait for, and the others."""
         self._unannounced: dict[Key, asyncio.Task[None]] = {}
         """Entities whose owners do not have the notice of the newest commit yet."""
+        self._announcing: dict[asyncio.Task[None], None] = {}
+        """Answers that wait for other brokers."""
+        self._has_left = False
         self.fatal: Callable[[BaseException], None] = _raise
         self.conflicts = 0
         """How often a tick was decided again, because another broker had changed what it read."""
 
     # -- a tick -------------------------------------------------------------------------------------------
+
+    async def _tick(self, pending: list[PendingCommands]) -> None:
+        if self._has_left:
+            # Nobody would be told of a commit, if this broker ends before its notices.
+            for each in pending:
+                each.resolve(StoreFull("the broker stops"))
+            return
+        await super()._tick(pending)
+
+    def left(self) -> None:
+        """Commit nothing any more: this broker has left the cluster."""
+        self._has_left = True
 
     async def _load(self, pending: list[PendingCommands]) -> None:
         commands = [command for each in pending for command in each.commands]
@@ -110,6 +128,7 @@ class SharedCommitLoop(CommitLoop):
         try:
             for _ in range(TRIES_MAX):
                 try:
+                    await self._check_transactions(tick)
                     return await super()._commit(tick)
                 except Conflict as conflict:
                     tick = await self._decide_again(tick, conflict.keys)
@@ -121,13 +140,29 @@ class SharedCommitLoop(CommitLoop):
                 self._has_locks = False
                 await self._shared.unlock()
 
+    async def _check_transactions(self, tick: Tick) -> None:
+        """Raise Conflict if a tick that writes nothing has read an old copy of a transaction.
+
+        A write to another broker changes a transaction of this one, and its notice is not waited for. A tick
+        that writes finds that out by the version.
+        """
+        if tick.durable or self._has_locks:
+            return
+        copies = [key for key in self._reads if type(key) is TransactionKey and self._owns(key)]
+        if copies:
+            found = await self._shared.load(copies)
+            versions = self.state.versions
+            pairs = zip(copies, found, strict=True)
+            if changed := [key for key, each in pairs if each.version != versions.get(key)]:
+                raise Conflict(changed)
+
     async def _decide_again(self, tick: Tick, changed: Sequence[Key]) -> Tick:
         """Undo the tick, load what it read under locks, and decide it again."""
         self.conflicts += 1
         self.state.undo()
         # A group may be ahead of the ledger, while its members join. Nobody else writes it, normally.
         self.state.forget(key for key in self._reads if type(key) is not GroupKey)
-        self.state.forget_changed(changed)
+        self.state.forget(changed)
         pending = list(tick.pending)
         for each in pending:
             each.answers.clear()
@@ -187,7 +222,8 @@ class SharedCommitLoop(CommitLoop):
         reads, self._reads = self._reads, {}
         notices, self._notices = self._notices, {}
         later, self._later = self._later, {}
-        self.state.forget([key for key in reads if not self._owns(key)])
+        written = [fact.key for fact in tick.durable if isinstance(fact, OffsetCommitted | OffsetDeleted)]
+        self.state.forget([key for key in (*reads, *written) if not self._owns(key)])
         if later:
             self._announcer.announce_later(later)
         earlier = {self._unannounced[key] for key in reads if key in self._unannounced}
@@ -195,6 +231,7 @@ class SharedCommitLoop(CommitLoop):
             super()._answer(tick)
             return
         task = asyncio.get_running_loop().create_task(self._answer_later(tick, notices, earlier))
+        self._announcing[task] = None
         keys = [key for notice in notices.values() for key in notice.keys]
         self._unannounced.update(dict.fromkeys(keys, task))
         task.add_done_callback(lambda _: self._announced(keys, task))
@@ -209,6 +246,7 @@ class SharedCommitLoop(CommitLoop):
         super()._answer(tick)
 
     def _announced(self, keys: Iterable[Key], task: "asyncio.Task[None]") -> None:
+        del self._announcing[task]
         for key in keys:
             if self._unannounced.get(key) is task:
                 del self._unannounced[key]
@@ -222,7 +260,7 @@ class SharedCommitLoop(CommitLoop):
 
     async def stop_announcing(self) -> None:
         """Cancel the answers that wait for other brokers, because this one ends."""
-        tasks = set(self._unannounced.values())
+        tasks = list(self._announcing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -252,6 +290,9 @@ class SharedCommitLoop(CommitLoop):
                 state.apply_committed(fact)
                 published.append(fact)
                 batches += mine
+            elif isinstance(fact, OffsetCommitted | OffsetDeleted):
+                # Committed offsets have no version of their own.
+                state.forget((fact.key,))
         state.keep(published, notice.version)
         state.forget(old)
         partitions = {key for key in current if type(key) is PartitionKey}
@@ -259,15 +300,22 @@ class SharedCommitLoop(CommitLoop):
         earlier, their_batches = self.unsynced.take_partitions(partitions)
         if published:
             self._publisher.publish([*earlier, *published], [*their_batches, *batches])
-        self._drop([key for key in old if type(key) is PartitionKey])
+        # Also those that were loaded after the commit, but are not published.
+        self._drop([key for key in notice.keys if type(key) is PartitionKey and key not in current])
 
-    async def forget_everything(self) -> None:
-        """Forget all copies, because it is not known which of them are old."""
+    async def forget_copies(self) -> None:
+        """Forget all copies, because it is not known which of them are old.
+
+        Groups stay: they may be ahead of the ledger, and only their owners change them.
+        """
 
         async def forget() -> None:
-            self.state.forget_unless(lambda key: False)
+            for kind, table in self.state.tables.items():
+                if kind is not GroupKey:
+                    self.state.forget(list(table))
             self.unsynced.take()
             self._publisher.drop_unless(lambda key: False)
+            await self.load_open_transactions()
 
         await self.between_ticks(forget)
 
@@ -280,6 +328,9 @@ class SharedCommitLoop(CommitLoop):
         """Begin to own shards: load their open transactions, and abort those of older terms."""
 
         async def adopt() -> None:
+            # Copies from the time before another broker owned these shards would be old.
+            self.state.forget_unless(lambda key: shard_of(key) not in shards)
+            self._publisher.drop_unless(lambda key: shard_of(key) not in shards)
             await self._load_open(shards)
             await self.abort_older_terms()
 
@@ -299,21 +350,30 @@ class SharedCommitLoop(CommitLoop):
         while shards and (page := await ledger.transactions(after=after, limit=PAGE, state=ongoing)):
             after = page[-1].transactional_id
             names = [each.transactional_id for each in page if name_shard(each.transactional_id) in shards]
+            # A copy that says otherwise is old: nobody commits here meanwhile.
+            self.state.forget(TransactionKey(each) for each in names if each not in self.state.ongoing)
             await self._load_missing(map(TransactionKey, names))
 
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
-        """Give shards away, and forget what this broker does not own any more.
+        """Give shards away, and forget what this broker does not own any more. StoreRefused.
 
-        ``give_away`` commits that to the ledger, which also makes all unsynced work durable.
+        ``give_away`` commits that to the ledger, which also makes all unsynced work durable. The next owner
+        may answer a client that repeats its request, so all others must have their notices before.
         """
 
         async def release() -> None:
-            await give_away()
-            facts, batches = self.unsynced.take()
-            self._publisher.publish(facts, batches)
-            self.state.forget_unless(self._owns)
-            self._publisher.drop_unless(self._owns)
-            self._replies.refuse((), StoreFull("another broker coordinates this group now"))
+            if self._announcing:
+                _, waiting = await asyncio.wait(self._announcing, timeout=ANNOUNCE_SECONDS)
+                if waiting:
+                    raise StoreRefused("other brokers do not know the latest commits yet")
+            try:
+                await give_away()
+                facts, batches = self.unsynced.take()
+                self._publisher.publish(facts, batches)
+            finally:
+                self.state.forget_unless(self._owns)
+                self._publisher.drop_unless(self._owns)
+                self._replies.refuse((), StoreFull("another broker coordinates this group now"))
 
         await self.between_ticks(release)
 

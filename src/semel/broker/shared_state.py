@@ -61,10 +61,18 @@ class SharedState(BrokerState):
             for key in versioned_by(fact):
                 if key in versions:
                     expected[key] = versions[key]
+                else:
+                    # Nobody reads the pending offsets of a group in order to delete it.
+                    assert type(fact) is GroupDeleted, f"{key} is written without having been read"
         return expected
 
-    def apply(self, fact: Fact) -> None:
-        """Apply a fact to the state, so that it can be undone."""
+    def apply(self, *facts: Fact) -> None:
+        """Apply facts to the state, so that they can be undone."""
+        for fact in facts:
+            self._remember_before(fact)
+            super().apply(fact)
+
+    def _remember_before(self, fact: Fact) -> None:
         kind = type(fact)
         if kind is SessionChanged:
             self._sessions_replaced.setdefault(fact.group_id, self.sessions.get(fact.group_id))
@@ -80,7 +88,6 @@ class SharedState(BrokerState):
         elif kind is not ProducerIdAllocated and (key := entity_of(fact)) is not None:
             # An allocated id stays allocated: an undone decision gets another one when it is made again.
             self._remember(key)
-        super().apply(fact)
 
     def apply_committed(self, fact: Fact) -> None:
         """Apply a fact that another broker has committed."""
@@ -144,18 +151,16 @@ class SharedState(BrokerState):
     # -- forgetting ---------------------------------------------------------------------------------------
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Unload entities; they are loaded again when a command needs them."""
+        """Unload entities; they are loaded again when a command needs them.
+
+        A group loses its session: its members come back, as after a restart of the broker.
+        """
         for key in keys:
             self.tables[type(key)].pop(key, None)
             self.versions.pop(key, None)
             if type(key) is TransactionKey:
                 self.ongoing.pop(key.transactional_id, None)
-
-    def forget_changed(self, keys: Iterable[Key]) -> None:
-        """Unload entities that another broker has changed, and the sessions of such groups."""
-        for key in keys:
-            self.forget((key,))
-            if type(key) is GroupKey:
+            elif type(key) is GroupKey:
                 self.sessions.pop(key.group_id, None)
 
     def forget_all(self, fact: Fact) -> None:

@@ -26,7 +26,6 @@ class Tick:
         "committed_at",
         "decided_at",
         "durable",
-        "has_transactions",
         "is_synced",
         "is_unsynced",
         "may_defer_sync",
@@ -41,12 +40,8 @@ class Tick:
         self.pending = pending
         self.commands = 0
         """The number of commands, counted before parked ones are dropped."""
-        self.has_transactions = False
-        """Whether producers write in transactions or end them."""
         for each in pending:
             self.commands += len(each.commands)
-            if each.is_transactional or each.submitted_at:
-                self.has_transactions = True
         self.durable: list[Fact] = []
         """The facts that are written to the store."""
         self.transient: list[Fact] = []
@@ -77,6 +72,9 @@ def newest_only(facts: list[Fact]) -> list[Fact]:
     never moved behind it.
     """
     if len(set(map(type, facts))) == len(facts):
+        return facts
+    keys = [key_of(fact) for fact in facts if (key_of := _WHOLE.get(type(fact)))]
+    if len(set(keys)) == len(keys):
         return facts
     seen: set[Key] = set()
     newest: list[Fact] = []

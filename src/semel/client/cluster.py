@@ -243,8 +243,6 @@ class Client:
                     answer.error_code,
                     f"there is no topic {name!r}" if _is_unknown(answer) else f"topic {name!r}",
                 )
-                if any(each.leader_id < 0 for each in answer.partitions):
-                    check(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} has a partition without a leader")
                 topic = topic_of(answer)
                 self._keep(topic)
                 return topic
@@ -257,9 +255,13 @@ class Client:
         raise AssertionError("attempts end with an error")
 
     def leader(self, name: str, partition: int) -> int:
-        """The broker to which records of a partition go, and from which they come."""
+        """The broker to which records of a partition go, and from which they come. KafkaError if none."""
         topic = self.topic_with(name, partition)
-        return next(each.leader for each in topic.partitions if each.partition == partition)
+        leader = next(each.leader for each in topic.partitions if each.partition == partition)
+        if leader < 0:
+            self.forget_topic(name)
+            check(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}/{partition} has no leader at the moment")
+        return leader
 
     def topic_with(self, name: str, partition: int, *, create: bool = False) -> TopicInfo:
         """A topic that has this partition. If the remembered one does not, the broker is asked first."""

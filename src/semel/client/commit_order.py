@@ -160,7 +160,8 @@ class CommitOrderConsumer(PollingConsumer):
         try:
             found = fetch_batches(self._client, wanted, Isolation.READ_UNCOMMITTED, limits)
             self._watch.look(key for key, data in found if data.records)
-            for key, data in found:
+            # Those with an error last: it must not keep others from being read.
+            for key, data in sorted(found, key=lambda each: bool(each[1].error_code)):
                 where = f"{key[0]}/{key[1]} cannot be read at offset {wanted[key]}"
                 check(data.error_code, where)
                 if data.records:

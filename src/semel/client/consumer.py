@@ -284,7 +284,9 @@ class Consumer(PollingConsumer):
                 return
             limits = replace(self._limits, max_wait_ms=int(wait_s * 1000))
             found = fetch(self._client, self._fetch_from, self._isolation, limits)
-        except ClientError as error:
+        except (KafkaError, ClientError) as error:
+            if isinstance(error, KafkaError) and not error.retriable:
+                raise
             self._note_failure(error)
             return
         problem = self._keep(found)

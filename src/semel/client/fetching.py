@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from semel.client.cluster import Client, by_node
+from semel.client.cluster import Client
 from semel.client.connection import Pending
 from semel.client.errors import ClientError, ErrorCode, KafkaError, ProtocolError
 from semel.client.offsets import Isolation, Partition
@@ -84,8 +84,8 @@ def fetch_batches(
 ) -> list[tuple[Partition, PartitionData]]:
     """Fetch batches at these offsets from all leaders in parallel.
 
-    Responses of brokers that could not be reached are missing; the caller tries again. If no broker could be
-    reached, the first error is raised.
+    Partitions without a leader, and responses of brokers that could not be reached, are missing; the caller
+    tries again. If nothing was answered, the first error is raised.
     """
     return begin_fetch(client, positions, isolation, limits).wait()
 
@@ -95,9 +95,31 @@ def begin_fetch(
 ) -> "FetchUnderWay":
     """Start a `fetch_batches` and let the caller wait later: the leaders work meanwhile."""
     problems: list[Exception] = []
+    wanted: dict[int, dict[str, FetchTopic]] = {}
+    for (name, partition), offset in positions.items():
+        try:
+            topics = wanted.setdefault(client.leader(name, partition), {})
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            problems.append(error)
+            continue
+        if name not in topics:
+            topics[name] = FetchTopic(topic=name, topic_id=client.topic(name).topic_id)
+        topics[name].partitions.append(
+            FetchPartition(
+                partition=partition, fetch_offset=offset, partition_max_bytes=limits.partition_max_bytes
+            )
+        )
     posted = []
-    for node, keys in by_node(client, positions).items():
-        request = _request(client, {key: positions[key] for key in keys}, isolation, limits)
+    for node, by_name in wanted.items():
+        request = FetchRequest(
+            max_wait_ms=limits.max_wait_ms,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
+            isolation_level=isolation,
+            topics=list(by_name.values()),
+        )
         has_ids = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
         try:
             posted.append(
@@ -105,7 +127,8 @@ def begin_fetch(
             )
         except ClientError as error:
             problems.append(error)
-            _forget(client, keys)
+            for name in by_name:
+                client.forget_topic(name)
     return FetchUnderWay(client, positions, limits, posted, problems)
 
 
@@ -202,26 +225,6 @@ class _AbortedRanges:
         return header.is_transactional and header.producer_id in self._producers
 
 
-def _request(
-    client: Client, positions: Mapping[Partition, int], isolation: Isolation, limits: FetchLimits
-) -> FetchRequest:
-    topics: dict[str, FetchTopic] = {}
-    for (name, partition), offset in positions.items():
-        if name not in topics:
-            topics[name] = FetchTopic(topic=name, topic_id=client.topic(name).topic_id)
-        wanted = FetchPartition(
-            partition=partition, fetch_offset=offset, partition_max_bytes=limits.partition_max_bytes
-        )
-        topics[name].partitions.append(wanted)
-    return FetchRequest(
-        max_wait_ms=limits.max_wait_ms,
-        min_bytes=limits.min_bytes,
-        max_bytes=limits.max_bytes,
-        isolation_level=isolation,
-        topics=list(topics.values()),
-    )
-
-
 def _take(
     response: FetchResponse, names: Mapping[bytes, str], positions: Mapping[Partition, int]
 ) -> list[tuple[Partition, PartitionData]]:
@@ -244,8 +247,3 @@ def _open(key: Partition, offset: int, data: PartitionData, isolation: Isolation
         return Fetched(key, offset, deque(), offset, data.high_watermark, error)
     records, next_offset = visible(key, offset, data.records or b"", data.aborted_transactions, isolation)
     return Fetched(key, offset, records, next_offset, data.high_watermark)
-
-
-def _forget(client: Client, keys: Iterable[Partition]) -> None:
-    for topic, _ in keys:
-        client.forget_topic(topic)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from semel.client.classic_protocol import decode_assignment
 from semel.client.cluster import Client
 from semel.client.errors import ErrorCode, check
+from semel.client.every_broker import ask_every_broker
 from semel.client.group_offsets import CommittedOffset, commit_offsets, fetch_offsets
 from semel.client.offsets import Partition
 from semel.wire.messages import (
@@ -22,7 +23,6 @@ from semel.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
-    ListGroupsResponse,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
@@ -73,9 +73,7 @@ class GroupAdmin:
     def all(self) -> list[GroupListing]:
         """List all groups, ordered by id. All brokers are asked, since each knows its own."""
         found: dict[str, GroupListing] = {}
-        for node in self._client.describe(topics=()).nodes:
-            response: ListGroupsResponse = self._client.send(ListGroupsRequest(), node=node.node_id)
-            check(response.error_code, f"broker {node.node_id} does not list its groups")
+        for response in ask_every_broker(self._client, ListGroupsRequest(), "groups"):
             for each in response.groups:
                 found[each.group_id] = GroupListing(
                     each.group_id, each.group_type.lower(), each.group_state, each.protocol_type

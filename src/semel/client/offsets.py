@@ -21,6 +21,10 @@ from semel.wire.messages import (
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+END_TOGETHER = -1003
+"""Semel's own: the high watermark after the same commit as all others in the response."""
+TOGETHER_LEVEL = 3
+"""The level of the feature `semel.snapshot` from which brokers know it."""
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -60,7 +64,7 @@ def list_offsets(
     Partitions whose leader moved are queried again within the client's `patience_s`.
     """
     found: dict[Partition, OffsetAt] = {}
-    for attempt in Attempts(client.patience_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
         missing = {key: at for key, at in wanted.items() if key not in found}
         if not missing:
             return found
@@ -78,19 +82,22 @@ def list_offsets(
 def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """Return the high watermarks of these partitions, from one response of one broker.
 
-    With the feature `semel.snapshot` they are those after the same commit.
+    With the feature `semel.snapshot` they are those after the same commit. From level 3 on, any broker of a
+    cluster returns those of all partitions.
     """
-    wanted = dict.fromkeys(partitions, LATEST)
-    for attempt in Attempts(client.patience_s, also=_leader_may_move):
+    partitions = list(partitions)
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
         try:
-            nodes = list(by_node(client, wanted))
+            any_broker = client.feature("semel.snapshot") >= TOGETHER_LEVEL
+            wanted = dict.fromkeys(partitions, END_TOGETHER if any_broker else LATEST)
+            nodes: list[int | None] = [None] if any_broker else list(by_node(client, wanted))
             # An incomplete answer is discarded, and all partitions are queried again.
             found: dict[Partition, OffsetAt] = {}
             if len(nodes) == 1:
                 request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
                 _take(client.send(request, node=nodes[0]), found)
         except (KafkaError, ClientError) as error:
-            for topic, _ in wanted:
+            for topic, _ in partitions:
                 client.forget_topic(topic)
             attempt.failed(error)
             continue
@@ -102,7 +109,8 @@ def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[
     raise AssertionError("attempts end with an error")
 
 
-def _leader_may_move(error: Exception) -> bool:
+def leader_may_move(error: Exception) -> bool:
+    """Whether a retry may find the leader of a partition, which exists."""
     if isinstance(error, KafkaError):
         return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return is_retriable(error)

@@ -230,7 +230,7 @@ class Producer:
             for part in portions(keys, heads):
                 try:
                     sent.posted.append((part, self._post(node, part, heads)))
-                except (ClientError, ProtocolError) as error:
+                except (KafkaError, ClientError, ProtocolError) as error:
                     sent.is_sent = self._lost(part, heads, error)
         return sent
 

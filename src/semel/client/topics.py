@@ -10,8 +10,8 @@ from typing import Any
 
 from semel.client.cluster import Client, by_node
 from semel.client.cluster_info import TopicInfo
-from semel.client.errors import ErrorCode, KafkaError, check
-from semel.client.offsets import Isolation, OffsetAt, Partition, list_offsets
+from semel.client.errors import BrokerUnreachable, ClientError, ErrorCode, KafkaError, check
+from semel.client.offsets import Isolation, OffsetAt, Partition, leader_may_move, list_offsets
 from semel.client.retry import Attempts
 from semel.wire.messages import (
     CreatableTopic,
@@ -132,24 +132,34 @@ class TopicAdmin:
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete the records before these offsets (-1: all); return the new log starts."""
         starts: dict[Partition, int] = {}
-        for node, keys in by_node(self._client, before).items():
-            topics: dict[str, DeleteRecordsTopic] = {}
-            for name, partition in keys:
-                topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
-                offset = before[name, partition]
-                topic.partitions.append(DeleteRecordsPartition(partition_index=partition, offset=offset))
-            request = DeleteRecordsRequest(
-                topics=list(topics.values()), timeout_ms=int(self._client.timeout_s * 1000)
-            )
-            response: DeleteRecordsResponse = self._client.send(request, node=node)
-            for answer in response.topics:
-                for each in answer.partitions:
-                    check(
-                        each.error_code,
-                        f"the records of {answer.name}/{each.partition_index} were not deleted",
-                    )
-                    starts[answer.name, each.partition_index] = each.low_watermark
-        return starts
+        for attempt in Attempts(self._client.patience_s, also=leader_may_move):
+            missing = {key: offset for key, offset in before.items() if key not in starts}
+            if not missing:
+                return starts
+            try:
+                for node, keys in by_node(self._client, missing).items():
+                    self._delete_at(node, {key: before[key] for key in keys}, starts)
+            except (KafkaError, ClientError) as error:
+                # Deleting twice does no harm: what is below the log start stays deleted.
+                for topic, _ in missing:
+                    self._client.forget_topic(topic)
+                attempt.failed(error)
+        raise AssertionError("attempts end with an error")
+
+    def _delete_at(self, node: int, before: Mapping[Partition, int], starts: dict[Partition, int]) -> None:
+        topics: dict[str, DeleteRecordsTopic] = {}
+        for (name, partition), offset in before.items():
+            topic = topics.setdefault(name, DeleteRecordsTopic(name=name))
+            topic.partitions.append(DeleteRecordsPartition(partition_index=partition, offset=offset))
+        request = DeleteRecordsRequest(
+            topics=list(topics.values()), timeout_ms=int(self._client.timeout_s * 1000)
+        )
+        response: DeleteRecordsResponse = self._client.send(request, node=node)
+        for answer in response.topics:
+            for each in answer.partitions:
+                where = f"{answer.name}/{each.partition_index}"
+                check(each.error_code, f"the records of {where} were not deleted")
+                starts[answer.name, each.partition_index] = each.low_watermark
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -164,8 +174,13 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 def _to_controller(client: Client, request: Request, codes: Callable[[Any], Iterable[int]]) -> Any:
     """Send to the controller, which is any broker on most clusters, and follow it when it moved."""
     for attempt in Attempts(client.timeout_s):
-        controller = client.describe(topics=()).controller
-        response = client.send(request, node=controller if controller >= 0 else None)
+        cluster = client.describe(topics=())
+        is_known = any(node.node_id == cluster.controller for node in cluster.nodes)
+        try:
+            response = client.send(request, node=cluster.controller if is_known else None)
+        except BrokerUnreachable as error:
+            attempt.failed(error)  # It was not sent.
+            continue
         if ErrorCode.NOT_CONTROLLER not in codes(response):
             return response
         attempt.failed(KafkaError(ErrorCode.NOT_CONTROLLER, "The controller moved; try again."))

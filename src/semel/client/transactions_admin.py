@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from semel.client.cluster import TRANSACTION, Client, by_node
-from semel.client.errors import ClientError, ErrorCode, KafkaError, check, is_retriable
-from semel.client.offsets import Partition
+from semel.client.errors import ClientError, ErrorCode, KafkaError, check
+from semel.client.every_broker import ask_every_broker
+from semel.client.offsets import Partition, leader_may_move
 from semel.client.retry import Attempts
 from semel.wire.messages import (
     DescribeProducersRequest,
@@ -26,7 +27,6 @@ from semel.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     ListTransactionsRequest,
-    ListTransactionsResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -115,8 +115,7 @@ def list_transactions(
     if older_than_ms >= 0 and not client.serves(request.api_key, 1):
         raise ClientError("this broker cannot filter transactions by age; omit it.")
     found: dict[str, TransactionListing] = {}
-    for node in client.describe(topics=()).nodes:
-        response = _list_at(client, node.node_id, request)
+    for response in ask_every_broker(client, request, "transactions"):
         if response.unknown_state_filters:
             names = ", ".join(response.unknown_state_filters)
             raise ValueError(f"{names}: unknown transaction state; examples are Ongoing and Empty")
@@ -164,7 +163,7 @@ def describe_producers(
         partitions = [each.partition for each in client.topic(topic, anew=True).partitions]
     wanted = {(topic, number): None for number in partitions}
     found: dict[int, list[ProducerDescription]] = {}
-    for attempt in Attempts(client.patience_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
         missing = {key: None for key in wanted if key[1] not in found}
         if not missing:
             return {number: found[number] for _, number in wanted}
@@ -192,7 +191,7 @@ def abort_transaction(
         coordinator_epoch=max(0, coordinator_epoch),
     )
     request = WriteTxnMarkersRequest(markers=[marker])
-    for attempt in Attempts(client.patience_s, also=_leader_may_move):
+    for attempt in Attempts(client.patience_s, also=leader_may_move):
         try:
             response: WriteTxnMarkersResponse = client.send(request, node=client.leader(topic, partition))
             for code in _marker_codes(response):
@@ -257,17 +256,6 @@ class TransactionAdmin:
         return fence_producer(self._client, transactional_id)
 
 
-def _list_at(client: Client, node: int, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    for attempt in Attempts(client.patience_s):
-        try:
-            response: ListTransactionsResponse = client.send(request, node=node)
-            check(response.error_code, f"broker {node} does not list its transactions")
-            return response
-        except (KafkaError, ClientError) as error:
-            attempt.failed(error)
-    raise AssertionError("attempts end with an error")
-
-
 def _describe_at(
     client: Client, node: int, topic: str, partitions: list[int], found: dict[int, list[ProducerDescription]]
 ) -> None:
@@ -294,9 +282,3 @@ def _marker_codes(response: WriteTxnMarkersResponse) -> list[int]:
     return [
         each.error_code for marker in response.markers for topic in marker.topics for each in topic.partitions
     ]
-
-
-def _leader_may_move(error: Exception) -> bool:
-    if isinstance(error, KafkaError):
-        return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return is_retriable(error)

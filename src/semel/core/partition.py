@@ -161,13 +161,12 @@ def _append(state: "BrokerState", command: Append, now: int) -> Decision:
     partition = state.partitions[key]
     if partition is None:
         return Decision(Appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    if command.transaction_context is not None:
+        return _append_in_transaction(state, partition, command, now)
     header = command.header
     arrived = state.time_of_day(now)
     if header.producer_id < 0:
         return _appended(key, partition, command, arrived, (), opens_transaction=False)
-    if command.transaction_context is not None:
-        return _append_in_transaction(state, partition, command, now)
-
     producer_key = ProducerKey(key.topic_id, key.index, header.producer_id)
     producer = state.producers[producer_key] or BLANK
     known = _recognise(producer, partition, header, must_start_at_zero=False)

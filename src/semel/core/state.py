@@ -84,6 +84,11 @@ class BrokerState:
             TransactionKey: self.transactions,
             ClusterKey: self.cluster,
         }
+        self._bounded: Final = (
+            *self.tables.values(),
+            self.latest_connections,
+            self.latest_offset_connections,
+        )
         # The entities that are not evicted, and how to get their key in those tables.
         self._kept: Final[dict[type, tuple[dict[str, Any], Callable[[Any], str]]]] = {
             GroupKey: (self.sessions, attrgetter("group_id")),
@@ -112,11 +117,12 @@ class BrokerState:
         """Decide a command. Reads the state and changes nothing."""
         return DECIDE[type(command)](self, command, now)
 
-    def apply(self, fact: Fact) -> None:
-        """Apply a fact to the state."""
-        change = APPLY[type(fact)]
-        if change is not None:
-            change(self, fact)
+    def apply(self, *facts: Fact) -> None:
+        """Apply facts to the state."""
+        for fact in facts:
+            change = APPLY[type(fact)]
+            if change is not None:
+                change(self, fact)
 
     @property
     def size(self) -> int:
@@ -125,6 +131,8 @@ class BrokerState:
 
     def evict(self, entities_max: int) -> int:
         """Drop the oldest entities of every kind beyond the limit; return how many were dropped."""
+        if max(map(len, self._bounded)) <= entities_max:
+            return 0
         forgotten = 0
         for kind, table in self.tables.items():
             if len(table) <= entities_max:

@@ -9,7 +9,7 @@ from typing import Final
 from semel.broker.broker import Broker
 from semel.core.types import ErrorCode
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.leadership import reachable
+from semel.handlers.leadership import controller, reachable
 from semel.wire.messages.metadata import (
     Coordinator,
     DescribeClusterBroker,
@@ -48,7 +48,7 @@ async def describe_cluster(
         )
     response = DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.ownership.controller_id(),
+        controller_id=controller(broker, context),
         brokers=[
             DescribeClusterBroker(broker_id=node.node_id, host=host, port=port, rack=node.rack)
             for node, (host, port) in reachable(broker, context)

@@ -54,6 +54,12 @@ def reachable(broker: Broker, context: RequestContext) -> list[tuple[Node, Endpo
     return found
 
 
+def controller(broker: Broker, context: RequestContext) -> int:
+    """The controller; this broker, if the client's listener does not lead to it: any broker will do."""
+    node = broker.ownership.node(broker.ownership.controller_id())
+    return broker.node_id if node is None or node.endpoint(context.listener) is None else node.node_id
+
+
 class ShownLeader(NamedTuple):
     """The leadership of a partition in metadata."""
 

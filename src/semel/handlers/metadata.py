@@ -18,7 +18,7 @@ from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers import cluster
 from semel.handlers.cluster import CLUSTER_OPERATIONS
 from semel.handlers.context import Handler, RequestContext
-from semel.handlers.leadership import ShownLeaders, reachable
+from semel.handlers.leadership import ShownLeaders, controller, reachable
 from semel.handlers.metadata_cache import cache_of
 from semel.handlers.topics import NO_TOPIC_ID, ask_topics
 from semel.wire.messages.metadata import (
@@ -178,7 +178,7 @@ def _metadata(
             for node, (host, port) in reachable(broker, context)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.ownership.controller_id(),
+        controller_id=controller(broker, context),
         topics=topics,
     )
     if request.include_cluster_authorized_operations:

@@ -7,7 +7,6 @@ that work before it starts another request, so batches keep their order.
 """
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, Final
 
 from semel.broker.broker import Broker
@@ -158,7 +157,7 @@ class _Produce:
             parts.append(part)
             if not len(parts) % SLICE_ITEMS:
                 await self._broker.slices.turn()
-        response = self._response(iter(parts))
+        response = self._response(parts)
         if response is None:
             self.promise.resolve(None)
         else:
@@ -201,9 +200,12 @@ class _Produce:
         if self._request.transactional_id is None:
             # Refused batches count too: Kafka makes this check before all others.
             return UNAUTHORIZED if any(self._prepared.refused) and self._has_transactional() else None
+        commands = self._prepared.commands
+        if len(commands) < 2:
+            return None
         producers = {
             (each.header.producer_id, each.header.producer_epoch)
-            for each in self._prepared.commands
+            for each in commands
             if each.transaction_context is not None
         }
         return SEVERAL_PRODUCERS if len(producers) > 1 else None
@@ -216,7 +218,7 @@ class _Produce:
         """Called after the commit, or when there was no room for it."""
         answers = [FULL] * len(self._prepared.commands) if isinstance(decided, Exception) else decided
         try:
-            response: ProduceResponse | Exception | None = self._response(self._answered(answers))
+            response: ProduceResponse | Exception | None = self._response(list(self._answered(answers)))
         except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
             response = error
         self.promise.resolve(response)
@@ -228,24 +230,23 @@ class _Produce:
             for part in data.partition_data:
                 yield _answer(part.index, next(refusals), answers, self._context.version)
 
-    def _response(self, parts: Iterator[PartitionProduceResponse]) -> ProduceResponse | None:
+    def _response(self, parts: list[PartitionProduceResponse]) -> ProduceResponse | None:
         if self._request.acks == 0:
             # There is no response with acks=0, so closing is the only way to report an error.
             if any(part.error_code for part in parts):
                 raise CloseConnection("a Produce request with acks=0 failed")
             return None
         topics: list[TopicProduceResponse] = []
+        start = 0
         for data in self._request.topic_data:
-            some = list(islice(parts, len(data.partition_data)))
+            stop = start + len(data.partition_data)
+            some = parts[start:stop]
             topics.append(
                 TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=some)
             )
+            start = stop
         response = ProduceResponse(responses=topics)
-        if any(
-            part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            for each in topics
-            for part in each.partition_responses
-        ):
+        if any(part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER for part in parts):
             self._name_leaders(response)
         return response
 

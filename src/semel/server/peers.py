@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Final
 
+from semel.store.interface import StoreRefused
 from semel.store.sharing import Peer
 
 log = logging.getLogger("semel.cluster")
@@ -158,10 +159,6 @@ class PeerListener:
         self._connections.add(task)
         try:
             await self._serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        except ForeignFrame as error:
-            log.warning("a connection of %s is closed: %s", writer.get_extra_info("peername"), error)
         finally:
             self._connections.discard(task)
             writer.close()
@@ -178,15 +175,18 @@ class PeerListener:
                     answers.create_task(self._answer(writer, code, body, places))
             except (OSError, asyncio.IncompleteReadError):
                 return
+            except ForeignFrame as error:
+                log.warning("a connection of %s is closed: %s", writer.get_extra_info("peername"), error)
+                writer.close()
 
     async def _answer(
         self, writer: asyncio.StreamWriter, code: bytes, body: bytes, places: asyncio.Semaphore
     ) -> None:
         try:
             answer = body[:8] + await self._receive(body[8:])
-        except ValueError as error:
-            # Of another version of Semel. Without an answer, the sender leaves it in the ledger.
-            log.warning("a message of another broker is not understood: %s", error)
+        except (ValueError, StoreRefused) as error:
+            # Perhaps of another version of Semel. Without an answer, the sender leaves it in the ledger.
+            log.warning("a message of another broker is not answered: %s", error)
             return
         finally:
             places.release()

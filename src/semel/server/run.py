@@ -31,6 +31,7 @@ from semel.store.interface import (
     LedgerDamaged,
     StoreBroken,
     StoreDamaged,
+    StoreFenced,
     StoreLocked,
     StoreMisconfigured,
     StoreRefused,
@@ -142,6 +143,8 @@ async def _close(broker: Broker) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await broker.close()
+    except StoreFenced:
+        pass  # Whoever took its place has all that it left.
     except (StoreBroken, OSError, TimeoutError) as error:
         event(log, logging.ERROR, "the store did not close cleanly", detail=repr(error))
 

@@ -21,6 +21,7 @@ from semel.server.peers import PeerListener
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory
+from semel.store.interface import StoreFenced
 
 log = logging.getLogger("semel.server")
 
@@ -111,7 +112,10 @@ class Server:
         """Abort all connections and set ``stopping``: the broker has failed. Keeps the first error."""
         if self.failure is None:
             self.failure = error
-            log.critical("the broker stops after an error: %r", error, exc_info=error)
+            if isinstance(error, StoreFenced):
+                log.critical("the broker stops: %s", error)
+            else:
+                log.critical("the broker stops after an error: %r", error, exc_info=error)
         for connection in tuple(self._server.connections):
             connection.abort()
         self.stopping.set()

@@ -107,12 +107,13 @@ class Fold:
         """Write the durable facts in the open transaction. Other facts are skipped."""
         self._partitions.begin(locations)
         writers = self._writers
-        for number, fact in enumerate(facts, 1):
-            writer = writers.get(type(fact))
-            if writer is not None:
-                writer(fact)
-            if number % FACTS_AT_ONCE == 0:
+        for start in range(0, len(facts), FACTS_AT_ONCE):
+            if start:
                 time.sleep(0)
+            for fact in facts[start : start + FACTS_AT_ONCE]:
+                writer = writers.get(type(fact))
+                if writer is not None:
+                    writer(fact)
         self._flush()
         self._partitions.end()
 

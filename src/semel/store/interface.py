@@ -19,7 +19,7 @@ Methods are async because a ledger may be across a network. The embedded impleme
 own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from semel.core.types import (
@@ -178,8 +178,13 @@ class Ledger(Protocol):
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""
 
-    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
-        """Return groups, ordered by id, including those that only have offsets (kind "")."""
+    async def groups(
+        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
+    ) -> list[GroupSummary]:
+        """Return groups, ordered by id, including those that only have offsets (kind "").
+
+        All, or those of some shards (``core.placement``).
+        """
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -202,9 +207,14 @@ class Ledger(Protocol):
         """
 
     async def transactions(
-        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+        self,
+        *,
+        after: str = "",
+        limit: int = 10_000,
+        state: TransactionState | None = None,
+        shards: Collection[int] | None = None,
     ) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state."""
+        """Return transactional ids in order, all or those in one state, of all or some shards."""
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids, in order, without an open transaction and not used after this time."""

@@ -14,8 +14,9 @@ not. This is ``StoreFull``. Any other error leaves the outcome unknown, and the 
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import add, itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -130,9 +131,8 @@ class LedgerWriter:
             self._begin()
             fold.write(facts, locations)
             if locations:
-                ends = _end_by_chunk(locations)
-                for chunk_id, length in _bytes_by_chunk(locations).items():
-                    self._sql.run("add_to_chunks", (chunk_id, length, ends[chunk_id]))
+                for chunk_id, (length, end) in _extents(locations).items():
+                    self._sql.run("add_to_chunks", (chunk_id, length, end))
             counters = fold.counters
             counters.commit_number = counters.commit_number + 1 if number is None else number
             self._sql.run(
@@ -195,7 +195,7 @@ class LedgerWriter:
             if dropped := self._dropped(limit):
                 self._sql.run("sweep_dropped", dropped[-1][:2])
                 locations += dropped
-            for chunk_id, length in _bytes_by_chunk(locations).items():
+            for chunk_id, (length, _) in _extents(locations).items():
                 self._sql.run("take_from_chunk", (length, chunk_id))
                 self._sql.run("drop_empty_chunk", (chunk_id,))
             self._end()
@@ -359,16 +359,13 @@ class LedgerWriter:
         return [BatchLocation(chunk_id, position, length) for _, chunk_id, position, length in batches]
 
 
-def _bytes_by_chunk(locations: Sequence[BatchLocation]) -> Counter[int]:
-    total: Counter[int] = Counter()
-    for chunk_id, _, length in locations:
-        total[chunk_id] += length
-    return total
-
-
-def _end_by_chunk(locations: Sequence[BatchLocation]) -> dict[int, int]:
-    ends: dict[int, int] = {}
-    for chunk_id, position, length in locations:
+def _extents(locations: Sequence[BatchLocation]) -> dict[int, tuple[int, int]]:
+    """Map chunks to the bytes of these locations, and to where the last of them ends."""
+    extents: dict[int, tuple[int, int]] = {}
+    for chunk_id, some in groupby(locations, itemgetter(0)):
+        _, positions, lengths = zip(*some, strict=True)
+        length, end = extents.get(chunk_id, (0, 0))
+        last = max(map(add, positions, lengths))
         # Tests use locations that no disk has.
-        ends[chunk_id] = max(ends.get(chunk_id, 0), min(position + length, GONE))
-    return ends
+        extents[chunk_id] = (length + sum(lengths), max(end, min(last, GONE)))
+    return extents

@@ -172,10 +172,12 @@ class LocalChunks:
             return []
         writing = self._writing
         assert writing is not None
+        chunk_id, position = writing.chunk_id, writing.position
         locations: list[BatchLocation] = []
         for length in lengths:
-            locations.append(BatchLocation(writing.chunk_id, writing.position, length))
-            writing.position += length
+            locations.append(BatchLocation(chunk_id, position, length))
+            position += length
+        writing.position = position
         return locations
 
     def write_now(self, locations: Sequence[BatchLocation], batches: Sequence[Buffer]) -> None:

@@ -75,6 +75,7 @@ async def open_remote(place: Remote, settings: Settings) -> SharedStore:
         return await ClusterStore.open(
             place.ledger,
             objects,
+            settings,
             schema=place.schema,
             broker_id=settings.node_id,
             lease_seconds=settings.semel_lease_ms / 1000,

@@ -50,7 +50,7 @@ async def test_who_waits_is_told_by_the_reply_to_the_ticket() -> None:
     told: list[Any] = []
     replies = Replies()
     waiting = pending(told, "waiting", "at once")
-    replies.park(7, waiting, 0)
+    replies.park(7, waiting, len(waiting.answers))
     waiting.answers.append(None)
     replies.tell([waiting], [])
     assert told == []
@@ -72,7 +72,7 @@ async def test_of_many_who_waited_some_are_told_in_each_turn_of_the_event_loop()
     tickets = range(3 * REPLIES_AT_ONCE)
     for ticket in tickets:
         waiting = pending(told, str(ticket))
-        replies.park(ticket, waiting, 0)
+        replies.park(ticket, waiting, len(waiting.answers))
         waiting.answers.append(None)
     replies.tell([], [(ticket, ticket) for ticket in tickets])
     turns = [len(told)]

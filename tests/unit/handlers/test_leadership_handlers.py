@@ -26,7 +26,8 @@ async def test_metadata_has_nodes_and_leaders(version: int) -> None:
             nodes = [(each.node_id, each.host, each.port) for each in found.brokers]
             assert nodes == [(0, "broker-0.example", 9000), (1, "broker-1.example", 9001)]
             assert [each.rack for each in found.brokers] == (["a", "b"] if version else [None, None])
-            assert found.controller_id == (ELSEWHERE if version else -1)
+            # The controller cannot be reached by this listener, but any broker does its work.
+            assert found.controller_id == (HERE if version else -1)
             shown = [
                 (each.error_code, each.leader_id, each.replica_nodes, each.isr_nodes)
                 for each in found.topics[0].partitions
@@ -74,13 +75,15 @@ async def test_cached_metadata_follows_ownership() -> None:
 
 
 async def test_describe_cluster() -> None:
-    async with divided() as (broker, _, _):
+    async with divided() as (broker, owners, _):
         found = await send(broker, 60, m.DescribeClusterRequest())
-        assert found.controller_id == ELSEWHERE
+        assert found.controller_id == HERE
         assert [(each.broker_id, each.host, each.rack) for each in found.brokers] == [
             (HERE, "broker-0.example", "a"),
             (THERE, "broker-1.example", "b"),
         ]
+        owners.remove_node(ELSEWHERE)
+        assert (await send(broker, 60, m.DescribeClusterRequest())).controller_id == THERE
 
 
 @pytest.mark.parametrize("kind", [0, 1])
@@ -291,3 +294,27 @@ async def test_an_assignment_may_name_any_live_node() -> None:
             )
             request = m.CreateTopicsRequest(topics=[wanted], validate_only=True)
             assert (await send(broker, 19, request)).topics[0].error_code == error
+
+
+async def test_ends_after_one_commit_are_told_for_partitions_of_all_brokers() -> None:
+    """Feature semel.snapshot at level 3: the ledger knows all partitions, whoever leads them."""
+    async with divided() as (broker, _, _):
+        request = m.ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                m.ListOffsetsTopic(
+                    name="t",
+                    partitions=[
+                        m.ListOffsetsPartition(partition_index=MINE, timestamp=-1003),
+                        m.ListOffsetsPartition(partition_index=YOURS, timestamp=-1003),
+                        m.ListOffsetsPartition(partition_index=7, timestamp=-1003),
+                    ],
+                )
+            ],
+        )
+        found = (await send(broker, 2, request)).topics[0].partitions
+        assert [(each.error_code, each.offset) for each in found] == [
+            (0, 0),
+            (0, 0),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ]

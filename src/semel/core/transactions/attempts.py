@@ -217,8 +217,7 @@ def _draft(state: "BrokerState", command: CommitTransactions) -> "BrokerState":
 
 
 def _take(draft: "BrokerState", decision: Decision, facts: list[Fact], batches: list[Buffer]) -> None:
-    for fact in decision.facts:
-        draft.apply(fact)
+    draft.apply(*decision.facts)
     facts += decision.facts
     batches += decision.batches
 

@@ -36,6 +36,8 @@ COLLIDED: Final = (
 """Others were in the way. Nothing was done, so it can be repeated."""
 _FENCED: Final = "SM001"
 """The error of the database's functions if the broker was replaced."""
+EXPIRED: Final = "SM010"
+"""The error of ``store_objects``: the object was uploaded too long ago, and may be deleted."""
 
 
 class ConnectionLost(Exception):
@@ -80,26 +82,25 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """A connection for several statements. ConnectionLost if the server is away, or goes away."""
-        connection: Any = None
         try:
             async with self._pool.acquire() as connection:
                 try:
                     yield connection
+                except asyncpg.InterfaceError as error:
+                    # Raised for wrong use too, which must not be repeated.
+                    if not _is_closed(connection):
+                        raise
+                    raise ConnectionLost(str(error)) from error
                 except asyncpg.InternalClientError as error:
                     # The server ended the session while it was idle, and the client did not notice.
-                    connection.terminate()
+                    _terminate(connection)
                     raise ConnectionLost(str(error)) from error
                 except TimeoutError as error:
                     # To cancel the query would take another connection to a server that may be silent.
-                    connection.terminate()
+                    _terminate(connection)
                     raise ConnectionLost("no answer in time") from error
         except _LOST as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
-        except asyncpg.InterfaceError as error:
-            # Raised for wrong use too, which must not be repeated.
-            if connection is None or not connection.is_closed():
-                raise
-            raise ConnectionLost(str(error)) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -117,6 +118,19 @@ class Database:
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.close()
+
+
+def _is_closed(connection: Any) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        # The pool has taken it back, because it was closed.
+        return True
+
+
+def _terminate(connection: Any) -> None:
+    if not _is_closed(connection):
+        connection.terminate()
 
 
 async def patiently(work: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -139,6 +153,8 @@ def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
     """Return what an error means that PostgreSQL raises instead of doing something; None if it is a bug."""
     if error.sqlstate == _FENCED:
         return StoreFenced(str(error))
+    if error.sqlstate == EXPIRED:
+        return StoreRefused(str(error))
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(f"PostgreSQL has no room: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

@@ -4,7 +4,7 @@ A commit is one transaction, usually one call (``fold``). Commits (``committing`
 survive a restart of PostgreSQL.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
@@ -35,12 +35,14 @@ from semel.store.interface import (
 from semel.store.postgres.committing import Committer
 from semel.store.postgres.database import QUERY_PATIENCE_SECONDS, ConnectionLost, Database, patiently
 from semel.store.postgres.fold import Bytes
-from semel.store.postgres.loading import TRANSACTION_COLUMNS, load
+from semel.store.postgres.listing import list_groups, list_transactions
+from semel.store.postgres.loading import load
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
+from semel.store.postgres.runs import batches_of
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
-from semel.store.rows import batch_of, offset_of, producer_of, topic_of, transaction_of
+from semel.store.rows import batch_of, offset_of, producer_of, topic_of
 from semel.store.sharing import Versioned
 
 NO_BYTES: Final = Bytes()
@@ -124,7 +126,7 @@ class PostgresLedger:
     async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
-            return await load(self.database.fetch, keys, self.place.broker_id)
+            return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
         async def work() -> list[Versioned]:
             async with self.committer.locks.taken(keys) as connection:
@@ -158,34 +160,11 @@ class PostgresLedger:
         )
         return Counts(*row)
 
-    async def groups(self, *, after: str = "", limit: int = 10_000) -> list[GroupSummary]:
+    async def groups(
+        self, *, after: str = "", limit: int = 10_000, shards: Collection[int] | None = None
+    ) -> list[GroupSummary]:
         """Return groups, ordered by id, including those that only have offsets (kind "")."""
-        rows = await self.database.fetch(
-            """
-            WITH RECURSIVE committed (group_id, number) AS (
-                (SELECT group_id, 1 FROM offsets WHERE group_id > $1 ORDER BY group_id LIMIT 1)
-                UNION ALL
-                SELECT (
-                    SELECT offsets.group_id FROM offsets WHERE offsets.group_id > committed.group_id
-                    ORDER BY offsets.group_id LIMIT 1
-                ), number + 1
-                FROM committed WHERE committed.group_id IS NOT NULL AND number < $2
-            ),
-            ids (group_id) AS (
-                (SELECT group_id FROM groups WHERE group_id > $1 ORDER BY group_id LIMIT $2)
-                UNION
-                SELECT group_id FROM committed WHERE group_id IS NOT NULL
-            )
-            SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(state, '')
-            FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT $2
-            """,
-            stored(after),
-            limit,
-        )
-        return [
-            GroupSummary(original(name), kind, original(protocol), state)
-            for name, kind, protocol, state in rows
-        ]
+        return await list_groups(self.database, after, limit, shards)
 
     async def group_offsets(self, group_id: str) -> list[tuple[OffsetKey, CommittedOffset]]:
         """Return everything a group has committed."""
@@ -233,19 +212,15 @@ class PostgresLedger:
         return [ProducerKey(*row) for row in rows]
 
     async def transactions(
-        self, *, after: str = "", limit: int = 10_000, state: TransactionState | None = None
+        self,
+        *,
+        after: str = "",
+        limit: int = 10_000,
+        state: TransactionState | None = None,
+        shards: Collection[int] | None = None,
     ) -> list[Transaction]:
-        """Return transactional ids in order, all or those in one state."""
-        rows = await self.database.fetch(
-            f"""
-            SELECT {TRANSACTION_COLUMNS} FROM transactions
-            WHERE transactional_id > $1 AND ($2 = '' OR state = $2) ORDER BY transactional_id LIMIT $3
-            """,
-            stored(after),
-            "" if state is None else state.label,
-            limit,
-        )
-        return [transaction_of((original(name), *rest)) for name, *rest in rows]
+        """Return transactional ids in order, all or those in one state, of all or some shards."""
+        return await list_transactions(self.database, after, limit, state, shards)
 
     async def transactions_unused_since(self, before_ms: int, *, after: str = "", limit: int) -> list[str]:
         """Return transactional ids, in order, without an open transaction and not used after this time."""
@@ -275,7 +250,8 @@ class PostgresLedger:
             rows_max = min(page_size, batches_max - len(found)) + 1
             rows = await self.database.fetch(
                 """
-                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, log_start_offset
+                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length,
+                    run_ends, run_lengths, run_timestamps, log_start_offset
                 FROM partitions JOIN batches USING (topic_id, partition_index)
                 WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $4
                 AND base_offset >= batch_holding($1, $2, greatest($3, log_start_offset))
@@ -286,9 +262,8 @@ class PostgresLedger:
                 before,
                 rows_max,
             )
-            for *row, log_start_offset in rows:
-                batch = batch_of(row)
-                if batch.last_offset < max(offset, log_start_offset):
+            for batch in (batch for row in rows for batch in batches_of(row)):
+                if batch.last_offset < max(offset, rows[0]["log_start_offset"]):
                     continue
                 bytes_max -= batch.location.length
                 if batch.last_offset >= before or (found and bytes_max < 0) or len(found) >= batches_max:
@@ -320,10 +295,11 @@ class PostgresLedger:
                 (
                     SELECT last_offset + 1 FROM (
                         SELECT last_offset, sum(length) OVER (
-                            ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+                            ORDER BY row_offset, number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
                         ) AS taken
-                        FROM batches WHERE topic_id = $1 AND partition_index = $2
-                        AND base_offset >= batch_holding($1, $2, log_start_offset)
+                        FROM batch_sizes WHERE topic_id = $1 AND partition_index = $2
+                        AND row_offset >= batch_holding($1, $2, log_start_offset)
+                        AND last_offset >= log_start_offset
                     ) AS each WHERE taken >= size_bytes - $3 LIMIT 1
                 ), high_watermark
             ) END
@@ -339,9 +315,10 @@ class PostgresLedger:
         row = await self.database.row(
             """
             SELECT log_start_offset, (
-                SELECT coalesce(sum(length), 0)::bigint FROM batches
-                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
-                AND base_offset >= batch_holding($1, $2, log_start_offset)
+                SELECT coalesce(sum(length), 0)::bigint FROM batch_sizes
+                WHERE topic_id = $1 AND partition_index = $2 AND row_offset < $3 AND last_offset < $3
+                AND row_offset >= batch_holding($1, $2, log_start_offset)
+                AND last_offset >= log_start_offset
             )
             FROM partitions WHERE topic_id = $1 AND partition_index = $2
             """,
@@ -389,17 +366,3 @@ class PostgresLedger:
     async def chunk_references(self) -> dict[int, int]:
         """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
         return dict(await self.database.fetch("SELECT chunk_id, live_bytes FROM chunks"))
-
-    async def unused_objects(self) -> list[int]:
-        """Return the numbers of the objects that no chunk is in."""
-        rows = await self.database.fetch(
-            """
-            SELECT object_id FROM objects
-            WHERE NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
-            """
-        )
-        return [number for (number,) in rows]
-
-    async def forget_objects(self, numbers: Sequence[int]) -> None:
-        """Forget objects that were deleted from the object store."""
-        await self.database.row("DELETE FROM objects WHERE object_id = ANY ($1)", list(numbers))

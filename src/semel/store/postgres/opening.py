@@ -22,6 +22,13 @@ SESSION: Final = {
     # Longer than that, so that a lock comes free in time.
     "lock_timeout": "5s",
     "statement_timeout": "15s",
+    # Everything is looked up by key. A plan that was made when a table was small, and is kept by a session,
+    # must not read all of the table when it has grown.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    # What has no index is small, but the planner takes it for expensive now.
+    "jit": "off",
     # The server ends sessions of brokers that are gone.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -127,7 +134,7 @@ async def _prepare(connection: Any, schema: str) -> None:
 
 async def _make_tables(connection: Any, schema: str) -> None:
     await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-    for name in ("schema.sql", "versions.sql", "functions.sql", "membership.sql"):
+    for name in ("schema.sql", "chunks.sql", "versions.sql", "functions.sql", "membership.sql"):
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(
         """

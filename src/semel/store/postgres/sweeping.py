@@ -1,6 +1,10 @@
-"""Delete the rows that nobody can read any more: of deleted topics, below log starts, dropped batches."""
+"""Delete the rows that nobody can read any more: of deleted topics, below log starts, dropped batches.
+
+Several brokers may sweep at once, and beside commits: each row is freed by the one that deletes it.
+"""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from semel.store.interface import BatchLocation
@@ -26,22 +30,30 @@ async def leftovers(connection: Any, limit: int) -> list[BatchLocation]:
 async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]:
     """Delete up to ``limit`` rows. Return the locations that they freed, and whether there are more."""
     freed: list[BatchLocation] = []
-    while limit > 0:
-        row = await connection.fetchrow(_LEFTOVERS, 1)
-        if row is None:
+    for topic_id, index, below in await connection.fetch(_LEFTOVERS, limit):
+        if limit <= 0:
             break
-        topic_id, index, below = row
         swept = await _sweep_partition(connection, topic_id, index, below, limit)
         freed += swept
         # A partition without batches counts too: a topic may have many of them.
         limit -= max(len(swept), 1)
-    if dropped := await _dropped(connection, limit):
-        last = dropped[-1][:2]
-        await connection.execute("DELETE FROM dropped WHERE (chunk_id, position) <= ($1, $2)", *last)
-        freed += dropped
+    freed += await _sweep_dropped(connection, limit)
+    await free(connection, freed)
+    more: bool = await connection.fetchval(
+        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    )
+    return freed, more
+
+
+async def free(connection: Any, locations: Iterable[BatchLocation]) -> None:
+    """Count bytes that no row refers to any more. Forget chunks without others, and leave empty objects."""
     sizes: Counter[int] = Counter()
-    for chunk_id, _, length in freed:
+    for chunk_id, _, length in locations:
         sizes[chunk_id] += length
+    # In order, because the roller and other sweeps lock chunks too.
+    await connection.execute(
+        "SELECT FROM chunks WHERE chunk_id = ANY ($1) ORDER BY chunk_id FOR UPDATE", list(sizes)
+    )
     await connection.execute(
         """
         UPDATE chunks SET live_bytes = live_bytes - freed.length
@@ -51,41 +63,78 @@ async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]
         list(sizes),
         list(sizes.values()),
     )
-    await connection.execute("DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0", list(sizes))
-    more: bool = await connection.fetchval(
-        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    rows = await connection.fetch(
+        "DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0 RETURNING object_id", list(sizes)
     )
-    return freed, more
+    left = sorted({number for (number,) in rows if number is not None})
+    # Two sweeps may each delete one of the last two chunks in an object: the second sees what the first did.
+    await connection.execute(
+        "SELECT FROM objects WHERE object_id = ANY ($1) ORDER BY object_id FOR UPDATE", left
+    )
+    await connection.execute(
+        """
+        UPDATE objects SET state = 'unused', since = clock_timestamp()
+        WHERE object_id = ANY ($1) AND state = 'stored'
+        AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
+        """,
+        left,
+    )
 
 
 async def _sweep_partition(
     connection: Any, topic_id: bytes, index: int, below: int, limit: int
 ) -> list[BatchLocation]:
     partition = (topic_id, index)
-    # One more, to see whether these are all.
-    batches = await _batches(connection, *partition, below, limit + 1)
-    is_last = len(batches) <= limit
-    batches = batches[:limit]
-    if batches:
-        await connection.execute(
-            "DELETE FROM batches WHERE topic_id = $1 AND partition_index = $2 AND base_offset <= $3",
-            *partition,
-            batches[-1][0],
+    rows = await connection.fetch(
+        """
+        DELETE FROM batches WHERE topic_id = $1 AND partition_index = $2 AND base_offset = ANY (
+            SELECT base_offset FROM batches
+            WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
+            ORDER BY base_offset LIMIT $4
         )
-    if is_last:
+        RETURNING base_offset, chunk_id, position, length
+        """,
+        *partition,
+        below,
+        limit,
+    )
+    if len(rows) < limit:
         await connection.execute(
             "DELETE FROM aborted WHERE topic_id = $1 AND partition_index = $2 AND marker_offset < $3",
             *partition,
             below,
         )
         if below == GONE:
-            await connection.execute(
-                "DELETE FROM producers WHERE topic_id = $1 AND partition_index = $2", *partition
-            )
+            for table in ("producers", "merged"):
+                await connection.execute(
+                    f"DELETE FROM {table} WHERE topic_id = $1 AND partition_index = $2", *partition
+                )
+        # A commit may have left more meanwhile, and another sweep may have taken rows before this one.
         await connection.execute(
-            "DELETE FROM leftovers WHERE topic_id = $1 AND partition_index = $2", *partition
+            """
+            DELETE FROM leftovers WHERE topic_id = $1 AND partition_index = $2 AND below_offset = $3
+            AND NOT EXISTS (
+                SELECT FROM batches
+                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
+            )
+            """,
+            *partition,
+            below,
         )
-    return [location for _, location in batches]
+    return [BatchLocation(*location) for _, *location in sorted(map(tuple, rows))]
+
+
+async def _sweep_dropped(connection: Any, limit: int) -> list[BatchLocation]:
+    rows = await connection.fetch(
+        """
+        DELETE FROM dropped WHERE (chunk_id, position) IN (
+            SELECT chunk_id, position FROM dropped ORDER BY chunk_id, position LIMIT $1 FOR UPDATE
+        )
+        RETURNING chunk_id, position, length
+        """,
+        max(limit, 0),
+    )
+    return sorted(BatchLocation(*row) for row in rows)
 
 
 async def _batches(

@@ -1,0 +1,340 @@
+"""A ledger that several brokers share: what a database server does for them.
+
+An independent model of PostgreSQL with Semel's functions. A commit checks who commits, in which term, and the
+versions that it was decided on; then it is flushed, unless it defers that, and others see it. Whoever wants
+to change the same entities or the same broker's row meanwhile waits for it.
+
+The server may crash. Commits that were not flushed are lost then, or the last ones of them; one that was
+being flushed may have happened. All locks are gone, and the term with them.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from semel.core import facts as f
+from semel.core.placement import ABSENT, SHARDS, VERSIONED, versioned_by
+from semel.core.types import Buffer, Cluster, ClusterKey, Fact, Key, OffsetKey, PendingKey, Value
+from semel.store.interface import BatchLocation, StoreFenced
+from semel.store.sharing import Conflict, Shard, TermEnded, Versioned
+from simulation.ledger import SimulatedLedger
+from simulation.virtual_time import VirtualLoop, sleep
+
+SLOT_SHIFT: Final = 44
+PRODUCER_SHIFT: Final = 40
+SHARD_EPOCH: Final = 0
+
+
+class Lost(Exception):
+    """The connection to the server was lost, so it is not known whether it has done what was asked."""
+
+
+class VersionedFold(SimulatedLedger):
+    """The fold of commits, which also has the version of every entity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions: dict[Key, int] = {}
+        self._version = ABSENT
+        self._given: set[int] = set()
+
+    def fold_commit(self, facts: Sequence[Fact], locations: Sequence[BatchLocation], version: int) -> None:
+        """Apply a commit, whose entities get this version."""
+        self._version = version
+        self.fold(facts, locations)
+
+    def _put(self, key: Key, value: Value | None) -> None:
+        super()._put(key, value)
+        if type(key) is PendingKey or (type(key) in VERSIONED and value is not None):
+            self.versions[key] = self._version
+        else:
+            self.versions.pop(key, None)
+
+    def _ProducerIdAllocated(self, fact: f.ProducerIdAllocated) -> None:  # noqa: N802
+        assert fact.producer_id not in self._given, "no producer id is given away twice"
+        self._given.add(fact.producer_id)
+
+    def _GroupDeleted(self, fact: f.GroupDeleted) -> None:  # noqa: N802
+        super()._GroupDeleted(fact)
+        self.versions.pop(PendingKey(fact.group_id), None)
+
+    def _TopicDeleted(self, fact: f.TopicDeleted) -> None:  # noqa: N802
+        groups = {key.group_id for kind, key in self.values if kind is OffsetKey}
+        super()._TopicDeleted(fact)
+        # Their committed offsets have changed.
+        self.versions.update((PendingKey(each), self._version) for each in groups)
+
+
+class Claim(NamedTuple):
+    """Who commits, which number the commit gets, and the term that it was decided in."""
+
+    broker_id: int
+    epoch: int
+    session: int
+    sequence: int
+    term: int
+
+
+@dataclass(slots=True)
+class Row:
+    """The row of a broker."""
+
+    broker_id: int
+    slot: int
+    life: int
+    """Which life of the broker has its place."""
+    epoch: int = 1
+    session: int = 0
+    sequence: int = 0
+    lease_until: float = 0.0
+    next_producer_id: int = 0
+    is_member: bool = False
+    is_leaving: bool = False
+    endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    internal: tuple[str, int] = ("", 0)
+
+
+class Notice(NamedTuple):
+    """A message that waits for a broker."""
+
+    to_broker: int
+    to_epoch: int
+    body: bytes
+
+
+class _Committed(NamedTuple):
+    claim: Claim
+    facts: Sequence[Fact]
+    locations: Sequence[BatchLocation]
+    version: int
+
+
+class LedgerServer:
+    """The server. Everything that brokers agree on is here; ``membership`` changes the rows of brokers."""
+
+    def __init__(self, loop: VirtualLoop, random: Random, flush_seconds_max: float) -> None:
+        self.loop = loop
+        self.random = random
+        self.bytes: dict[int, bytes] = {}
+        self.rows: dict[int, Row] = {}
+        self.shards: list[Shard] = [Shard(None, SHARD_EPOCH)] * SHARDS
+        self.notices: dict[int, Notice] = {}
+        self.ledger = VersionedFold()
+        self.crashes = 0
+        self.is_away = False
+        """Whether it does not answer, because it has crashed."""
+        self.answered: set[tuple[int, int]] = set()
+        """The commits that were answered as durable, by slot and number. They must never be lost."""
+        self._commits: list[_Committed] = []
+        self._durable = 0
+        self._flushing: list[_Committed] = []
+        self._term: int | None = 1
+        self._last_term = 1
+        self._chunk = 0
+        self._notice = 0
+        self._locks: dict[Any, object] = {}
+        """Who holds the lock on an entity, or on the row of a broker (an int)."""
+        self._unlocked: asyncio.Future[None] | None = None
+        self._flush_seconds_max = flush_seconds_max
+
+    # -- queries ------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The clock of the cluster."""
+        return self.loop.now
+
+    def current_term(self) -> int:
+        """The term. Begins the next one if the server has lost it."""
+        if self._term is None:
+            self._last_term += 1
+            self._term = self._last_term
+            self.flush()
+        return self._term
+
+    def load(self, keys: Iterable[Key], broker_id: int) -> list[Versioned]:
+        """Return entities and their versions."""
+        values, versions = self.ledger.values, self.ledger.versions
+        return [
+            Versioned(self._cluster(broker_id), ABSENT)
+            if type(key) is ClusterKey
+            else Versioned(values.get((type(key), key)), versions.get(key, ABSENT))
+            for key in keys
+        ]
+
+    def _cluster(self, broker_id: int) -> Cluster:
+        stored: Any = self.ledger.values.get((ClusterKey, ClusterKey())) or Cluster()
+        return Cluster(
+            self.rows[broker_id].next_producer_id, stored.transaction_version, stored.features_epoch
+        )
+
+    def is_durable(self, versions: Iterable[int]) -> bool:
+        """Whether what was written with these versions is flushed."""
+        unsynced = {each.version for each in self._commits[self._durable :]}
+        return unsynced.isdisjoint(versions)
+
+    # -- locks --------------------------------------------------------------------------------------------
+
+    async def lock(self, owner: object, keys: Iterable[Any]) -> None:
+        """Wait until nobody else holds these, and take them. Lost if the server crashes meanwhile."""
+        wanted, crashes = tuple(keys), self.crashes
+        while any(self._locks.get(key, owner) is not owner for key in wanted):
+            if self._unlocked is None:
+                self._unlocked = self.loop.create_future()
+            await asyncio.shield(self._unlocked)
+            if crashes != self.crashes:
+                raise Lost
+        self._locks.update(dict.fromkeys(wanted, owner))
+
+    def unlock(self, owner: object) -> None:
+        """Give up all locks of an owner."""
+        self._locks = {key: each for key, each in self._locks.items() if each is not owner}
+        self._wake()
+
+    def holds(self, owner: object, keys: Iterable[Any]) -> bool:
+        """Whether an owner still has the locks."""
+        return all(self._locks.get(key) is owner for key in keys)
+
+    def _wake(self) -> None:
+        unlocked, self._unlocked = self._unlocked, None
+        if unlocked is not None:
+            unlocked.set_result(None)
+
+    # -- commits ------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        claim: Claim,
+        facts: Sequence[Fact],
+        batches: Sequence[Buffer],
+        expected: Mapping[Key, int],
+        owner: object,
+        *,
+        is_synced: bool,
+    ) -> None:
+        """Commit. Conflict, TermEnded, StoreFenced: nothing was written. Lost."""
+        written = {key for fact in facts for key in versioned_by(fact)}
+        versioned = {key for key in (*expected, *written) if type(key) in VERSIONED}
+        crashes = self.crashes
+        # It is not idle any more, so its locks are not taken from it.
+        given, owner = owner, object()
+        self._locks = {key: owner if each is given else each for key, each in self._locks.items()}
+        try:
+            await self.lock(owner, versioned)
+            self._check_versions(facts, expected)
+            await self.lock(owner, (claim.broker_id,))
+            self._check_claim(claim)
+            committed = self._prepared(claim, facts, batches)
+            if is_synced:
+                self._flushing.append(committed)
+                await sleep(self.random.uniform(0, self._flush_seconds_max))
+                if crashes != self.crashes:
+                    raise Lost
+                self._flushing.remove(committed)
+            self._happened(committed)
+            if is_synced:
+                self.flush()
+        finally:
+            if crashes == self.crashes:
+                self.unlock(owner)
+
+    def _check_versions(self, facts: Sequence[Fact], expected: Mapping[Key, int]) -> None:
+        versions = self.ledger.versions
+        moved = [
+            key
+            for key, version in expected.items()
+            if type(key) in VERSIONED and versions.get(key, ABSENT) != version
+        ]
+        if moved:
+            raise Conflict(moved)
+        stored: Any = self.ledger.values.get((ClusterKey, ClusterKey())) or Cluster()
+        for fact in facts:
+            if type(fact) is f.FeatureChanged and fact.features_epoch <= stored.features_epoch:
+                raise Conflict((ClusterKey(),))
+
+    def _check_claim(self, claim: Claim) -> None:
+        if self._term != claim.term:
+            raise TermEnded
+        row = self.rows[claim.broker_id]
+        if row.epoch != claim.epoch or row.session != claim.session:
+            raise StoreFenced("another process took the place of the broker")
+
+    def _prepared(self, claim: Claim, facts: Sequence[Fact], batches: Sequence[Buffer]) -> _Committed:
+        locations = []
+        for batch in batches:
+            self._chunk += 1
+            self.bytes[self._chunk] = bytes(batch)
+            locations.append(BatchLocation(self._chunk, 0, len(batch)))
+        return _Committed(claim, tuple(facts), locations, self.version(claim))
+
+    def version(self, claim: Claim) -> int:
+        """The version of what a commit writes."""
+        return self.rows[claim.broker_id].slot << SLOT_SHIFT | claim.sequence
+
+    def _happened(self, committed: _Committed) -> None:
+        self._commits.append(committed)
+        self._apply(committed)
+
+    def _apply(self, committed: _Committed) -> None:
+        row = self.rows[committed.claim.broker_id]
+        row.sequence = committed.claim.sequence
+        for fact in committed.facts:
+            if type(fact) is f.ProducerIdAllocated:
+                row.next_producer_id = max(row.next_producer_id, fact.producer_id + 1)
+        self.ledger.fold_commit(committed.facts, committed.locations, committed.version)
+
+    def flush(self) -> None:
+        """Make everything that was committed durable."""
+        self._durable = len(self._commits)
+
+    def crash(self) -> None:
+        """Lose the end of what was not flushed. Clients are told nothing but that their connection is gone."""
+        random = self.random
+        if self._flushing and random.random() < 0.5:
+            # The log is one stream: what was written before it is durable too.
+            for committed in self._flushing[: random.randint(1, len(self._flushing))]:
+                self._commits.append(committed)
+        else:
+            del self._commits[random.randint(self._durable, len(self._commits)) :]
+        self.flush()
+        self._flushing.clear()
+        self._rebuild()
+        self.crashes += 1
+        self._term = None
+        self._locks.clear()
+        self._wake()
+
+    def _rebuild(self) -> None:
+        self.ledger = VersionedFold()
+        for broker_id, row in self.rows.items():
+            first = row.slot << PRODUCER_SHIFT
+            self.rows[broker_id] = replace(row, sequence=0, next_producer_id=first)
+        for committed in self._commits:
+            self._apply(committed)
+
+    def lost(self) -> list[str]:
+        """Return a problem if a commit is gone that was answered as durable."""
+        there = {(each.claim.broker_id, each.claim.sequence) for each in self._commits}
+        gone = sorted(self.answered - there)
+        return [f"commits that were answered are gone: {gone[:3]}"] if gone else []
+
+    # -- rows of brokers ----------------------------------------------------------------------------------
+
+    async def with_rows(self, owner: object, broker_ids: Iterable[int], work: Callable[[], Any]) -> Any:
+        """Do something with the rows of brokers while none of them commits. It is durable at once."""
+        crashes = self.crashes
+        await self.lock(owner, broker_ids)
+        try:
+            result = work()
+        finally:
+            if crashes == self.crashes:
+                self.unlock(owner)
+        self.flush()
+        return result
+
+    def leave_notice(self, notice: Notice) -> int:
+        """Keep a notice. Return its number."""
+        self._notice += 1
+        self.notices[self._notice] = notice
+        return self._notice

@@ -1,0 +1,26 @@
+"""Questions that every broker answers for what it owns: the list of groups, the list of transactions."""
+
+from typing import Any
+
+from semel.client.cluster import Client
+from semel.client.errors import ClientError, KafkaError, check
+from semel.client.retry import Attempts
+from semel.wire.schema import Request
+
+
+def ask_every_broker(client: Client, request: Request, what: str) -> list[Any]:
+    """Return the responses of all brokers. `what` they list is for the text of an error.
+
+    If one of them fails, all are asked again, because others own by then what it had.
+    """
+    for attempt in Attempts(client.patience_s):
+        responses = []
+        try:
+            for node in client.describe(topics=()).nodes:
+                response = client.send(request, node=node.node_id)
+                check(response.error_code, f"broker {node.node_id} does not list its {what}")
+                responses.append(response)
+            return responses
+        except (KafkaError, ClientError) as error:
+            attempt.failed(error)
+    raise AssertionError("attempts end with an error")

@@ -1,0 +1,97 @@
+"""List groups and transactional ids in order, of all shards or of some.
+
+A group may have offsets only. Their ids are found by skipping from one to the next in an index, because a
+group has many offsets.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from semel.core.types import Transaction, TransactionState
+from semel.store.interface import GroupSummary
+from semel.store.postgres.database import Database
+from semel.store.postgres.loading import TRANSACTION_COLUMNS
+from semel.store.postgres.texts import original, stored
+from semel.store.rows import transaction_of
+
+_ALL_GROUPS: Final = """
+    WITH RECURSIVE committed (group_id, number) AS (
+        (SELECT group_id, 1 FROM offsets WHERE group_id > $1 ORDER BY group_id LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT offsets.group_id FROM offsets WHERE offsets.group_id > committed.group_id
+            ORDER BY offsets.group_id LIMIT 1
+        ), number + 1
+        FROM committed WHERE committed.group_id IS NOT NULL AND number < $2
+    ),
+    ids (group_id) AS (
+        (SELECT group_id FROM groups WHERE group_id > $1 ORDER BY group_id LIMIT $2)
+        UNION
+        SELECT group_id FROM committed WHERE group_id IS NOT NULL
+    )
+    SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(state, '')
+    FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT $2
+"""
+_GROUPS_OF_SHARDS: Final = """
+    WITH RECURSIVE committed (shard, group_id, number) AS (
+        SELECT shard, (
+            SELECT offsets.group_id FROM offsets WHERE offsets.shard = wanted.shard AND offsets.group_id > $1
+            ORDER BY offsets.group_id LIMIT 1
+        ), 1
+        FROM unnest($3::smallint[]) AS wanted (shard)
+        UNION ALL
+        SELECT shard, (
+            SELECT offsets.group_id FROM offsets
+            WHERE offsets.shard = committed.shard AND offsets.group_id > committed.group_id
+            ORDER BY offsets.group_id LIMIT 1
+        ), number + 1
+        FROM committed WHERE committed.group_id IS NOT NULL AND number < $2
+    ),
+    ids (group_id) AS (
+        (
+            SELECT group_id FROM groups WHERE shard = ANY ($3) AND group_id > $1
+            ORDER BY group_id LIMIT $2
+        )
+        UNION
+        SELECT group_id FROM committed WHERE group_id IS NOT NULL
+    )
+    SELECT ids.group_id, coalesce(kind, ''), coalesce(protocol_type, ''), coalesce(state, '')
+    FROM ids LEFT JOIN groups USING (group_id) ORDER BY ids.group_id LIMIT $2
+"""
+
+
+async def list_groups(
+    database: Database, after: str, limit: int, shards: Collection[int] | None
+) -> list[GroupSummary]:
+    """Return groups, ordered by id, including those that only have offsets (kind "")."""
+    page = (stored(after), limit)
+    if shards is None:
+        rows = await database.fetch(_ALL_GROUPS, *page)
+    else:
+        rows = await database.fetch(_GROUPS_OF_SHARDS, *page, list(shards))
+    return [
+        GroupSummary(original(name), kind, original(protocol), state) for name, kind, protocol, state in rows
+    ]
+
+
+async def list_transactions(
+    database: Database,
+    after: str,
+    limit: int,
+    state: TransactionState | None,
+    shards: Collection[int] | None,
+) -> list[Transaction]:
+    """Return transactional ids in order, all or those in one state, of all or some shards."""
+    of_shards = "" if shards is None else "AND shard = ANY ($4)"
+    rows = await database.fetch(
+        f"""
+        SELECT {TRANSACTION_COLUMNS} FROM transactions
+        WHERE transactional_id > $1 AND ($2 = '' OR state = $2) {of_shards}
+        ORDER BY transactional_id LIMIT $3
+        """,
+        stored(after),
+        "" if state is None else state.label,
+        limit,
+        *([] if shards is None else [list(shards)]),
+    )
+    return [transaction_of((original(name), *rest)) for name, *rest in rows]

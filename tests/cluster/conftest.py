@@ -1,0 +1,51 @@
+"""Clusters of real processes. Tests that leave a cluster as it was share one for each module."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster, running
+from support.routed import RoutedClient
+
+from semel.client import Admin, Client, NewTopic
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers, with proxies before PostgreSQL and before each other."""
+    with running(Cluster(tmp_path_factory.mktemp("cluster"), proxied=True), postgres_dsn) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[Cluster]:
+    """Three brokers over a PostgreSQL server of their own."""
+    with running(Cluster(tmp_path)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def raw(cluster: Cluster) -> Iterator[RoutedClient]:
+    with RoutedClient(cluster.bootstrap) as client:
+        yield client
+
+
+Create = Callable[..., str]
+
+
+@pytest.fixture
+def spread(cluster: Cluster) -> Create:
+    """Creates a topic whose partitions have several leaders; more of them for each call."""
+    return lambda **configs: make_spread(cluster, **configs)
+
+
+def make_spread(cluster: Cluster, partitions: int = 6, **configs: str) -> str:
+    import uuid
+
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    wanted = {each.replace("_", "."): value for each, value in configs.items()}
+    with Client(cluster.bootstrap) as client:
+        Admin(client).topics.create(NewTopic(name, partitions, configs=wanted))
+        leaders = {client.leader(name, index) for index in range(partitions)}
+    assert len(leaders) > 1, "all partitions have one leader"
+    return name

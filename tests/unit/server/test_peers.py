@@ -1,0 +1,122 @@
+"""Messages between brokers: answered, authenticated, bounded."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from semel.server.peers import FRAME_BYTES_MAX, PeerConnections, PeerListener
+from semel.store.sharing import Peer
+
+SECRET = b"s" * 32
+
+
+async def echo(message: bytes) -> bytes:
+    if message == b"slow":
+        await asyncio.sleep(0.05)
+    if message == b"foreign":
+        raise ValueError("of another version")
+    return b"<" + message + b">"
+
+
+@asynccontextmanager
+async def listening(secret: bytes = SECRET) -> AsyncIterator[Peer]:
+    listener = PeerListener(secret, echo)
+    port = await listener.start("127.0.0.1", 0)
+    try:
+        yield Peer(1, 1, {}, ("127.0.0.1", port), None, True)
+    finally:
+        await listener.stop()
+
+
+async def test_messages_are_answered() -> None:
+    async with listening() as peer:
+        peers = PeerConnections(SECRET)
+        assert await peers.send(peer, b"a") == b"<a>"
+        assert await peers.send(peer, bytes(1_000_000)) == b"<" + bytes(1_000_000) + b">"
+        peers.close()
+
+
+async def test_a_slow_answer_does_not_delay_others() -> None:
+    async with listening() as peer:
+        peers = PeerConnections(SECRET)
+        order: list[bytes] = []
+
+        async def ask(message: bytes) -> None:
+            order.append(await peers.send(peer, message))
+
+        await asyncio.gather(ask(b"slow"), ask(b"quick"))
+        assert order == [b"<quick>", b"<slow>"]
+        peers.close()
+
+
+async def test_a_broker_with_another_secret_gets_no_answer() -> None:
+    async with listening() as peer:
+        peers = PeerConnections(b"x" * 32)
+        with pytest.raises(ConnectionError):
+            await peers.send(peer, b"a")
+        peers.close()
+
+
+async def test_an_answer_cannot_be_made_up() -> None:
+    async def forge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        frame = await reader.readexactly(length)
+        # The code of the question is not the code of the answer.
+        writer.write((32 + 8 + 4).to_bytes(4, "big") + frame[:32] + frame[32:40] + b"done")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(forge, "127.0.0.1", 0)
+    peer = Peer(1, 1, {}, ("127.0.0.1", server.sockets[0].getsockname()[1]), None, True)
+    peers = PeerConnections(SECRET)
+    with pytest.raises(ConnectionError):
+        await peers.send(peer, b"a")
+    peers.close()
+    await ended.wait()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "start", [b"\x00\x00\x00\x00", (FRAME_BYTES_MAX + 1).to_bytes(4, "big"), b"GET / HT"]
+)
+async def test_foreign_bytes_close_the_connection(start: bytes) -> None:
+    async with listening() as peer:
+        reader, writer = await asyncio.open_connection(*peer.internal)
+        writer.write(start)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        peers = PeerConnections(SECRET)
+        assert await peers.send(peer, b"a") == b"<a>"
+        peers.close()
+
+
+async def test_a_broker_that_does_not_listen_is_an_error() -> None:
+    async with listening() as peer:
+        pass
+    peers = PeerConnections(SECRET)
+    with pytest.raises(ConnectionError):
+        await peers.send(peer, b"a")
+    peers.close()
+
+
+async def test_a_connection_is_made_again_after_it_was_lost() -> None:
+    async with listening() as peer:
+        peers = PeerConnections(SECRET)
+        assert await peers.send(peer, b"a") == b"<a>"
+        peers.close()
+        assert await peers.send(peer, b"b") == b"<b>"
+        peers.close()
+
+
+async def test_a_message_of_another_version_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.server.peers.ANSWER_SECONDS", 0.2)
+    async with listening() as peer:
+        peers = PeerConnections(SECRET)
+        with pytest.raises(ConnectionError):
+            await peers.send(peer, b"foreign")
+        peers.close()

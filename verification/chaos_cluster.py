@@ -1,0 +1,133 @@
+"""Chaos on a real cluster: three brokers, PostgreSQL, a directory or an S3 server, real clients.
+
+The workloads and the checker are those of `chaos`. Brokers that end by themselves, because they were replaced
+or lost their store, are started again, as a supervisor would.
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+from support.chaos_run import ChaosResult, Run
+from support.cluster import LEASE_SECONDS, Cluster, Member, running
+
+from verification.chaos import WRITERS, runs, workloads
+
+KILLS_PER_RUN = 20
+FAULTS_PER_RUN = 10
+SETTINGS = {
+    "log.cleaner.backoff.ms": 100,
+    "log.retention.check.interval.ms": 200,
+}
+EVERYONE_EVERY = 5
+
+
+def kills(count: int) -> ChaosResult:
+    """kill -9 of one broker, sometimes of two or of all."""
+    return runs("kill -9 of brokers", count, KILLS_PER_RUN, lambda *args: _episodes(*args, _kill))
+
+
+def postgres(count: int) -> ChaosResult:
+    """kill -9 of a session of PostgreSQL, crashes and restarts of all of it."""
+    return runs("PostgreSQL failures", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _fail_postgres))
+
+
+def pauses(count: int) -> ChaosResult:
+    """SIGSTOP of a broker for longer than its lease."""
+    return runs("broker pauses", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _pause))
+
+
+def partitions(count: int) -> ChaosResult:
+    """Brokers cut off from PostgreSQL or from each other."""
+    return runs("network partitions", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _part))
+
+
+def restarts(count: int) -> ChaosResult:
+    """Each broker in turn is stopped and started."""
+    return runs("rolling restarts", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _roll))
+
+
+Fault = Callable[[Cluster, random.Random], None]
+
+
+def _episodes(run: Run, count: int, deadline: float, fault: Fault) -> None:
+    chance = run.chance
+    with running(Cluster(run.directory / "cluster", proxied=fault is _part, settings=SETTINGS)) as cluster:
+        # Where PostgreSQL crashes, a new term fences what was open: a legitimate reason.
+        workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
+        run.mend = cluster.mend
+        try:
+            with run.running():
+                for number in range(count):
+                    run.progress(chance.randrange(1, 30), of_everyone=number % EVERYONE_EVERY == 0)
+                    fault(cluster, chance)
+                    run.outcome.episodes += 1
+                    run.progress(1)
+                    if time.monotonic() > deadline:
+                        break
+                run.progress(10, of_everyone=True)
+            cluster.mend()
+            for each in cluster.brokers:
+                each.restart()
+            cluster.settle()
+            run.judge(cluster.bootstrap)
+        finally:
+            if not run.outcome.is_clean:
+                run.outcome.kept.append(cluster.logs()[-8_000:])
+
+
+def _kill(cluster: Cluster, chance: random.Random) -> None:
+    victims = chance.sample(cluster.brokers, chance.choice([1, 1, 1, 1, 2, 3]))
+    for each in victims:
+        each.kill()
+    # Sometimes the lease is over before the broker comes back, sometimes not.
+    time.sleep(chance.choice([0, 0, LEASE_SECONDS + 1]))
+    for each in victims:
+        each.launch()
+    for each in victims:
+        each.wait_until_ready()
+
+
+def _fail_postgres(cluster: Cluster, chance: random.Random) -> None:
+    how = chance.choice(["backend", "backend", "crash", "restart"])
+    if how == "backend":
+        cluster.kill_backend()
+    elif how == "crash":
+        cluster.crash_postgres(chance.choice([0, 0, 1, LEASE_SECONDS + 1]))
+    else:
+        cluster.postgres.stop()
+        cluster.postgres.start()
+
+
+def _pause(cluster: Cluster, chance: random.Random) -> None:
+    member = chance.choice(cluster.brokers)
+    member.pause()
+    time.sleep(LEASE_SECONDS + chance.uniform(1.0, 3.0))
+    member.resume()
+
+
+def _part(cluster: Cluster, chance: random.Random) -> None:
+    cut = _cut_off(chance.choice(cluster.brokers), chance)
+    time.sleep(chance.choice([0.5, 2.0, LEASE_SECONDS + 2]))
+    for proxy in cut:
+        proxy.mend()
+
+
+def _cut_off(member: Member, chance: random.Random) -> "list":
+    ways = chance.choice(
+        [[member.to_postgres], [member.from_brokers], [member.to_postgres, member.from_brokers]]
+    )
+    for each in ways:
+        each.silence() if chance.random() < 0.5 else each.cut()
+    return ways
+
+
+def _roll(cluster: Cluster, chance: random.Random) -> None:
+    for each in chance.sample(cluster.brokers, len(cluster.brokers)):
+        if not each.has_ended:
+            code = each.stop()
+            assert code == 0, f"broker {each.node_id} ended with {code}: {each.log.read_text()[-2000:]}"
+        each.start()
+
+
+__all__ = ["WRITERS", "kills", "partitions", "pauses", "postgres", "restarts"]

@@ -56,7 +56,7 @@ class BytesStatus(NamedTuple):
     """Small commits whose bytes are still in PostgreSQL."""
     inline_bytes: int
     inline_since_ms: int | None
-    """For how long they have waited to be moved to an object, at least some of them; None if there are none."""
+    """For how long some of them have waited to be moved to an object; None if there are none."""
 
 
 class TableStatus(NamedTuple):

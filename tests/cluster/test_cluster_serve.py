@@ -22,7 +22,9 @@ from support.s3 import S3Server, program, s3_server
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, Producer
-from semel.store.postgres.chunks import INLINE_BYTES_MAX
+from semel.config import Settings
+
+INLINE_BYTES_MAX = Settings().semel_inline_bytes_max
 
 
 @pytest.fixture

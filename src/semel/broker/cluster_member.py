@@ -74,10 +74,10 @@ class ClusterMember:
         await self._membership.join(endpoints, internal, rack)
         self._joined_at = self._ownership.clock()
         await self._renew()
+        self._patient_until = self._joined_at
         while self._dividing is not None:
             await asyncio.wait((self._dividing,), timeout=self._interval)
             await self._renew()
-        self._patient_until = self._joined_at
         self._sender.look()
 
     @property

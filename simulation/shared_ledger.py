@@ -311,7 +311,7 @@ class LedgerServer:
         self._durable = len(self._commits)
 
     def crash(self) -> None:
-        """Lose the end of what was not flushed. Clients are told nothing but that their connection is gone."""
+        """Lose the end of what was not flushed. Clients learn nothing but that their connection is gone."""
         random = self.random
         if self._flushing and random.random() < 0.5:
             # The log is one stream: what was written before it is durable too.

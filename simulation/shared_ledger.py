@@ -254,7 +254,9 @@ class LedgerServer:
         changed: set[Key] = set()
         for fact in facts:
             if isinstance(fact, f.TopicChanged | f.TopicDeleted):
-                changed |= {PartitionKey(fact.topic.topic_id, index) for index in range(fact.topic.partitions)}
+                changed |= {
+                    PartitionKey(fact.topic.topic_id, index) for index in range(fact.topic.partitions)
+                }
             if isinstance(fact, f.TopicDeleted):
                 changed |= {key for key in self.ledger.versions if type(key) is PendingKey}
         return changed

@@ -246,6 +246,10 @@ class SharedSimulatedStore:
         )
         return sequence
 
+    def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Nothing: bytes stay where they are."""
+        return {}
+
     async def checkpoint(self) -> None:
         """Nothing: what is committed is durable."""
 

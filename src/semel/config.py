@@ -209,6 +209,31 @@ class Settings:
         "bytes of batches in one commit; requests of all other clients wait while it is written",
     )
 
+    semel_inline_bytes_max: int = _setting(
+        262_144, "cluster: larger commits are uploaded as objects, smaller ones are first kept in PostgreSQL"
+    )
+    semel_object_bytes: int = _setting(
+        8_388_608, "cluster: size of the objects that small commits are moved to, or large ones divided into"
+    )
+    semel_roll_interval_ms: int = _setting(
+        3_000, "cluster: how long small commits stay in PostgreSQL, unless there are enough for an object"
+    )
+    semel_object_delete_delay_ms: int = _setting(
+        600_000, "cluster: how long an unused object is kept, because other brokers may be reading it"
+    )
+    semel_object_reconcile_interval_ms: int = _setting(
+        21_600_000, "cluster: how often the list of objects is compared with the ledger"
+    )
+    semel_block_cache_bytes: int = _setting(
+        67_108_864, "cluster: memory for what was read from objects or is still in PostgreSQL"
+    )
+    semel_merge_interval_ms: int = _setting(
+        60_000, "cluster: how often old batches are rewritten in runs, which need fewer rows; 0 disables it"
+    )
+    semel_merge_age_ms: int = _setting(
+        600_000, "cluster: how old batches are when they are rewritten; readers are mostly past them then"
+    )
+
     def __post_init__(self) -> None:
         """Refuse values that are not among the choices of a setting, whatever their source."""
         for each in fields(self):

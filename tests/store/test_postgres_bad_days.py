@@ -24,6 +24,8 @@ from semel.store.postgres.store import ClusterStore
 from semel.store.sharing import Conflict
 
 KEY = TransactionKey("t")
+PATIENCE = 20.0
+"""What happens in time if it happens at all, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ async def test_a_wrong_password(server: PostgresServer, place: Place) -> None:
     dsn = place.dsn
     place.dsn = dsn.replace("semel@", "guarded:wrong-secret@")
     with pytest.raises(StoreBroken, match=r"password authentication failed.* PGPASSWORD") as refused:
-        async with asyncio.timeout(5), place.opened():
+        async with asyncio.timeout(PATIENCE), place.opened():
             pass
     _has_no_secret(refused.value, "wrong-secret")
     place.dsn = dsn.replace("semel@", "guarded:right-secret@")
@@ -164,7 +166,7 @@ async def test_too_many_connections_at_the_start_are_waited_for(place: Place) ->
     assert not opened.done()
     await held.pop().close()
     await held.pop().close()
-    await asyncio.wait_for(opened, 10)
+    await asyncio.wait_for(opened, PATIENCE)
     for each in held:
         await each.close()
 
@@ -211,7 +213,7 @@ async def test_too_many_connections_later_are_waited_for(place: Place) -> None:
         assert not loaded.done()
         for each in held:
             await each.close()
-        assert (await asyncio.wait_for(loaded, 10))[0].version == version
+        assert (await asyncio.wait_for(loaded, PATIENCE))[0].version == version
 
 
 async def test_queries_are_refused_if_the_server_is_away_for_long_and_commits_wait(
@@ -228,7 +230,7 @@ async def test_queries_are_refused_if_the_server_is_away_for_long_and_commits_wa
             store.ledger.sweep(limit=1),
         ):
             with pytest.raises(StoreRefused, match="PostgreSQL does not answer"):
-                await asyncio.wait_for(call, 5)
+                await asyncio.wait_for(call, PATIENCE)
         committed = asyncio.create_task(store.commit([changed(1)], []))
         await asyncio.wait([committed], timeout=0.5)
         assert not committed.done()
@@ -280,7 +282,7 @@ async def test_a_query_that_takes_too_long(place: Place, monkeypatch: pytest.Mon
     monkeypatch.setattr(database, "QUERY_PATIENCE_SECONDS", 0.5)
     async with place.opened() as store:
         with pytest.raises(StoreRefused, match="canceling statement due to statement timeout"):
-            await asyncio.wait_for(store.ledger.database.value("SELECT pg_sleep(60)"), 5)
+            await asyncio.wait_for(store.ledger.database.value("SELECT pg_sleep(60)"), PATIENCE)
         assert await value_of(store) is None
 
 
@@ -295,7 +297,7 @@ async def test_a_commit_that_takes_too_long_is_repeated(
         assert not committed.done()
         # The lock on the table waits for the commit that is under way, which is cancelled.
         await place.stop_failing()
-        version = await asyncio.wait_for(committed, 10)
+        version = await asyncio.wait_for(committed, PATIENCE)
         assert await store.load([KEY]) == [(Transaction("t", 1, 0, 1), version)]
 
 
@@ -330,10 +332,10 @@ async def test_a_lock_that_is_held_for_long_is_waited_for(
         await asyncio.wait([committed], timeout=1.0)
         assert not committed.done()
         # The renewal of the lease does not wait for the commit.
-        await asyncio.wait_for(store.membership.renew(), 1)
+        await asyncio.wait_for(store.membership.renew(), PATIENCE)
         await held.rollback()
         await other.close()
-        await asyncio.wait_for(committed, 10)
+        await asyncio.wait_for(committed, PATIENCE)
 
 
 # -- a broker that sleeps ---------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ async def test_a_broker_that_sleeps_with_locks_loses_them(place: Place) -> None:
     async with place.opened() as sleeper, place.opened(1) as other:
         version = await sleeper.commit([changed(1)], [])
         await sleeper.load([KEY], locks=True)
-        moved = await asyncio.wait_for(other.commit([changed(2)], [], expected={KEY: version}), 5)
+        moved = await asyncio.wait_for(other.commit([changed(2)], [], expected={KEY: version}), PATIENCE)
         with pytest.raises(Conflict) as conflict:
             await sleeper.commit([changed(3)], [], expected={KEY: version})
         assert conflict.value.keys == (KEY,)
@@ -381,3 +383,22 @@ async def test_a_broker_that_sleeps_longer_than_its_lease_writes_nothing(place: 
         with pytest.raises(StoreFenced, match="another process took the place of broker 0"):
             await sleeper.commit([changed(1)], [], expected={KEY: version})
         assert await value_of(other) is None
+
+
+async def test_a_renewal_that_is_under_way_has_perhaps_not_seen_a_notice(place: Place) -> None:
+    """The lease looks over. Whoever concludes that the broker finds the notice later would be wrong."""
+    async with place.opened() as slow, place.opened(1) as other:
+        await slow.membership.join({}, ("host", 1), None)
+        (peer,) = (await other.membership.renew()).peers
+        await place.execute("UPDATE brokers SET lease_until = clock_timestamp() WHERE broker_id = 0")
+        renewal: Any = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
+        transaction = renewal.transaction()
+        await transaction.start()
+        await renewal.fetchrow("SELECT * FROM renew_lease(0, $1, '30s')", peer.epoch)
+        number = await other.membership.leave_notice(peer, b"notice")
+        noticed = asyncio.create_task(other.membership.is_noticed(peer, number))
+        await asyncio.wait([noticed], timeout=0.3)
+        assert not noticed.done()
+        await transaction.commit()
+        await renewal.close()
+        assert not await noticed

@@ -14,8 +14,27 @@ from support.postgres import postgres_server, why_not
 from support.process import free_port
 from support.stored import all_batches
 
-from semel.core.facts import OffsetCommitted, ProducerIdAllocated, TransactionChanged
-from semel.core.types import CommittedOffset, OffsetKey, Transaction, TransactionKey
+from semel.core.facts import (
+    GroupChanged,
+    OffsetCommitted,
+    PartitionChanged,
+    PendingChanged,
+    ProducerAdvanced,
+    ProducerIdAllocated,
+    TransactionChanged,
+)
+from semel.core.groups import ClassicGroup
+from semel.core.types import (
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+    Partition,
+    PartitionKey,
+    PendingKey,
+    ProducerState,
+    Transaction,
+    TransactionKey,
+)
 from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
@@ -160,6 +179,58 @@ async def test_commits_and_queries_wait_for_a_server_that_is_restarted(scribe: A
                     await filled
                 assert len(await found) == 1
                 assert await all_batches(ledger, key) == scribe.batches[key]
+
+
+async def test_a_table_that_has_grown_is_not_read_as_a_whole(
+    postgres_dsn: str, schema: str, scribe: Any
+) -> None:
+    """A session keeps the plans that it made when the table was small."""
+    async with opened(postgres_dsn, schema) as ledger:
+        keys = await scribe.create(ledger, 2)
+
+        async def commit(number: int) -> None:
+            wanted = [
+                *keys,
+                *(key.of(7) for key in keys),
+                TransactionKey("t"),
+                GroupKey("g"),
+                PendingKey("g"),
+            ]
+            found = await ledger.load_versioned(wanted, locks=bool(number % 2))
+            facts = [*(PartitionChanged(key, Partition()) for key in keys), PendingChanged("g", ())]
+            facts += [ProducerAdvanced(key.of(7), ProducerState()) for key in keys]
+            facts += [TransactionChanged(Transaction("t", 7, 0, 1)), GroupChanged(ClassicGroup("g"))]
+            expected = {key: each.version for key, each in zip(wanted, found, strict=True)}
+            await ledger.commit(facts, [], expected=expected)
+
+        tables = ("partitions", "producers", "transactions", "groups", "pending_versions", "pending_offsets")
+        for number in range(10):
+            await commit(number)
+        many = [PartitionKey(os.urandom(16), 0) for _ in range(1_000)]
+        facts = [PartitionChanged(key, Partition()) for key in many]
+        facts += [ProducerAdvanced(key.of(1), ProducerState()) for key in many]
+        facts += [TransactionChanged(Transaction(str(number), 7, 0, 1)) for number in range(1_000)]
+        facts += [GroupChanged(ClassicGroup(str(number))) for number in range(1_000)]
+        facts += [PendingChanged(str(number), ()) for number in range(1_000)]
+        await ledger.commit(facts, [])
+        before = await _full_reads(ledger, tables)
+        for number in range(10):
+            await commit(number)
+        assert await _full_reads(ledger, tables) == before
+
+
+async def _full_reads(ledger: PostgresLedger, tables: tuple[str, ...]) -> dict[str, int]:
+    """How often tables were read as a whole, by the only connection of the ledger."""
+    await ledger.database.value("SELECT pg_stat_force_next_flush()")
+    rows = await ledger.database.fetch(
+        """
+        SELECT relname, seq_scan FROM pg_stat_user_tables
+        WHERE schemaname = current_schema() AND relname = ANY ($1)
+        """,
+        list(tables),
+    )
+    assert len(rows) == len(tables)
+    return dict(rows)
 
 
 def _lose_one_answer(monkeypatch: pytest.MonkeyPatch, function: str, *, happened: bool) -> list[Call]:

@@ -44,8 +44,8 @@ from semel.core.types import (
 )
 from semel.store.sharing import Conflict, SharedStore, Versioned
 
-SOON = 2.0
-"""Seconds. A lock that is free, or becomes free, is got in this time."""
+SOON = 30.0
+"""Seconds. A lock that is free, or becomes free, is got in this time, also on a busy machine."""
 
 
 @asynccontextmanager
@@ -252,7 +252,7 @@ async def test_two_brokers_that_add_one_entity(shared_stores: Any, scribe: Any) 
 
 @pytest.mark.parametrize("exist", [False, True])
 async def test_two_brokers_that_each_read_what_the_other_writes(shared_stores: Any, exist: bool) -> None:
-    """Both may not pass: each would be decided on what the other has changed. Nor may they wait for long."""
+    """Both may not pass: each would be decided on what the other has changed."""
     async with opened(shared_stores) as stores:
         for number in range(20):
             names = [f"a{number}", f"b{number}"]
@@ -292,7 +292,7 @@ async def test_many_writers_of_the_same_entities_all_get_through(shared_stores: 
 
     async with opened(shared_stores, 3) as stores:
         await stores[0].commit([of_id(key.transactional_id, 0) for key in keys], [])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SOON):
             await asyncio.gather(*(count(store, keys[at:] + keys[:at]) for at, store in enumerate(stores)))
         assert [each.value.producer_id for each in await stores[0].load(keys)] == [30] * 3
 
@@ -405,7 +405,7 @@ async def test_two_brokers_that_lock_in_different_orders_both_get_through(shared
                 except Conflict:
                     continue
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SOON):
             await asyncio.gather(change(stores[0], keys), change(stores[1], keys[::-1]))
         assert [each.value.producer_id for each in await stores[0].load(keys)] == [2, 2]
 

@@ -48,9 +48,23 @@ class Member(BrokerProcess):
         self.node_id = node_id
         self.cluster = cluster
         self.internal_port = free_port()
-        self.to_postgres: TcpProxy | None = None
-        self.from_brokers: TcpProxy | None = None
+        self._to_postgres: TcpProxy | None = None
+        self._from_brokers: TcpProxy | None = None
         self._is_paused = False
+
+    def connect(self, to_postgres: TcpProxy, from_brokers: TcpProxy) -> None:
+        """Have these proxies between it and the others, from its next start on."""
+        self._to_postgres, self._from_brokers = to_postgres, from_brokers
+
+    @property
+    def to_postgres(self) -> TcpProxy:
+        assert self._to_postgres is not None, "the cluster has no proxies"
+        return self._to_postgres
+
+    @property
+    def from_brokers(self) -> TcpProxy:
+        assert self._from_brokers is not None, "the cluster has no proxies"
+        return self._from_brokers
 
     @property
     def environment(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -59,7 +73,7 @@ class Member(BrokerProcess):
     @property
     def dsn(self) -> str:
         """The address of the ledger, as this broker sees it."""
-        if self.to_postgres is None:
+        if self._to_postgres is None:
             return self.cluster.dsn
         parts = urlsplit(self.cluster.dsn)
         return parts._replace(netloc=f"{parts.username}@127.0.0.1:{self.to_postgres.port}").geturl()
@@ -67,7 +81,7 @@ class Member(BrokerProcess):
     @property
     def storage(self) -> Sequence[str]:
         internal = ["--internal", f"127.0.0.1:{self.internal_port}"]
-        if self.from_brokers is not None:
+        if self._from_brokers is not None:
             internal += ["--advertise", f"internal=127.0.0.1:{self.from_brokers.port}"]
         return ("--ledger", self.dsn, "--chunks", self.cluster.chunks, *internal)
 
@@ -159,10 +173,10 @@ class Cluster:
             parts = urlsplit(self.dsn)
             assert parts.hostname is not None
             assert parts.port is not None
-            postgres = TcpProxy((parts.hostname, parts.port))
-            brokers = TcpProxy(("127.0.0.1", member.internal_port))
-            member.to_postgres = self._exit.enter_context(postgres)
-            member.from_brokers = self._exit.enter_context(brokers)
+            member.connect(
+                self._exit.enter_context(TcpProxy((parts.hostname, parts.port))),
+                self._exit.enter_context(TcpProxy(("127.0.0.1", member.internal_port))),
+            )
 
     def add(self) -> Member:
         """Another broker joins."""

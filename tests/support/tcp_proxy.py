@@ -30,6 +30,8 @@ class TcpProxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._server: asyncio.Server | None = None
+        self.held = 0
+        """How many pieces of bytes were held back."""
         self.delay_seconds = 0.0
         """How long every piece of bytes takes from now on."""
 
@@ -132,6 +134,7 @@ class TcpProxy:
             while data := await reader.read(1 << 16):
                 if self.delay_seconds:
                     await asyncio.sleep(self.delay_seconds)
+                self.held += not self._passing.is_set()
                 await self._passing.wait()
                 writer.write(data)
                 await writer.drain()

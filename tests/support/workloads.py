@@ -79,6 +79,8 @@ class Producing:
         self.kind = kind
         self.transactional_id = transactional_id
         self.committed = 0
+        self.troubles: list[str] = []
+        """Errors that the library has told the application."""
         self._client: Writing | None = None
         self._process: Process | None = None
 
@@ -110,6 +112,7 @@ class Producing:
             if group is not None:
                 self._send_offsets(name, *group)
         except self.client.errors as error:
+            self._note(error)
             self._give_up(name, self.client.after(error))
             return False
         meanwhile()
@@ -135,7 +138,8 @@ class Producing:
                 with self.process.init(self.transactional_id, timeout=timeout) as told:
                     told.pair = self.client.open()
                 return
-            except self.client.errors:
+            except self.client.errors as error:
+                self._note(error)
                 self.close()
                 if time.monotonic() > deadline:
                     raise
@@ -168,6 +172,7 @@ class Producing:
                         raise
                 return True
             except self.client.errors as error:
+                self._note(error)
                 then = self.client.after(error)
                 if then is Then.AGAIN and time.monotonic() < deadline:
                     continue
@@ -182,9 +187,13 @@ class Producing:
                     self.client.abort()
                 return True
             except self.client.errors as error:
+                self._note(error)
                 if self.client.after(error) is not Then.AGAIN or time.monotonic() > deadline:
                     self._replace()
                     return False
+
+    def _note(self, error: Exception) -> None:
+        self.troubles.append(f"{self.kind}: {error!r}")
 
     def _give_up(self, name: str, then: Then) -> None:
         if then is Then.ABORT:
@@ -208,13 +217,17 @@ class Writer(Worker):
         super().__init__(f"{kind} {name}", place)
         self.producing = Producing(place, kind, name)
         self.plan = plan
+        self.slowest_seconds = 0.0
+        """How long its slowest transaction took, with all that was tried again."""
         self._chance = random.Random(seed)
 
     def work(self) -> None:
         try:
             while not self.stopping.is_set():
                 is_commit = self._chance.random() >= self.ABORTS
+                begun = time.monotonic()
                 self.producing.transaction(self.plan(self._chance), is_commit=is_commit)
+                self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - begun)
                 self.steps += 1
         finally:
             self.producing.close()

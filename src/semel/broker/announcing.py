@@ -74,6 +74,10 @@ class NoticeSender:
         self.look_again = asyncio.Event()
         """Set if the view of the cluster seems to be old."""
         self._new_view = asyncio.Event()
+        self.sent = 0
+        """Messages with notices that other brokers have taken."""
+        self.left = 0
+        """Messages with notices that had to be left in the ledger."""
         self._views_begun = self._views_done = 0
 
     def view_begins(self) -> int:
@@ -132,7 +136,9 @@ class NoticeSender:
         reached: set[tuple[int, int]] = set()
         is_newer = False
         while True:
-            others = [each for each in self._ownership.others() if (each.broker_id, each.epoch) not in reached]
+            others = [
+                each for each in self._ownership.others() if (each.broker_id, each.epoch) not in reached
+            ]
             if is_newer and not others:
                 return
             await asyncio.gather(*(self._reach(peer, message) for peer in others))
@@ -189,7 +195,9 @@ class NoticeSender:
 
     async def _try(self, peer: Peer, message: bytes) -> bytes | None:
         try:
-            return await self._peers.send(peer, message)
+            answer = await self._peers.send(peer, message)
+            self.sent += message != LOOK and answer == DONE
+            return answer
         except (OSError, TimeoutError) as error:
             log.info("broker %d does not answer: %s", peer.broker_id, error)
             return None
@@ -202,6 +210,7 @@ class NoticeSender:
             try:
                 if number is None:
                     number = await self._membership.leave_notice(peer, message)
+                    self.left += 1
                 if await self._membership.is_noticed(peer, number):
                     return
             except StoreRefused as refused:

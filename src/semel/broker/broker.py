@@ -27,6 +27,7 @@ from semel.broker.announcing import NoPeers, NoticeSender, Peers
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.cluster_member import ClusterMember
+from semel.broker.cluster_metrics import register
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.compaction_holds import Holds
 from semel.broker.damage import Damage
@@ -135,6 +136,7 @@ class Broker:
         loop.fatal = lambda error: self.fatal(error)
         self.ownership = ownership
         self.member = ClusterMember(store.membership, ownership, sender, loop, self.catalog, clock)
+        register(metrics, ownership, sender, loop, self.member)
         return loop
 
     @classmethod
@@ -167,10 +169,14 @@ class Broker:
 
     async def begin(self) -> None:
         """Clean up after the previous run, then start the tasks."""
-        await self.store.sweep_orphans()
+        if self.ownership.is_janitor():
+            await self.store.sweep_orphans()
         await self._begin()
         self._start("commit loop", self._loop.run())
         self._start("housekeeping", self._housekeeping.run())
+        if isinstance(self.store, SharedStore):
+            for name, work in self.store.upkeep(self.ownership.is_janitor).items():
+                self._start(name, work)
         if self.settings.semel_scrub_bytes_per_second > 0 and self._is_on_disk:
             self._start("scrub", Scrub(self).run())
 
@@ -239,6 +245,11 @@ class Broker:
     def cluster(self) -> Cluster:
         """The cluster, of which only the features are kept up to date."""
         return self._publisher.cluster
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are served: in a cluster, only while the lease runs."""
+        return self.member is None or self.member.is_serving
 
     @property
     def counts(self) -> Counts:

@@ -47,16 +47,25 @@ class ClusterMember:
         self._catalog = catalog
         self._clock = clock
         self._joined_at = 0.0
+        self._patient_until = 0.0
+        """Nobody is replaced before: the ledger was away, and the others have to renew their leases too."""
         self._is_leaving = False
         self._renewing = asyncio.Lock()
         self._dividing: asyncio.Task[None] | None = None
         self._is_known = False
         """Whether the others have no copies from before this life of the broker."""
+        self.received = 0
+        """Messages with notices of other brokers, sent or found in the ledger."""
 
     @property
     def secret(self) -> bytes:
         """Known to the brokers of this cluster alone."""
         return self._membership.secret
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the lease runs."""
+        return self._ownership.is_serving()
 
     async def join(
         self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int], rack: str | None
@@ -68,6 +77,7 @@ class ClusterMember:
         while self._dividing is not None:
             await asyncio.wait((self._dividing,), timeout=self._interval)
             await self._renew()
+        self._patient_until = self._joined_at
         self._sender.look()
 
     @property
@@ -103,6 +113,7 @@ class ClusterMember:
             self._sender.look_again.set()
             return NOT_OWNER
         await self._loop.take_notices([notice for _, notice in notices])
+        self.received += 1
         return DONE
 
     async def leave(self) -> None:
@@ -137,6 +148,8 @@ class ClusterMember:
                 return
             sent_at, number = self._ownership.clock(), self._sender.view_begins()
             view = await self._membership.renew()
+            if self._patient_until and not self._ownership.is_serving():
+                self._patient_until = self._ownership.clock() + self._membership.lease_seconds
             if view.notices:
                 await self._carry_out(view)
             self._clock.follow(view.time_of_day_ms)
@@ -147,7 +160,8 @@ class ClusterMember:
             self._ownership.serve_until(sent_at + self._membership.lease_seconds)
             await self._adopt()
             self._sender.viewed(number)
-            await self._replace_the_dead(view)
+            if sent_at >= self._patient_until:
+                await self._replace_the_dead(view)
             await self._balance()
             self._start_dividing()
 
@@ -163,6 +177,7 @@ class ClusterMember:
                 log.warning("all copies in memory are forgotten: %s", error)
                 await self._forget()
         await self._membership.drop_notices([number for number, _ in view.notices])
+        self.received += len(view.notices)
 
     async def _forget(self) -> None:
         await self._loop.forget_copies()
@@ -204,11 +219,11 @@ class ClusterMember:
 
     async def _replace_the_dead(self, view: ClusterView) -> None:
         for peer in view.peers:
-            if not peer.is_live and peer.broker_id != self._ownership.node_id:
-                if await self._membership.take_over(peer, {}):
-                    log.warning("broker %d has not renewed its lease and was replaced", peer.broker_id)
-                    self._sender.look_again.set()
-                    self._sender.look()
+            is_dead = not peer.is_live and peer.broker_id != self._ownership.node_id
+            if is_dead and await self._membership.take_over(peer, {}):
+                log.warning("broker %d has not renewed its lease and was replaced", peer.broker_id)
+                self._sender.look_again.set()
+                self._sender.look()
 
     async def _balance(self) -> None:
         """Give shards to the brokers that should own them."""

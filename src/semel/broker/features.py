@@ -39,7 +39,8 @@ FEATURES: Final = (
     Feature(TRANSACTION_VERSION, 0, 2, finalized=Cluster().transaction_version),
     # Semel's own. 1: the ends in one ListOffsets response are those after the same commit.
     # 2: ListOffsets also returns how often a partition was compacted, and holds compaction.
-    Feature(SNAPSHOT, 1, 2, finalized=2),
+    # 3: any broker of a cluster returns the ends of all partitions after the same commit.
+    Feature(SNAPSHOT, 1, 3, finalized=3),
     # Semel's own. 1: CommitTransactions and BeginAttempt, which are API keys from 20000 on.
     Feature(COMMIT_TRANSACTIONS, 1, 1, finalized=1),
 )

@@ -5,8 +5,8 @@ histogram is a list of integers; all code runs on the event loop's thread and ne
 formats them at a scrape.
 
 `server/connection.py` counts requests and bytes, the commit loop its ticks (`observe_tick`),
-`server/watch.py` the lag of the event loop. Components register a function for each gauge (`gauge`); it is
-called at the scrape.
+`server/watch.py` the lag of the event loop. Components register a function for each gauge (`gauge`), and for
+counters of their own (`counter`); it is called at the scrape.
 """
 
 from bisect import bisect_left
@@ -142,6 +142,8 @@ class Metrics:
         self.parked_fetches = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         """Help text and function of each gauge."""
+        self.counters: dict[str, tuple[str, Callable[[], float]]] = {}
+        """Help text and function of each counter that a component keeps itself."""
 
     def observe_tick(self, tick: Tick, flush_seconds: float) -> None:
         """Count a tick that was committed. The flush is the part of the commit that waited for the disk.
@@ -179,3 +181,7 @@ class Metrics:
     def gauge(self, name: str, documentation: str, read: Callable[[], float]) -> None:
         """Have `semel_<name>` read at every scrape."""
         self.gauges[name] = (documentation, read)
+
+    def counter(self, name: str, documentation: str, read: Callable[[], float]) -> None:
+        """Have `semel_<name>_total` read at every scrape."""
+        self.counters[name] = (documentation, read)

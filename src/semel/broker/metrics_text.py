@@ -69,6 +69,8 @@ def _families(metrics: Metrics) -> Iterable[Metric]:
         ("semel_parked_fetches", "Fetch requests that wait for records.", metrics.parked_fetches),
     ):
         yield GaugeMetricFamily(name, documentation, value=value)
+    for name, (documentation, read) in metrics.counters.items():
+        yield CounterMetricFamily(f"semel_{name}", documentation, value=read())
     for name, (documentation, read) in metrics.gauges.items():
         yield GaugeMetricFamily(f"semel_{name}", documentation, value=read())
     for name, documentation, histogram in (

@@ -80,5 +80,12 @@ class Scrub:
             if before is None or after is None or after.compactions != before.compactions:
                 # Compaction has replaced them meanwhile.
                 return
-            if bad.last_offset >= after.log_start_offset:
+            if bad.last_offset >= after.log_start_offset and await self._is_stored(key, bad):
                 await self._broker.damage.found(key, bad, readable.reason)
+
+    async def _is_stored(self, key: PartitionKey, batch: StoredBatch) -> bool:
+        """Whether a batch is still where it was: a store may move its bytes and delete the old ones."""
+        found = await self._broker.store.ledger.find_batches(
+            key, batch.base_offset, before=batch.last_offset + 1, bytes_max=0, batches_max=1
+        )
+        return found == [batch]

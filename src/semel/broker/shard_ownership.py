@@ -83,6 +83,10 @@ class ShardOwnership:
         """Whether the lease runs."""
         return self.clock() < self._until
 
+    def lease_seconds(self) -> float:
+        """How long the lease runs; 0 if it is over."""
+        return max(0.0, self._until - self.clock())
+
     def shards(self) -> frozenset[int]:
         """The shards that this broker serves."""
         return self._adopted

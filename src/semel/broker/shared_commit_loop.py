@@ -261,6 +261,11 @@ class SharedCommitLoop(CommitLoop):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal(error)
 
+    @property
+    def waiting_answers(self) -> int:
+        """How many ticks are committed and wait for other brokers before they are answered."""
+        return len(set(self._unannounced.values()))
+
     async def announced(self) -> None:
         """Wait until other brokers know all commits. StoreRefused if that takes long."""
         if self._announcing:

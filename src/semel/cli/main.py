@@ -1,9 +1,9 @@
 """Entry point of the ``semel`` command: assembles the commands, and reports errors.
 
 Exit codes: 0 done; 1 the broker refused, could not be reached, or the input was wrong; 2 the command line was
-wrong; 130 interrupted. `semel serve` has four more, which tell a supervisor what to do: 65 the data directory
+wrong; 130 interrupted. `semel serve` has five more, which tell a supervisor what to do: 65 the data directory
 is damaged, 69 an address is taken, 70 the store or the broker failed, 75 another process owns the data
-directory.
+directory or the node id, 78 the store refuses the broker.
 
 An error that a user can cause is one or two sentences on standard error. A traceback is a bug.
 """
@@ -16,8 +16,10 @@ import typer
 from semel.cli import (
     backup,
     check,
+    cluster,
     consume,
     groups,
+    migrate,
     offsets,
     pipeline,
     produce,
@@ -52,9 +54,11 @@ app.add_typer(transactions.app, name="transactions")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("migrate")(migrate.migrate)
 app.command("check-storage")(repair.check_storage)
 app.command("repair")(repair.repair)
 app.command("spark-submit", context_settings=spark_submit.ALL_ARGUMENTS)(spark_submit.spark_submit)

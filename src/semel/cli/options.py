@@ -45,6 +45,53 @@ ClientSettings = Annotated[
         "-X", metavar="NAME=VALUE", help="One such setting; may be repeated, and overrides the file."
     ),
 ]
+
+
+def _without_password(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> str | None:
+    """Refuse a password on the command line, where every user of the machine sees it."""
+    source = context.get_parameter_source(str(parameter.name))
+    if value is not None and source is not None and source.name == "COMMANDLINE" and has_password(value):
+        raise typer.BadParameter(
+            "all users of this machine can see a password on the command line; give it by PGPASSWORD or"
+            " ~/.pgpass, or the whole address by SEMEL_LEDGER"
+        )
+    return value
+
+
+def has_password(address: str) -> bool:
+    """Whether the address of a database contains a password."""
+    from urllib.parse import parse_qs, urlsplit
+
+    try:
+        parts = urlsplit(address)
+        return parts.password is not None or any("password" in name for name in parse_qs(parts.query))
+    except ValueError:
+        return False  # It is refused as an address later.
+
+
+LEDGER_OPTION = typer.Option(
+    "--ledger",
+    metavar="URL",
+    envvar="SEMEL_LEDGER",
+    show_envvar=True,
+    callback=_without_password,
+    help="For a cluster: the PostgreSQL database of all brokers, postgresql://USER@HOST/DATABASE. Give the "
+    "password by PGPASSWORD, ~/.pgpass or SEMEL_LEDGER.",
+)
+CHUNKS_OPTION = typer.Option(
+    "--chunks",
+    metavar="URL",
+    envvar="SEMEL_CHUNKS",
+    show_envvar=True,
+    help="For a cluster: where the bytes are, s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR that all "
+    "brokers see. Credentials come from the environment.",
+)
+Ledger = Annotated[str | None, LEDGER_OPTION]
+RequiredLedger = Annotated[str, LEDGER_OPTION]
+Chunks = Annotated[str | None, CHUNKS_OPTION]
+RequiredChunks = Annotated[str, CHUNKS_OPTION]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

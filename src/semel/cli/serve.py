@@ -8,14 +8,14 @@ the nearest known one.
 import difflib
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from semel.cli.options import pairs
+from semel.cli.options import Chunks, Ledger, pairs
 from semel.cli.output import say_error
 
 if TYPE_CHECKING:
@@ -85,32 +85,13 @@ Advertise = Annotated[
     ),
 ]
 Memory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory; it is lost at the end.")]
-Ledger = Annotated[
-    str | None,
-    typer.Option(
-        "--ledger",
-        metavar="URL",
-        envvar="SEMEL_LEDGER",
-        help="For a cluster: the PostgreSQL database of all brokers, postgresql://USER@HOST/DATABASE. "
-        "Give the password by PGPASSWORD, ~/.pgpass or SEMEL_LEDGER.",
-    ),
-]
-Chunks = Annotated[
-    str | None,
-    typer.Option(
-        "--chunks",
-        metavar="URL",
-        envvar="SEMEL_CHUNKS",
-        help="For a cluster: where the bytes are, s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR that all "
-        "brokers see. Credentials come from the environment.",
-    ),
-]
 Internal = Annotated[
     str | None,
     typer.Option(
         "--internal",
         metavar="HOST:PORT",
-        help="For a cluster: where other brokers connect. [default: any port of the first --listen host]",
+        help="For a cluster: where other brokers connect, in a private network. [default: any port of the "
+        "first --listen host]",
     ),
 ]
 MetricsAddress = Annotated[
@@ -130,6 +111,7 @@ Layout = Annotated[LogFormat | None, typer.Option("--log-format", help="Plain li
 
 
 def serve(
+    context: typer.Context,
     data: Data = None,
     listen: Listen = None,
     advertise: Advertise = None,
@@ -143,16 +125,17 @@ def serve(
     log_level: Level = None,
     log_format: Layout = None,
 ) -> None:
-    """Run a broker until it is stopped.
+    """Run a broker until it is stopped: alone on a data directory, or in a cluster (--ledger and --chunks).
 
     Prints one line, 'Semel is ready on HOST:PORT', when clients can connect; the log goes to standard error.
-    Stop it with Ctrl-C or SIGTERM. Acknowledged records are on disk, so it can also be killed.
+    Stop it with Ctrl-C or SIGTERM. Acknowledged records are durable, so it can also be killed.
 
     Try:  semel serve --data ./log --set auto.create.topics.enable=true
 
     Exit codes: 0 stopped, 2 wrong usage, 65 the data directory is incomplete or damaged (see 'semel repair'),
-    69 an address is taken, 70 the store or the broker failed (start it again), 75 another process owns the
-    data directory.
+    69 an address is taken, 70 the store or the broker failed, or another process took its place (start it
+    again), 75 another process owns the data directory or the node.id, 78 the database or the object store
+    refuses this broker (change its settings).
     """
     given: dict[str, Any] = {
         "data": data,
@@ -167,10 +150,12 @@ def serve(
         "log-format": log_format.value if log_format else None,
     }
     options = _from_file(config) if config is not None else {}
-    if data is not None:
-        options.pop("memory", None)
-    if memory:
-        options.pop("data", None)
+    chosen = {name for name in _PLACES if _is_on_command_line(context, name)}
+    if chosen:
+        # The command line overrides the file and the environment.
+        for name in _PLACES.keys() - {also for each in chosen for also in _PLACES[each]}:
+            options.pop(name, None)
+            given[name] = None
     options.update({name: value for name, value in given.items() if value is not None})
     settings = _settings({**options.get("settings", {}), **pairs(setting or (), "--set")})
     listeners = _listeners(options, settings)
@@ -183,6 +168,20 @@ def serve(
     page = _address(options["metrics"], "--metrics") if options.get("metrics") else None
     level, layout = options.get("log-level", "info"), options.get("log-format", "text")
     raise typer.Exit(_serve(settings, listeners, place, page, LogLevel(level), LogFormat(layout), between))
+
+
+_PLACES: Final[Mapping[str, Collection[str]]] = {
+    "data": ("data",),
+    "memory": ("memory",),
+    "ledger": ("ledger", "chunks"),
+    "chunks": ("ledger", "chunks"),
+}
+"""The options that say where the data is, and those that belong together."""
+
+
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _serve(
@@ -205,7 +204,8 @@ def _serve(
         sys.stdout.flush()
 
     def failed(code: int, text: str) -> None:
-        say_error(f"{text.rstrip('.')}.{_ADVICE.get(code, '')}")
+        advice = _ADVICE if place is None or isinstance(place, Path) else _CLUSTER_ADVICE
+        say_error(f"{text.rstrip('.')}.{advice.get(code, '')}")
 
     configure(level.value, layout.value)
     keep_memory()
@@ -253,6 +253,12 @@ _ADVICE: Mapping[int, str] = {
     " them: semel repair DIR.",
     70: " See the log above, and start it again.",
     75: " Stop the other broker, or choose another --data directory.",
+}
+
+
+_CLUSTER_ADVICE: Mapping[int, str] = {
+    69: " Choose another --listen, --internal or --metrics address, or stop what listens there.",
+    70: " See the log above, and start it again.",
 }
 
 

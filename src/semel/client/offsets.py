@@ -21,6 +21,10 @@ from semel.wire.messages import (
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+END_TOGETHER = -1003
+"""Semel's own: the high watermark after the same commit as all others in the response."""
+TOGETHER_LEVEL = 3
+"""The level of the feature `semel.snapshot` from which brokers know it."""
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -78,19 +82,22 @@ def list_offsets(
 def list_ends_together(client: Client, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """Return the high watermarks of these partitions, from one response of one broker.
 
-    With the feature `semel.snapshot` they are those after the same commit.
+    With the feature `semel.snapshot` they are those after the same commit. From level 3 on, any broker of a
+    cluster returns those of all partitions.
     """
-    wanted = dict.fromkeys(partitions, LATEST)
+    partitions = list(partitions)
     for attempt in Attempts(client.patience_s, also=leader_may_move):
         try:
-            nodes = list(by_node(client, wanted))
+            any_broker = client.feature("semel.snapshot") >= TOGETHER_LEVEL
+            wanted = dict.fromkeys(partitions, END_TOGETHER if any_broker else LATEST)
+            nodes: list[int | None] = [None] if any_broker else list(by_node(client, wanted))
             # An incomplete answer is discarded, and all partitions are queried again.
             found: dict[Partition, OffsetAt] = {}
             if len(nodes) == 1:
                 request = _request(wanted, Isolation.READ_UNCOMMITTED, client.timeout_s)
                 _take(client.send(request, node=nodes[0]), found)
         except (KafkaError, ClientError) as error:
-            for topic, _ in wanted:
+            for topic, _ in partitions:
                 client.forget_topic(topic)
             attempt.failed(error)
             continue

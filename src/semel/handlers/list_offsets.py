@@ -14,6 +14,7 @@ from semel.broker.offset_search import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
+    END_TOGETHER,
     HOLD_COMPACTION,
     LATEST,
     LATEST_TIERED,
@@ -38,7 +39,7 @@ from semel.wire.messages.fetch import (
     OffsetForLeaderTopicResult,
 )
 
-OWN: Final = (COMPACTIONS, HOLD_COMPACTION)
+OWN: Final = (COMPACTIONS, HOLD_COMPACTION, END_TOGETHER)
 
 NONE: Final = ErrorCode.NONE
 NO_PARTITION: Final = ListedOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -72,10 +73,11 @@ async def list_offsets(
     Behaviour: the end is the high watermark, or the last stable offset for READ_COMMITTED; a match at or
         after it is not returned. All ends in one response are those after the same commit: with all markers
         of a transaction, or with none (feature semel.snapshot). A partition that another broker leads is
-        NOT_LEADER_OR_FOLLOWER. At level 2 of that feature, timestamp -1001
-        returns how often compaction has replaced batches of a partition, and -1002 also holds compaction: the
-        offset of the answer is that number, its timestamp the milliseconds of the hold, or -1 if there is
-        none. A topic that is not compacted is not held.
+        NOT_LEADER_OR_FOLLOWER. At level 2 of that feature, timestamp -1001 returns how often compaction has
+        replaced batches of a partition, and -1002 also holds compaction: the offset of the answer is that
+        number, its timestamp the milliseconds of the hold, or -1 if there is none. A topic that is not
+        compacted is not held. At level 3, timestamp -1003 returns high watermarks after the same commit,
+        whichever brokers lead the partitions.
     Versions:  v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp · v8 earliest local ·
         v9 latest tiered · v11 earliest pending upload.
     Differs:   there is no tiered storage: earliest local is the earliest, the other two find nothing. The max
@@ -91,6 +93,9 @@ async def list_offsets(
     }
     known = await _ends(broker, _asked(broker, request, topics, LATEST), isolation)
     known |= await _compactions(broker, request, topics)
+    if broker.settings.semel_extensions_enable:
+        together = _asked(broker, request, topics, END_TOGETHER, must_lead=False)
+        known |= await _ends(broker, together, Isolation.READ_UNCOMMITTED)
     response = ListOffsetsResponse()
     for asked in request.topics:
         topic = topics[asked.name]
@@ -111,17 +116,21 @@ async def list_offsets(
 
 
 def _asked(
-    broker: Broker, request: ListOffsetsRequest, topics: Mapping[str, Topic | None], *timestamps: int
+    broker: Broker,
+    request: ListOffsetsRequest,
+    topics: Mapping[str, Topic | None],
+    *timestamps: int,
+    must_lead: bool = True,
 ) -> list[PartitionKey]:
-    """The partitions led here for which the request has one of these special timestamps."""
-    return [
-        key
+    """The partitions for which the request has one of these special timestamps; those led here, if so."""
+    keys = [
+        PartitionKey(topic.topic_id, partition.partition_index)
         for each in request.topics
         if (topic := topics[each.name]) is not None
         for partition in each.partitions
         if partition.timestamp in timestamps and 0 <= partition.partition_index < topic.partitions
-        if broker.ownership.leads(key := PartitionKey(topic.topic_id, partition.partition_index))
     ]
+    return [key for key in keys if broker.ownership.leads(key)] if must_lead else keys
 
 
 async def _ends(
@@ -134,7 +143,8 @@ async def _ends(
 async def _compactions(
     broker: Broker, request: ListOffsetsRequest, topics: Mapping[str, Topic | None]
 ) -> dict[PartitionKey, ListedOffset]:
-    keys = _asked(broker, request, topics, *OWN) if broker.settings.semel_extensions_enable else []
+    extensions = broker.settings.semel_extensions_enable
+    keys = _asked(broker, request, topics, COMPACTIONS, HOLD_COMPACTION) if extensions else []
     if not keys:
         return {}
     # Hold before reading: the number includes every swap submitted so far, and no other follows.
@@ -164,6 +174,8 @@ def _check(broker: Broker, topic: Topic | None, asked: ListOffsetsPartition, ver
         return ErrorCode.UNSUPPORTED_VERSION
     if topic is None or not 0 <= asked.partition_index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if asked.timestamp == END_TOGETHER:
+        return ErrorCode.NONE
     key = PartitionKey(topic.topic_id, asked.partition_index)
     return leadership_error(broker, key, asked.current_leader_epoch)
 

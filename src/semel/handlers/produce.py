@@ -20,7 +20,7 @@ from semel.handlers.context import CloseConnection, Handler, RequestContext
 from semel.handlers.leadership import LeaderHints
 from semel.handlers.produce_preparation import UNAUTHORIZED, Preparation, Refusal, TakesLong
 from semel.handlers.transaction_errors import PRODUCE, told
-from semel.store.interface import StoreFull
+from semel.store.interface import StoreRefused
 from semel.wire.batch import is_transactional
 from semel.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -150,7 +150,7 @@ class _Produce:
         async for some in self._broker.slices.over(self._prepared.commands, PARTITIONS_AT_ONCE):
             try:
                 answers += await self._broker.submit(self._joined_together(some))
-            except StoreFull:
+            except StoreRefused:
                 answers += [FULL] * len(some)
         parts: list[PartitionProduceResponse] = []
         for part in self._answered(answers):

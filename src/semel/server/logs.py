@@ -35,6 +35,8 @@ def configure(level: str = "info", fmt: Format = "text", stream: TextIO | None =
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
+    # Its pool prints a traceback for each try to reach a server that is away, which the store reports itself.
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
 
 
 class TextFormatter(logging.Formatter):

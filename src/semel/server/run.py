@@ -27,7 +27,15 @@ from semel.server.logs import event
 from semel.server.metrics_page import MetricsPage
 from semel.server.peers import PeerConnections
 from semel.server.server import Server
-from semel.store.interface import LedgerDamaged, StoreBroken, StoreDamaged, StoreLocked
+from semel.store.interface import (
+    LedgerDamaged,
+    StoreBroken,
+    StoreDamaged,
+    StoreFenced,
+    StoreLocked,
+    StoreMisconfigured,
+    StoreRefused,
+)
 from semel.store.opening import Remote
 
 log = logging.getLogger("semel.server")
@@ -38,7 +46,9 @@ EXIT_BROKEN: Final = 70
 EXIT_DAMAGED: Final = 65
 """The data directory is incomplete or damaged; a restart does not help. From sysexits: data."""
 EXIT_LOCKED: Final = 75
-"""Another process owns the data directory. From sysexits: try again later."""
+"""Another process owns the data directory or the node id. From sysexits: try again later."""
+EXIT_MISCONFIGURED: Final = 78
+"""The store refuses this broker; a restart does not help. From sysexits: configuration."""
 EXIT_CANNOT_LISTEN: Final = 69
 """An address is in use or not local. From sysexits: unavailable."""
 
@@ -70,18 +80,27 @@ async def serve(
     internal: ListenerConfig | None = None,
 ) -> int:
     """Run one broker. Calls `ready` when clients are served, `failed` if the broker cannot start."""
+    in_cluster = isinstance(data, Remote)
     try:
         broker = await Broker.open(settings, data, connect=PeerConnections, joins=False)
     except StoreLocked as error:
-        return _cannot_start(EXIT_LOCKED, "the data directory is in use", error, failed)
+        what = "the node.id" if in_cluster else "the data directory"
+        return _cannot_start(EXIT_LOCKED, f"{what} is in use", error, failed)
+    except StoreMisconfigured as error:
+        return _cannot_start(EXIT_MISCONFIGURED, "the store cannot be used", error, failed)
     except (StoreDamaged, LedgerDamaged) as error:
         return _cannot_start(EXIT_DAMAGED, "the broker refuses to start", error, failed)
-    except (StoreBroken, OSError) as error:
-        return _cannot_start(EXIT_BROKEN, "the data directory cannot be opened", error, failed)
+    except (StoreBroken, StoreRefused, OSError) as error:
+        what = "the store" if in_cluster else "the data directory"
+        return _cannot_start(EXIT_BROKEN, f"{what} cannot be opened", error, failed)
     server = Server(broker, listeners, internal=internal)
     broker.fatal = server.fail
     page = MetricsPage(
-        broker.metrics, lambda: (not server.stopping.is_set(), {"cluster_id": broker.cluster_id})
+        broker.metrics,
+        lambda: (
+            not server.stopping.is_set() and broker.is_serving,
+            {"cluster_id": broker.cluster_id, "node_id": broker.node_id},
+        ),
     )
     try:
         await server.start()
@@ -92,6 +111,10 @@ async def serve(
         await server.abort()
         await _close(broker)
         return _cannot_start(EXIT_CANNOT_LISTEN, "cannot listen", error, failed)
+    except (StoreBroken, StoreRefused) as error:
+        await server.abort()
+        await _close(broker)
+        return _cannot_start(EXIT_BROKEN, "the cluster cannot be joined", error, failed)
     with _signals(server), _mistakes(server):
         ready(server)
         await server.stopping.wait()
@@ -120,6 +143,8 @@ async def _close(broker: Broker) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await broker.close()
+    except StoreFenced:
+        pass  # Whoever took its place has all that it left.
     except (StoreBroken, OSError, TimeoutError) as error:
         event(log, logging.ERROR, "the store did not close cleanly", detail=repr(error))
 

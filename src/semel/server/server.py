@@ -20,7 +20,8 @@ from semel.server.logs import event
 from semel.server.peers import PeerListener
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
-from semel.server.watch import check_connections, probe_loop, release_memory
+from semel.server.watch import check_connections, probe_loop, release_memory, watch_lease
+from semel.store.interface import StoreFenced
 
 log = logging.getLogger("semel.server")
 
@@ -65,6 +66,8 @@ class Server:
         await self._join_cluster()
         self._watch("check connections", check_connections(self._server))
         self._watch("probe loop", probe_loop(self._server))
+        if self.broker.member is not None:
+            self._watch("lease", watch_lease(self._server, self.broker.member))
         self._watch("release memory", release_memory(self._server))
         for tls in {config.tls for config in self._configs if config.tls is not None}:
             self._watch("certificates", look_for_certificates(tls))
@@ -111,7 +114,10 @@ class Server:
         """Abort all connections and set ``stopping``: the broker has failed. Keeps the first error."""
         if self.failure is None:
             self.failure = error
-            log.critical("the broker stops after an error: %r", error, exc_info=error)
+            if isinstance(error, StoreFenced):
+                log.critical("the broker stops: %s", error)
+            else:
+                log.critical("the broker stops after an error: %r", error, exc_info=error)
         for connection in tuple(self._server.connections):
             connection.abort()
         self.stopping.set()

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from semel.core.types import Buffer
 from semel.store.chunk_header import path_of
 from semel.store.directory_lock import DirectoryLock
 from semel.store.examination import CHECKSUMS, CHUNKS, LEDGER, PAGES, Examined, examine_all
@@ -105,6 +106,19 @@ def _check(directory: Path, examined: Examined, problems: list[str], progress: P
     return Checked(problems, batches, done, damaged)
 
 
+def wrong_with(data: Buffer, length: int) -> str | None:
+    """Return what is wrong with the bytes of a batch that should have this length, or None."""
+    if len(data) < length:
+        return "its bytes are gone"
+    try:
+        header = read_header(data)
+    except ProtocolError as error:
+        return str(error)
+    if header.length != length or header.magic != MAGIC:
+        return "there is something else in its place"
+    return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
+
+
 class BatchReader:
     """Reads batches. They arrive in chunk order, so only one file is open at a time."""
 
@@ -118,15 +132,7 @@ class BatchReader:
             data = self.read(location)
         except OSError as error:
             return str(error)
-        if len(data) < location.length:
-            return "its bytes are gone"
-        try:
-            header = read_header(data)
-        except ProtocolError as error:
-            return str(error)
-        if header.length != location.length or header.magic != MAGIC:
-            return "there is something else in its place"
-        return None if has_valid_crc(data, 0, header) else "its checksum is wrong"
+        return wrong_with(data, location.length)
 
     def read(self, location: BatchLocation) -> bytes:
         """Return the bytes at a location, fewer if the file ends before. OSError."""

@@ -49,6 +49,13 @@ class StoreDamaged(StoreBroken):
     """
 
 
+class StoreMisconfigured(StoreBroken):
+    """The store is not where the settings say, or refuses the credentials.
+
+    A restart does not help; an operator must change the settings.
+    """
+
+
 class StoreFenced(StoreBroken):
     """Another process took this broker's place, so this one must not write any more."""
 

@@ -4,9 +4,14 @@ An object is written once, under a number that is never used again, and only rea
 calls of ``obstore`` run on threads of their own: its asynchronous ones may abort an interpreter that ends.
 """
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any, Final
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -14,87 +19,168 @@ from obstore.store import from_url
 
 from semel.core.types import Buffer
 from semel.store.interface import BatchLocation, StoreBroken, StoreRefused
+from semel.store.object_access import client_options
 from semel.store.worker import Worker
+
+T = TypeVar("T")
 
 THREADS: Final = 8
 """Requests under way at once: an object store answers many slow ones as fast as one."""
 RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 """Commits wait meanwhile. Then their clients get an error that they can retry."""
 REQUEST_TIMEOUT: Final = "10s"
-_PREFIX: Final = "chunks/"
+READ_PATIENCE_SECONDS: Final = 20.0
+"""How long reads are repeated, because a reader has no other place to get the bytes from."""
+GAP_BYTES_MAX: Final = 256 * 1024
+"""Ranges that are closer than this are one request: reading the gap costs less than another request."""
+PAUSE_SECONDS: Final = 0.1
+PAUSE_MAX_SECONDS: Final = 2.0
+PAGE: Final = 1_000
+"""Objects in a page of a listing, and in one request to delete them."""
+
+
+class Listed(NamedTuple):
+    """An object in a listing."""
+
+    number: int
+    size: int
+    age_seconds: float
+    """Since it was written, by two clocks: that of the object store and the own one."""
 
 
 class Objects:
     """The objects below one address."""
 
-    def __init__(self, store: Any, address: str) -> None:
+    def __init__(self, store: Any, address: str, patience_seconds: float = READ_PATIENCE_SECONDS) -> None:
         self._store = store
         self._address = address
+        self._patience_seconds = patience_seconds
+        self._prefix = "chunks/"
+        # A directory does not flush by itself.
+        is_directory = address.startswith("file:")
+        self._directory = Path(unquote(urlsplit(address).path)) if is_directory else None
+        self._failing_since: float | None = None
         self._worker = Worker("objects", threads=THREADS)
+        # Of their own: commits must not wait behind many readers.
+        self._uploads = Worker("uploads", threads=THREADS)
 
     @classmethod
-    def open(cls, address: str, **options: Any) -> "Objects":
+    def open(
+        cls, address: str, *, patience_seconds: float = READ_PATIENCE_SECONDS, **options: Any
+    ) -> "Objects":
         """The objects at a URL: ``s3://bucket/prefix``, ``gs://…``, ``az://…``, ``file:///directory``.
 
         Credentials come from the environment, as for every client of these services.
         """
         if not address.startswith("file:"):
             options = {"retry_config": RETRY, **options}
-            options["client_options"] = {"timeout": REQUEST_TIMEOUT, **options.get("client_options", {})}
+            options["client_options"] = client_options(REQUEST_TIMEOUT, options.get("client_options", {}))
         try:
-            return cls(from_url(address, **options), address)
+            return cls(from_url(address, **options), address, patience_seconds)
         except (BaseError, ValueError, OSError) as error:
             raise StoreBroken(f"{address} cannot be used: {_first_line(error)}") from error
 
+    def belong_to(self, cluster_id: str) -> None:
+        """Use objects of this cluster alone. Others may be at the same address."""
+        self._prefix = f"{cluster_id}/chunks/"
+
+    # -- writing ------------------------------------------------------------------------------------------
+
     async def put(self, number: int, parts: Sequence[Buffer]) -> None:
-        """Write an object. StoreRefused if the object store does not take it."""
-        await self._worker.run(self._put, number, [bytes(part) for part in parts])
+        """Write an object, and check that it is there. StoreRefused if the object store does not take it."""
+        await self._uploads.run(self._put, number, [bytes(part) for part in parts])
 
     def _put(self, number: int, parts: list[bytes]) -> None:
-        path = _path_of(number)
+        path = self._path_of(number)
+        size = sum(map(len, parts))
         try:
-            obstore.put(self._store, path, parts, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            # The answer to an earlier try was lost. Nobody else uses this number.
-            found = obstore.head(self._store, path)["size"]
-            if found != sum(map(len, parts)):
-                raise StoreBroken(
-                    f"object {path} in {self._address} is not the one that was written"
-                ) from None
+            try:
+                written = obstore.put(self._store, path, parts, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                # The answer to an earlier try was lost. Nobody else uses this number.
+                if bytes(obstore.get(self._store, path).bytes()) != b"".join(parts):
+                    raise StoreBroken(
+                        f"object {path} in {self._address} is not the one that was written: the ledger is"
+                        " older than the objects"
+                    ) from None
+            else:
+                found = obstore.head(self._store, path)
+                if found["size"] != size or not _may_be_same(found, written):
+                    raise StoreRefused(f"{self._address} did not keep object {path} as it was written")
+            self._flush(path)
         except (BaseError, OSError) as error:
             raise StoreRefused(f"{self._address} cannot be written: {_first_line(error)}") from error
 
+    def _flush(self, path: str) -> None:
+        """Flush an object in a directory, with its name. An object store answers when that is done."""
+        if self._directory is None:
+            return
+        file = self._directory / path
+        for each in (file, *file.parents[: len(Path(path).parts)]):
+            descriptor = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
     async def read(self, ranges: Sequence[BatchLocation]) -> list[bytes]:
-        """Return the bytes of these ranges of objects. LookupError if one is gone, OSError if unreadable."""
+        """Return the bytes of these ranges of objects. LookupError if one is gone, OSError if unreadable.
+
+        Neighbouring ranges of an object are one request. A request that fails is repeated for a while.
+        """
         by_object: dict[int, list[int]] = {}
         for at, each in enumerate(ranges):
             by_object.setdefault(each.chunk_id, []).append(at)
-        jobs = [
-            self._worker.begin(self._read, number, [ranges[at] for at in places])
-            for number, places in by_object.items()
-        ]
+        wanted = [(number, [ranges[at] for at in places]) for number, places in by_object.items()]
+        answers = await asyncio.gather(*(self._patiently(self._read, *each) for each in wanted))
         found: list[bytes] = [b""] * len(ranges)
-        for job, places in zip(jobs, by_object.values(), strict=True):
-            for at, data in zip(places, await job, strict=True):
+        for answer, places in zip(answers, by_object.values(), strict=True):
+            for at, data in zip(places, answer, strict=True):
                 found[at] = data
         return found
 
+    async def _patiently(self, job: Callable[..., T], *arguments: Any) -> T:
+        """Repeat a job that fails. Patience is counted from the first failure after a success.
+
+        So a reader waits once for an object store that is away, and not again for each of its ranges.
+        """
+        clock = asyncio.get_running_loop().time
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                result = await self._worker.run(job, *arguments)
+            except OSError:
+                self._failing_since = self._failing_since or clock()
+                if clock() + pause > self._failing_since + self._patience_seconds:
+                    raise
+            else:
+                self._failing_since = None
+                return result
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX_SECONDS)
+
     def _read(self, number: int, ranges: list[BatchLocation]) -> list[bytes]:
-        path = _path_of(number)
+        path = self._path_of(number)
         starts, lengths = [each.position for each in ranges], [each.length for each in ranges]
+        reason = "its answer is too short"
         try:
-            found = obstore.get_ranges(self._store, path, starts=starts, lengths=lengths)
+            found = obstore.get_ranges(
+                self._store, path, starts=starts, lengths=lengths, coalesce=GAP_BYTES_MAX
+            )
         except FileNotFoundError:
             raise LookupError(f"object {path} is not in {self._address}") from None
         except BaseError as error:
-            size = self._size(path)
-            if size is not None and all(each.position + each.length <= size for each in ranges):
-                raise OSError(f"{self._address} cannot be read: {_first_line(error)}") from error
-            raise LookupError(f"object {path} in {self._address} is shorter than that") from None
-        data = [bytes(each) for each in found]
-        if list(map(len, data)) != lengths:
+            reason = _first_line(error)
+        else:
+            data = [bytes(each) for each in found]
+            if list(map(len, data)) == lengths:
+                return data
+        size = self._size(path)
+        if size is None or any(each.position + each.length > size for each in ranges):
             raise LookupError(f"object {path} in {self._address} is shorter than that")
-        return data
+        raise OSError(f"{self._address} cannot be read: {reason}")
 
     def _size(self, path: str) -> int | None:
         try:
@@ -104,37 +190,78 @@ class Objects:
         except BaseError as error:
             raise OSError(f"{self._address} cannot be read: {_first_line(error)}") from error
 
-    async def delete(self, number: int) -> None:
-        """Delete an object. It is no error if it does not exist. StoreRefused."""
-        await self._worker.run(self._delete, number)
+    async def has(self, number: int) -> bool:
+        """Whether an object is there. OSError."""
+        return await self._patiently(self._size, self._path_of(number)) is not None
 
-    def _delete(self, number: int) -> None:
+    # -- deleting and listing -----------------------------------------------------------------------------
+
+    async def delete(self, numbers: Sequence[int]) -> None:
+        """Delete objects. It is no error if one does not exist. StoreRefused."""
+        for start in range(0, len(numbers), PAGE):
+            await self._worker.run(self._delete, numbers[start : start + PAGE])
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        paths = [self._path_of(number) for number in numbers]
         try:
-            obstore.delete(self._store, _path_of(number))
-        except FileNotFoundError:
-            pass
+            try:
+                obstore.delete(self._store, paths)
+            except FileNotFoundError:
+                # Some services end the call at the first that is missing.
+                for path in paths:
+                    with contextlib.suppress(FileNotFoundError):
+                        obstore.delete(self._store, path)
         except BaseError as error:
             raise StoreRefused(f"{self._address} cannot be changed: {_first_line(error)}") from error
 
-    async def list_all(self) -> list[tuple[int, int]]:
-        """Return the numbers and sizes of all objects, in order. OSError."""
-        return await self._worker.run(self._list)
+    async def pages(self) -> AsyncIterator[list[Listed]]:
+        """List all objects, ordered by number. OSError."""
+        after: str | None = None
+        while True:
+            found, after = await self._patiently(self._list, after)
+            if found:
+                yield sorted(found)
+            if after is None:
+                return
 
-    def _list(self) -> list[tuple[int, int]]:
+    def _list(self, after: str | None) -> tuple[list[Listed], str | None]:
+        """List a page after a path. Return the last path, None if there are no more."""
+        found: list[Any] = []
         try:
-            pages = obstore.list(self._store, prefix=_PREFIX)
-            found = [(each["path"].removeprefix(_PREFIX), each["size"]) for page in pages for each in page]
+            for page in obstore.list(self._store, prefix=self._prefix, offset=after, chunk_size=PAGE):
+                found += page
+                # A directory has no order, so all of it is one page.
+                if self._directory is None:
+                    break
         except BaseError as error:
             raise OSError(f"{self._address} cannot be listed: {_first_line(error)}") from error
-        return sorted((int(name, 16), size) for name, size in found)
+        now = datetime.now(UTC)
+        listed = [
+            Listed(number, each["size"], (now - each["last_modified"]).total_seconds())
+            for each in found
+            if (number := _number_of(each["path"])) is not None
+        ]
+        return listed, found[-1]["path"] if found and self._directory is None else None
 
     def close(self) -> None:
         """Finish what was begun, and end the threads."""
+        self._uploads.stop()
         self._worker.stop()
 
+    def _path_of(self, number: int) -> str:
+        return f"{self._prefix}{number:016x}"
 
-def _path_of(number: int) -> str:
-    return f"{_PREFIX}{number:016x}"
+
+def _number_of(path: str) -> int | None:
+    """The number in a path; None if somebody else has put something there."""
+    name = path.rpartition("/")[2]
+    return int(name, 16) if len(name) == 16 and set(name) <= set("0123456789abcdef") else None
+
+
+def _may_be_same(found: Any, written: Any) -> bool:
+    """Whether the tags that the object store gave to an object are the same. Not every service has them."""
+    tags = {(each.get("e_tag") or "").strip('"') for each in (found, written)}
+    return len(tags - {""}) <= 1
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Open the embedded store: take the lock, examine the directory, recover, start a new write-ahead log."""
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -11,7 +12,7 @@ from semel.store.embedded import EmbeddedStore
 from semel.store.examination import CHUNKS, LEDGER, LOST, WAL_BYTES, Examined, examine
 from semel.store.files import Files, naming, tighten
 from semel.store.files import boot_id as _boot_id
-from semel.store.interface import StoreBroken
+from semel.store.interface import StoreBroken, StoreMisconfigured
 from semel.store.ledger_opening import log_of
 from semel.store.local_chunks import LocalChunks
 from semel.store.memory_chunks import MemoryChunks
@@ -40,17 +41,41 @@ class Remote(NamedTuple):
     def __str__(self) -> str:
         return self.chunks
 
+    def __repr__(self) -> str:
+        # The address of the ledger may have a password.
+        return f"Remote(chunks={self.chunks!r}, schema={self.schema!r})"
+
+
+def check_packages() -> None:
+    """Check that the packages for a cluster are installed. StoreMisconfigured."""
+    missing = [name for name in ("asyncpg", "obstore") if find_spec(name) is None]
+    if missing:
+        raise StoreMisconfigured(
+            f"a cluster needs packages that are not installed ({', '.join(missing)}):"
+            " pip install 'semel[cluster]'"
+        )
+
 
 async def open_remote(place: Remote, settings: Settings) -> SharedStore:
-    """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged, StoreLocked."""
+    """Open a ledger in PostgreSQL and chunks in an object store. StoreBroken, StoreDamaged, StoreLocked.
+
+    Waits for PostgreSQL if it is away, as a broker that runs does. An object store that is away is only
+    logged: small commits do not need it.
+    """
+    check_packages()
+    from semel.store.object_access import check_access
     from semel.store.objects import Objects
+    from semel.store.postgres.reaching import wait_for_server
     from semel.store.postgres.store import ClusterStore
 
+    await check_access(place.chunks)
+    await wait_for_server(place.ledger)
     objects = Objects.open(place.chunks)
     try:
         return await ClusterStore.open(
             place.ledger,
             objects,
+            settings,
             schema=place.schema,
             broker_id=settings.node_id,
             lease_seconds=settings.semel_lease_ms / 1000,

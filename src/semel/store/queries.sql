@@ -297,6 +297,22 @@ JOIN partitions ON partitions.partition_id = staged.partition_id
 JOIN topics ON topics.topic_id = partitions.topic_id
 ORDER BY 5, 6;
 
+-- name: staged_at_rest
+-- All staged batches, by partition and producer in the order of staging.
+SELECT partitions.topic_id, partitions.partition_index, staged.producer_id, staged.offsets, staged.max_timestamp,
+    staged.chunk_id, staged.position, staged.length
+FROM staged
+JOIN partitions ON partitions.partition_id = staged.partition_id
+ORDER BY partitions.topic_id, partitions.partition_index, staged.producer_id, staged.stage_number;
+
+-- name: aborted_at_rest
+-- The aborted transactions of a partition whose markers can still be read.
+SELECT aborted.marker_offset, aborted.producer_id, aborted.first_offset, aborted.last_stable_offset
+FROM aborted
+JOIN partitions ON partitions.partition_id = aborted.partition_id
+WHERE partitions.topic_id = ? AND partitions.partition_index = ?
+AND aborted.marker_offset >= partitions.log_start_offset;
+
 -- name: take_from_chunk
 -- Subtracts bytes that are no longer referenced.
 UPDATE chunks SET live_bytes = live_bytes - ? WHERE chunk_id = ?;

@@ -5,8 +5,8 @@ decisions were based on. If one has moved, nothing is written (``Conflict``). Th
 ledger on who owns what (``Membership``).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from semel.core.types import Buffer, Fact, Key, Value
 from semel.store.interface import ChunkStore, Ledger
@@ -172,6 +172,9 @@ class SharedStore(Protocol):
         ``expected`` has the versions that the decisions were based on. Of written entities that are not in
         it, the version is not checked. Conflict and TermEnded mean that nothing was written.
         """
+
+    def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """The work that goes on beside commits, by name. It is done while ``is_mine`` says so."""
 
     async def checkpoint(self) -> None:
         """As in ``Store``."""

@@ -294,3 +294,27 @@ async def test_an_assignment_may_name_any_live_node() -> None:
             )
             request = m.CreateTopicsRequest(topics=[wanted], validate_only=True)
             assert (await send(broker, 19, request)).topics[0].error_code == error
+
+
+async def test_ends_after_one_commit_are_told_for_partitions_of_all_brokers() -> None:
+    """Feature semel.snapshot at level 3: the ledger knows all partitions, whoever leads them."""
+    async with divided() as (broker, _, _):
+        request = m.ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                m.ListOffsetsTopic(
+                    name="t",
+                    partitions=[
+                        m.ListOffsetsPartition(partition_index=MINE, timestamp=-1003),
+                        m.ListOffsetsPartition(partition_index=YOURS, timestamp=-1003),
+                        m.ListOffsetsPartition(partition_index=7, timestamp=-1003),
+                    ],
+                )
+            ],
+        )
+        found = (await send(broker, 2, request)).topics[0].partitions
+        assert [(each.error_code, each.offset) for each in found] == [
+            (0, 0),
+            (0, 0),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ]

@@ -13,6 +13,7 @@ from semel.core.types import ErrorCode
 from semel.handlers import produce_preparation
 from semel.handlers.produce import PARTITIONS_AT_ONCE
 from semel.handlers.produce_preparation import EFFORT_MAX, SMALL_BATCH_BYTES
+from semel.store.interface import StoreRefused
 from semel.wire.batch import HEADER_BYTES, seal
 from semel.wire.compression import compress
 from semel.wire.messages import ProduceRequest
@@ -213,6 +214,22 @@ async def test_very_many_partitions_are_written_in_several_commits() -> None:
         assert [each.base_offset for each in await produced(broker, request, 9) if not each.error_code] == [
             3
         ] * (count - len(bad))
+
+
+async def test_very_many_partitions_may_be_tried_again_if_the_store_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = PARTITIONS_AT_ONCE + 1
+    async with broker_in_memory() as broker:
+        await make_topic(broker, TOPIC, partitions=count)
+
+        async def away(*_: object, **__: object) -> None:
+            raise StoreRefused("the object store does not answer")
+
+        monkeypatch.setattr(broker.store, "commit", away)
+        request = produce_request({(TOPIC, index): good() for index in range(count)}, None)
+        answers = {each.error_code for each in await produced(broker, request, 9)}
+        assert answers == {ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 async def test_a_small_batch_with_much_in_it_is_taken() -> None:

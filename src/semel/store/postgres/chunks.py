@@ -1,71 +1,88 @@
 """The bytes of a cluster's batches: of small commits in PostgreSQL, of large ones in objects.
 
-A chunk holds the bytes of one commit and never changes.
+A chunk holds the bytes of one commit and never changes. The roller moves small ones to an object later
+(``roller``).
 """
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from semel.config import Settings
 from semel.core.types import Buffer
+from semel.store.block_cache import BlockCache, Range
 from semel.store.interface import BatchLocation
 from semel.store.objects import Objects
 from semel.store.postgres.database import Database
 from semel.store.postgres.fold import Bytes
+from semel.store.postgres.numbers import Numbers
 
-INLINE_BYTES_MAX: Final = 256 * 1024
-CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
-CACHED_CHUNKS_MAX: Final = 100_000
-BLOCK: Final = 1_000
-"""Chunk ids that are taken at once: the increment of the sequence."""
+CACHED_PLACES_MAX: Final = 100_000
 
 
 class _Place(NamedTuple):
     object_id: int
     position: int
+    object_size: int
 
 
 class ClusterChunks:
-    """Implements ``interface.ChunkStore``. ``write`` prepares bytes, and a commit makes them a chunk."""
+    """Implements ``interface.ChunkStore``. ``write`` prepares bytes, and a commit makes them chunks."""
 
-    def __init__(self, database: Database, objects: Objects) -> None:
+    def __init__(self, database: Database, objects: Objects, settings: Settings) -> None:
         self._database = database
+        self._settings = settings
         self.objects = objects
-        self._ids = iter(range(0))
-        self._inline: OrderedDict[int, bytes] = OrderedDict()
-        self._inline_bytes = 0
+        self.numbers = Numbers(database, settings.semel_object_delete_delay_ms / 1000)
+        self.cache = BlockCache(objects, settings.semel_block_cache_bytes)
         self._places: OrderedDict[int, _Place] = OrderedDict()
+
+    # -- writing ------------------------------------------------------------------------------------------
 
     async def write(self, batches: Sequence[Buffer]) -> tuple[list[BatchLocation], Bytes]:
         """Return the locations of batches after a commit with these ``Bytes``. StoreRefused."""
-        chunk_id = await self._next_id()
-        locations: list[BatchLocation] = []
-        position = 0
-        for batch in batches:
-            locations.append(BatchLocation(chunk_id, position, len(batch)))
-            position += len(batch)
-        if position <= INLINE_BYTES_MAX:
-            data = b"".join(batches)
-            self._remember(chunk_id, data)
-            return locations, Bytes(inline=[(chunk_id, data)])
-        await self.objects.put(chunk_id, batches)
-        self._remember_place(chunk_id, _Place(chunk_id, 0))
-        return locations, Bytes(objects=[(chunk_id, position)])
+        if sum(map(len, batches)) > self._settings.semel_inline_bytes_max:
+            return await self.put(batches)
+        chunk_id = await self.numbers.chunk()
+        data = b"".join(batches)
+        self.cache.keep(chunk_id, data)
+        return _locations(chunk_id, batches), Bytes(inline=[(chunk_id, data)])
 
-    async def _next_id(self) -> int:
-        number = next(self._ids, None)
-        if number is None:
-            first = await self._database.value("SELECT nextval('chunk_ids')")
-            self._ids = iter(range(first, first + BLOCK))
-            number = next(self._ids)
-        return number
+    async def put(self, batches: Sequence[Buffer]) -> tuple[list[BatchLocation], Bytes]:
+        """Upload batches, as ``write`` does if there are many bytes. StoreRefused.
+
+        It needs nothing that a decision determines, so it may come before. Uploads are under way at the same
+        time, those of one call and of several. A commit with these ``Bytes`` may leave some batches out; it
+        must follow soon, else it is refused. Without a commit the objects are deleted later.
+        """
+        groups = list(_groups(batches, self._settings.semel_object_bytes))
+        numbers = [await self.numbers.object() for _ in groups]
+        await asyncio.gather(*map(self.objects.put, numbers, groups))
+        sizes = [sum(map(len, group)) for group in groups]
+        for number, size in zip(numbers, sizes, strict=True):
+            self._remember_place(number, _Place(number, 0, size))
+        locations = [
+            each for number, group in zip(numbers, groups, strict=True) for each in _locations(number, group)
+        ]
+        return locations, Bytes(objects=list(zip(numbers, sizes, strict=True)))
+
+    # -- reading ------------------------------------------------------------------------------------------
 
     async def read(self, locations: Sequence[BatchLocation]) -> list[bytearray]:
         """Return the bytes at these locations, each in a new buffer. LookupError if one is gone. OSError."""
-        wanted = dict.fromkeys(each.chunk_id for each in locations)
-        inline = {each: self._inline[each] for each in wanted if each in self._inline}
-        places = {each: self._places[each] for each in wanted if each in self._places}
-        if unknown := [each for each in wanted if each not in inline and each not in places]:
+        inline: dict[int, bytes] = {}
+        places: dict[int, _Place] = {}
+        unknown: list[int] = []
+        for chunk_id in dict.fromkeys(each.chunk_id for each in locations):
+            if (data := self.cache.get(chunk_id)) is not None:
+                inline[chunk_id] = data
+            elif (place := self._places.get(chunk_id)) is not None:
+                self._places.move_to_end(chunk_id)
+                places[chunk_id] = place
+            else:
+                unknown.append(chunk_id)
+        if unknown:
             await self._find(unknown, inline, places)
         found: list[bytearray] = [bytearray()] * len(locations)
         elsewhere: list[int] = []
@@ -77,8 +94,8 @@ class ClusterChunks:
             else:
                 elsewhere.append(at)
         ranges = [_range(places, locations[at]) for at in elsewhere]
-        for at, data in zip(elsewhere, await self.objects.read(ranges), strict=True):
-            found[at] = bytearray(data)
+        for at, read in zip(elsewhere, await self.cache.read(ranges), strict=True):
+            found[at] = read
         return found
 
     async def read_together(self, locations: Sequence[BatchLocation]) -> bytearray:
@@ -86,20 +103,34 @@ class ClusterChunks:
         return bytearray().join(await self.read(locations))
 
     async def _find(self, unknown: list[int], inline: dict[int, bytes], places: dict[int, _Place]) -> None:
-        rows = await self._database.fetch(
-            """
-            SELECT chunk_id, object_id, object_position, bytes
-            FROM chunks LEFT JOIN inline_bytes USING (chunk_id) WHERE chunk_id = ANY ($1)
-            """,
-            unknown,
-        )
-        for chunk_id, object_id, position, data in rows:
-            if data is not None:
-                inline[chunk_id] = data
-                self._remember(chunk_id, data)
-            elif object_id is not None:
-                places[chunk_id] = _Place(object_id, position)
-                self._remember_place(chunk_id, places[chunk_id])
+        """Look chunks up. One that is neither inline nor in an object was moved meanwhile: look again.
+
+        A truncated table looks empty to a query that began before, so such a query may see the old place of a
+        chunk and no bytes there. A second one sees the new place.
+        """
+        for _ in range(2):
+            rows = await self._database.fetch(
+                """
+                SELECT chunk_id, bytes, object_id, object_position, size_bytes
+                FROM chunks LEFT JOIN inline_bytes USING (chunk_id) LEFT JOIN objects USING (object_id)
+                WHERE chunk_id = ANY ($1)
+                """,
+                unknown,
+            )
+            unknown = []
+            for chunk_id, data, object_id, position, size in rows:
+                if data is not None:
+                    inline[chunk_id] = data
+                    self.cache.keep(chunk_id, data)
+                elif object_id is not None:
+                    places[chunk_id] = _Place(object_id, position, size)
+                    self._remember_place(chunk_id, places[chunk_id])
+                else:
+                    unknown.append(chunk_id)
+            if not unknown:
+                return
+
+    # -- housekeeping -------------------------------------------------------------------------------------
 
     async def release(self, locations: Sequence[BatchLocation]) -> None:
         """Nothing: the bytes of a chunk are deleted together, when the last of them is swept."""
@@ -107,7 +138,7 @@ class ClusterChunks:
     async def delete(self, chunk_id: int) -> None:
         """Forget a chunk, which the ledger has deleted."""
         self._places.pop(chunk_id, None)
-        self._inline_bytes -= len(self._inline.pop(chunk_id, b""))
+        self.cache.drop(chunk_id)
 
     async def list_chunks(self) -> list[tuple[int, int]]:
         """Return every chunk and the space that it uses."""
@@ -116,25 +147,41 @@ class ClusterChunks:
 
     async def close(self) -> None:
         """End the threads."""
+        await self.cache.close()
         self.objects.close()
-
-    def _remember(self, chunk_id: int, data: bytes) -> None:
-        if chunk_id in self._inline:
-            # Another read has found it meanwhile.
-            return
-        self._inline[chunk_id] = data
-        self._inline_bytes += len(data)
-        while self._inline_bytes > CACHE_BYTES_MAX:
-            self._inline_bytes -= len(self._inline.popitem(last=False)[1])
 
     def _remember_place(self, chunk_id: int, place: _Place) -> None:
         self._places[chunk_id] = place
-        if len(self._places) > CACHED_CHUNKS_MAX:
+        if len(self._places) > CACHED_PLACES_MAX:
             self._places.popitem(last=False)
 
 
-def _range(places: dict[int, _Place], location: BatchLocation) -> BatchLocation:
+def _locations(chunk_id: int, batches: Iterable[Buffer]) -> list[BatchLocation]:
+    locations: list[BatchLocation] = []
+    position = 0
+    for batch in batches:
+        locations.append(BatchLocation(chunk_id, position, len(batch)))
+        position += len(batch)
+    return locations
+
+
+def _groups(batches: Sequence[Buffer], bytes_max: int) -> Iterable[list[Buffer]]:
+    """Batches in groups of some size, or single ones that are larger."""
+    group: list[Buffer] = []
+    size = 0
+    for batch in batches:
+        if group and size + len(batch) > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(batch)
+        size += len(batch)
+    if group:
+        yield group
+
+
+def _range(places: dict[int, _Place], location: BatchLocation) -> Range:
     place = places.get(location.chunk_id)
     if place is None:
         raise LookupError(f"there is no chunk {location.chunk_id}")
-    return BatchLocation(place.object_id, place.position + location.position, location.length)
+    position = place.position + location.position
+    return Range(place.object_id, position, location.length, place.object_size)

@@ -36,6 +36,8 @@ COLLIDED: Final = (
 """Others were in the way. Nothing was done, so it can be repeated."""
 _FENCED: Final = "SM001"
 """The error of the database's functions if the broker was replaced."""
+EXPIRED: Final = "SM010"
+"""The error of ``store_objects``: the object was uploaded too long ago, and may be deleted."""
 
 
 class ConnectionLost(Exception):
@@ -151,6 +153,8 @@ def refusal(error: asyncpg.PostgresError) -> StoreRefused | StoreFenced | None:
     """Return what an error means that PostgreSQL raises instead of doing something; None if it is a bug."""
     if error.sqlstate == _FENCED:
         return StoreFenced(str(error))
+    if error.sqlstate == EXPIRED:
+        return StoreRefused(str(error))
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(f"PostgreSQL has no room: {error}")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

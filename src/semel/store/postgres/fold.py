@@ -58,6 +58,8 @@ from semel.store.rows import (
 Row = tuple[Any, ...]
 
 WRITE_ROWS: Final = "write_rows"
+_ALONE: Final = (None, None, None)
+"""A batch is no run until it is merged."""
 
 
 class Call(NamedTuple):
@@ -137,7 +139,7 @@ class Fold:
                 )
             )
         offsets = (fact.base_offset, fact.last_offset, fact.max_timestamp, fact.peak_timestamp)
-        self._batches.append((*key.values(), *offsets, *next(self._locations)))
+        self._batches.append((*key.values(), *offsets, *next(self._locations), *_ALONE))
 
     def _batch_staged(self, fact: BatchStaged) -> None:
         gathered = self._staged.setdefault(fact.partition.of(fact.producer_id), [])
@@ -189,7 +191,7 @@ class Fold:
             for offsets, max_timestamp, location in gathered:
                 peak = max(peak, max_timestamp)
                 self._batches.append(
-                    (*key.values(), base, base + offsets - 1, max_timestamp, peak, *location)
+                    (*key.values(), base, base + offsets - 1, max_timestamp, peak, *location, *_ALONE)
                 )
                 base += offsets
             assert peak == fact.peak_timestamp, "the core counts as the ledger does"
@@ -206,7 +208,7 @@ class Fold:
         key = fact.partition.values()
         rewritten = [
             # Neither the last offset nor the peak of a batch changes.
-            (*key, each.base_offset, each.last_offset, each.max_timestamp, 0, *next(self._locations))
+            (*key, *each.values()[:3], 0, *next(self._locations), *_ALONE)
             for each in fact.rewritten
         ]
         self._call(Call("replace_batches", (rewritten, *key, list(fact.removed))))
@@ -264,7 +266,8 @@ class Fold:
             list(self._groups.values()),
             [(*key.values(), below) for key, below in self._left_below.items()],
             self._dropped,
-            [(number, size, None) for number, size in self._bytes.objects],
+            # An object whose batches were all refused stays unknown, and is deleted later.
+            [(number, size, None, None) for number, size in self._bytes.objects if number in self._chunks],
             self._rows_of_chunks(),
             self._bytes.inline,
         )

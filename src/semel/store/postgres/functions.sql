@@ -89,14 +89,14 @@ BEGIN
         INSERT INTO dropped SELECT * FROM unnest(new_dropped);
     END IF;
     IF cardinality(new_objects) > 0 THEN
-        INSERT INTO objects SELECT object_id, size_bytes, clock_timestamp() FROM unnest(new_objects);
+        PERFORM store_objects(new_objects);
     END IF;
     IF cardinality(new_chunks) > 0 THEN
         INSERT INTO chunks SELECT * FROM unnest(new_chunks)
         ON CONFLICT (chunk_id) DO UPDATE SET live_bytes = chunks.live_bytes + excluded.live_bytes;
     END IF;
     IF cardinality(new_bytes) > 0 THEN
-        INSERT INTO inline_bytes SELECT * FROM unnest(new_bytes);
+        PERFORM keep_inline(new_bytes);
     END IF;
 END
 $$;
@@ -173,6 +173,7 @@ $$;
 CREATE FUNCTION replace_batches(rewritten batches[], my_topic bytea, my_index integer, removed bigint[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM split_runs(my_topic, my_index, removed || ARRAY(SELECT each.base_offset FROM unnest(rewritten) AS each));
     INSERT INTO dropped
     SELECT old.chunk_id, old.position, old.length FROM batches AS old
     WHERE old.topic_id = my_topic AND old.partition_index = my_index
@@ -294,8 +295,10 @@ BEGIN
         END IF;
         probe := low + (high - low) / 2;
     END LOOP;
-    RETURN QUERY SELECT * FROM batches
-    WHERE topic_id = my_topic AND partition_index = my_index AND base_offset >= low
-    AND max_timestamp >= my_timestamp ORDER BY base_offset LIMIT 1;
+    RETURN QUERY SELECT each.* FROM batches AS stored CROSS JOIN LATERAL batches_in(stored) AS each
+    WHERE stored.topic_id = my_topic AND stored.partition_index = my_index AND stored.base_offset >= low
+    AND stored.max_timestamp >= my_timestamp
+    AND each.max_timestamp >= my_timestamp AND each.last_offset >= edges.log_start_offset
+    ORDER BY stored.base_offset, each.base_offset LIMIT 1;
 END
 $$;

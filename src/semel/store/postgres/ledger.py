@@ -39,6 +39,7 @@ from semel.store.postgres.listing import list_groups, list_transactions
 from semel.store.postgres.loading import load
 from semel.store.postgres.opening import open_database
 from semel.store.postgres.place import Place, take_place
+from semel.store.postgres.runs import batches_of
 from semel.store.postgres.sweeping import leftovers, sweep
 from semel.store.postgres.texts import original, stored
 from semel.store.rows import batch_of, offset_of, producer_of, topic_of
@@ -125,7 +126,7 @@ class PostgresLedger:
     async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""
         if not locks:
-            return await load(self.database.fetch, keys, self.place.broker_id)
+            return await load(self.database.fetch, keys, self.place.broker_id, at_once=True)
 
         async def work() -> list[Versioned]:
             async with self.committer.locks.taken(keys) as connection:
@@ -249,7 +250,8 @@ class PostgresLedger:
             rows_max = min(page_size, batches_max - len(found)) + 1
             rows = await self.database.fetch(
                 """
-                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length, log_start_offset
+                SELECT base_offset, last_offset, max_timestamp, chunk_id, position, length,
+                    run_ends, run_lengths, run_timestamps, log_start_offset
                 FROM partitions JOIN batches USING (topic_id, partition_index)
                 WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $4
                 AND base_offset >= batch_holding($1, $2, greatest($3, log_start_offset))
@@ -260,9 +262,8 @@ class PostgresLedger:
                 before,
                 rows_max,
             )
-            for *row, log_start_offset in rows:
-                batch = batch_of(row)
-                if batch.last_offset < max(offset, log_start_offset):
+            for batch in (batch for row in rows for batch in batches_of(row)):
+                if batch.last_offset < max(offset, rows[0]["log_start_offset"]):
                     continue
                 bytes_max -= batch.location.length
                 if batch.last_offset >= before or (found and bytes_max < 0) or len(found) >= batches_max:
@@ -294,10 +295,11 @@ class PostgresLedger:
                 (
                     SELECT last_offset + 1 FROM (
                         SELECT last_offset, sum(length) OVER (
-                            ORDER BY base_offset ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+                            ORDER BY row_offset, number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
                         ) AS taken
-                        FROM batches WHERE topic_id = $1 AND partition_index = $2
-                        AND base_offset >= batch_holding($1, $2, log_start_offset)
+                        FROM batch_sizes WHERE topic_id = $1 AND partition_index = $2
+                        AND row_offset >= batch_holding($1, $2, log_start_offset)
+                        AND last_offset >= log_start_offset
                     ) AS each WHERE taken >= size_bytes - $3 LIMIT 1
                 ), high_watermark
             ) END
@@ -313,9 +315,10 @@ class PostgresLedger:
         row = await self.database.row(
             """
             SELECT log_start_offset, (
-                SELECT coalesce(sum(length), 0)::bigint FROM batches
-                WHERE topic_id = $1 AND partition_index = $2 AND base_offset < $3 AND last_offset < $3
-                AND base_offset >= batch_holding($1, $2, log_start_offset)
+                SELECT coalesce(sum(length), 0)::bigint FROM batch_sizes
+                WHERE topic_id = $1 AND partition_index = $2 AND row_offset < $3 AND last_offset < $3
+                AND row_offset >= batch_holding($1, $2, log_start_offset)
+                AND last_offset >= log_start_offset
             )
             FROM partitions WHERE topic_id = $1 AND partition_index = $2
             """,
@@ -363,17 +366,3 @@ class PostgresLedger:
     async def chunk_references(self) -> dict[int, int]:
         """Return how many bytes of each chunk are referenced. Chunks that are not listed are orphans."""
         return dict(await self.database.fetch("SELECT chunk_id, live_bytes FROM chunks"))
-
-    async def unused_objects(self) -> list[int]:
-        """Return the numbers of the objects that no chunk is in."""
-        rows = await self.database.fetch(
-            """
-            SELECT object_id FROM objects
-            WHERE NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
-            """
-        )
-        return [number for (number,) in rows]
-
-    async def forget_objects(self, numbers: Sequence[int]) -> None:
-        """Forget objects that were deleted from the object store."""
-        await self.database.row("DELETE FROM objects WHERE object_id = ANY ($1)", list(numbers))

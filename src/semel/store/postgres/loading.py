@@ -4,8 +4,10 @@ The version of a group's pending offsets also covers its committed ones. It is l
 newer than its version has been seen too late, which a commit finds out, and never too early.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from semel.core.groups import unpack_group
@@ -37,17 +39,30 @@ TRANSACTION_COLUMNS: Final = """
 NOTHING: Final = Versioned(None, ABSENT)
 
 
-async def load(fetch: Fetch, keys: Sequence[Key], broker_id: int) -> list[Versioned]:
-    """Return the entities with these keys in the same order, and their versions."""
+async def load(
+    fetch: Fetch, keys: Sequence[Key], broker_id: int, *, at_once: bool = False
+) -> list[Versioned]:
+    """Return the entities with these keys in the same order, and their versions.
+
+    ``at_once`` if ``fetch`` has several connections, so that the queries need not wait for one another.
+    """
     by_kind: defaultdict[type, list[Any]] = defaultdict(list)
     for key in keys:
         by_kind[type(key)].append(key)
-    found: Found = {}
-    for kind, loader in _LOADERS.items():
-        if kind in by_kind:
-            found |= await loader(fetch, by_kind[kind])
+    queries: list[Callable[[], Awaitable[Found]]] = [
+        partial(loader, fetch, by_kind[kind]) for kind, loader in _LOADERS.items() if kind in by_kind
+    ]
     if ClusterKey in by_kind:
-        found |= await _cluster(fetch, broker_id)
+        queries.append(partial(_cluster, fetch, broker_id))
+    found: Found = {}
+    if at_once and len(queries) > 1:
+        for some in await asyncio.gather(*(query() for query in queries)):
+            found |= some
+    else:
+        for query in queries:
+            found |= await query()
+    if OffsetKey in by_kind:
+        found |= await _offsets(fetch, by_kind[OffsetKey])
     return [found.get(key, NOTHING) for key in keys]
 
 
@@ -172,6 +187,5 @@ _LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
     TransactionKey: _transactions,
     GroupKey: _groups,
     PendingKey: _pending,
-    OffsetKey: _offsets,
 }
-"""In the order of the queries."""
+"""All but committed offsets, which are loaded last."""

@@ -33,9 +33,15 @@ class PostgresMembership:
 
     async def renew(self) -> ClusterView:
         """Prolong the own lease."""
-        members, owners, epochs, numbers, bodies, time_of_day_ms = await self._call(
-            "renew_lease", self._lease
+        # An answer that takes longer than a lease is of no use.
+        row = await self._database.row_within(
+            self.lease_seconds,
+            "SELECT * FROM renew_lease($1, $2, $3)",
+            self.broker_id,
+            self.epoch,
+            self._lease,
         )
+        members, owners, epochs, numbers, bodies, time_of_day_ms = row
         return ClusterView(
             [_peer(each) for each in members or ()],
             [Shard(owner, epoch) for owner, epoch in zip(owners, epochs, strict=True)],
@@ -75,15 +81,9 @@ class PostgresMembership:
         await self._call("drop_notices", list(numbers))
 
     async def _call(self, function: str, *arguments: Any) -> Any:
-        """Call a function of the database. An answer that takes longer than a lease is of no use."""
         marks = ", ".join(f"${number}" for number in range(1, len(arguments) + 3))
-        return await self._database.row_within(
-            self.lease_seconds,
-            f"SELECT * FROM {function}({marks})",
-            self.broker_id,
-            self.epoch,
-            *arguments,
-        )
+        query = f"SELECT * FROM {function}({marks})"
+        return await self._database.row(query, self.broker_id, self.epoch, *arguments)
 
 
 def _peer(row: Any) -> Peer:

@@ -1,5 +1,6 @@
 """Open a ledger in PostgreSQL: connect, check that the server can hold it, make the tables or find them."""
 
+import logging
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +23,21 @@ SESSION: Final = {
     # Longer than that, so that a lock comes free in time.
     "lock_timeout": "5s",
     "statement_timeout": "15s",
+    # Everything is looked up by key. A plan that was made when a table was small, and is kept by a session,
+    # must not read all of the table when it has grown.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    # What has no index is small, but the planner takes it for expensive now.
+    "jit": "off",
     # The server ends sessions of brokers that are gone.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
 _HERE: Final = Path(__file__).parent
+# The pool logs a traceback whenever it cannot connect. Whoever needs a connection then says so.
+logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
 
@@ -127,7 +137,7 @@ async def _prepare(connection: Any, schema: str) -> None:
 
 async def _make_tables(connection: Any, schema: str) -> None:
     await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-    for name in ("schema.sql", "versions.sql", "functions.sql", "membership.sql"):
+    for name in ("schema.sql", "chunks.sql", "versions.sql", "functions.sql", "membership.sql"):
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(
         """

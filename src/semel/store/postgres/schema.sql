@@ -96,6 +96,9 @@ CREATE TABLE partitions (
 -- Batches ordered by offset, and their locations. peak_timestamp is the largest max_timestamp up to and including
 -- this batch, so it never falls and allows a binary search by time. A batch that compaction emptied has no row, so
 -- offsets may have gaps.
+--
+-- A row may stand for a run of batches that follow one another in offsets and in bytes (semel.store.postgres.merging).
+-- The arrays then have an element for each: its last offset, counted from base_offset, its length and largest timestamp.
 CREATE TABLE batches (
     topic_id        bytea NOT NULL,
     partition_index integer NOT NULL,
@@ -106,6 +109,9 @@ CREATE TABLE batches (
     chunk_id        bigint NOT NULL CHECK (chunk_id >= 1),
     position        bigint NOT NULL CHECK (position >= 0),
     length          bigint NOT NULL CHECK (length >= 1),
+    run_ends        integer[],
+    run_lengths     integer[],
+    run_timestamps  bigint[],
     PRIMARY KEY (topic_id, partition_index, base_offset)
 );
 
@@ -142,35 +148,6 @@ CREATE TABLE aborted (
     producer_id        bigint NOT NULL CHECK (producer_id >= 0),
     last_stable_offset bigint NOT NULL CHECK (last_stable_offset >= 0),
     PRIMARY KEY (topic_id, partition_index, marker_offset)
-);
-
--- Ids of chunks, which are also the names of objects. A broker takes a block of them, and none is ever used twice.
-CREATE SEQUENCE chunk_ids INCREMENT BY 1000;
-
--- The bytes of one commit. live_bytes of them are referenced by batches, staged and dropped; a chunk without a row is
--- an orphan. They are in an object, from object_position on, or in inline_bytes if object_id is null.
-CREATE TABLE chunks (
-    chunk_id        bigint NOT NULL PRIMARY KEY CHECK (chunk_id >= 1),
-    live_bytes      bigint NOT NULL CHECK (live_bytes >= 0),
-    object_id       bigint CHECK (object_id >= 1),
-    object_position bigint NOT NULL CHECK (object_position >= 0)
-) WITH (fillfactor = 70);
-
--- For deleting an object that no chunk is in.
-CREATE INDEX chunks_by_object ON chunks (object_id) WHERE object_id IS NOT NULL;
-
--- The bytes of small commits. They are compressed already, if the client wanted that.
-CREATE TABLE inline_bytes (
-    chunk_id bigint NOT NULL PRIMARY KEY REFERENCES chunks ON DELETE CASCADE,
-    bytes    bytea NOT NULL
-);
-ALTER TABLE inline_bytes ALTER COLUMN bytes SET STORAGE EXTERNAL;
-
--- Objects that exist, or that were written and not yet deleted from the object store.
-CREATE TABLE objects (
-    object_id  bigint NOT NULL PRIMARY KEY CHECK (object_id >= 1),
-    size_bytes bigint NOT NULL CHECK (size_bytes >= 1),
-    written_at timestamptz NOT NULL
 );
 
 -- What a partition remembers of a producer. recent_batches is packed, at most five. staged is packed too: the total

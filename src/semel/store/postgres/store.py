@@ -1,27 +1,42 @@
 """The store of a cluster: a ledger in PostgreSQL, and bytes in PostgreSQL or an object store.
 
 A commit writes large bytes to an object first, then everything else in one transaction. A crash in between
-leaves an object that the ledger does not know. Nothing deletes such objects yet.
+leaves an object that no chunk is in; it is deleted later (``reconciling``).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
+from semel.config import Settings
 from semel.core.types import Buffer, Fact, Key
+from semel.store.interface import StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.chunks import ClusterChunks
 from semel.store.postgres.ledger import LEASE_SECONDS, NO_BYTES, PostgresLedger
 from semel.store.postgres.membership import PostgresMembership
+from semel.store.postgres.merging import Merger
+from semel.store.postgres.reconciling import Reconciler
+from semel.store.postgres.roller import Roller
 from semel.store.sharing import Versioned
 
 
 class ClusterStore:
     """Created by ``ClusterStore.open``. Implements ``interface.Store`` and ``sharing.SharedStore``."""
 
-    def __init__(self, ledger: PostgresLedger, chunks: ClusterChunks, membership: PostgresMembership) -> None:
+    def __init__(
+        self,
+        ledger: PostgresLedger,
+        chunks: ClusterChunks,
+        membership: PostgresMembership,
+        settings: Settings,
+    ) -> None:
         self.ledger = ledger
         self.chunks = chunks
         self.membership = membership
+        self.roller = Roller(ledger.database, chunks, settings)
+        self.merger = Merger(ledger.database, chunks, settings)
+        self.reconciler = Reconciler(ledger.database, chunks.objects, settings)
         self.flush_seconds = 0.0
 
     @classmethod
@@ -29,6 +44,7 @@ class ClusterStore:
         cls,
         dsn: str,
         objects: Objects,
+        settings: Settings | None = None,
         *,
         schema: str = "semel",
         broker_id: int = 0,
@@ -38,9 +54,11 @@ class ClusterStore:
         ledger = await PostgresLedger.open(
             dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds
         )
+        objects.belong_to(ledger.cluster_id)
         secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
         membership = PostgresMembership(ledger.database, ledger.place, lease_seconds, bytes.fromhex(secret))
-        return cls(ledger, ClusterChunks(ledger.database, objects), membership)
+        settings = settings or Settings()
+        return cls(ledger, ClusterChunks(ledger.database, objects, settings), membership, settings)
 
     @property
     def cluster_id(self) -> str:
@@ -82,25 +100,32 @@ class ClusterStore:
         """
         begun = time.perf_counter()
         locations, contents = await self.chunks.write(batches) if batches else ((), NO_BYTES)
-        number = await self.ledger.commit(
-            facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
-        )
+        try:
+            number = await self.ledger.commit(
+                facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
+            )
+        except StoreRefused:
+            self.chunks.numbers.forget()
+            raise
         self.flush_seconds = time.perf_counter() - begun
         return self.ledger.committer.version(number)
+
+    def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Move small bytes to objects, merge old batches, compare the objects with the ledger."""
+        return {
+            "roller": self.roller.run(is_mine),
+            "merger": self.merger.run(is_mine),
+            "reconciler": self.reconciler.run(is_mine),
+        }
 
     async def checkpoint(self) -> None:
         """Nothing: what is committed is durable."""
 
     async def sweep_orphans(self) -> list[int]:
-        """Delete the objects that no chunk is in. Return their numbers."""
-        unused = await self.ledger.unused_objects()
-        for number in unused:
-            await self.chunks.objects.delete(number)
-        # Forgotten only when the object store has confirmed.
-        await self.ledger.forget_objects(unused)
-        return unused
+        """Delete the objects that nobody needs any more. Return their numbers."""
+        return await self.reconciler.delete_unused()
 
     async def close(self) -> None:
         """Release all resources."""
-        await self.ledger.close()
         await self.chunks.close()
+        await self.ledger.close()

@@ -4,6 +4,7 @@ Several brokers may sweep at once, and beside commits: each row is freed by the 
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from semel.store.interface import BatchLocation
@@ -37,10 +38,19 @@ async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]
         # A partition without batches counts too: a topic may have many of them.
         limit -= max(len(swept), 1)
     freed += await _sweep_dropped(connection, limit)
+    await free(connection, freed)
+    more: bool = await connection.fetchval(
+        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    )
+    return freed, more
+
+
+async def free(connection: Any, locations: Iterable[BatchLocation]) -> None:
+    """Count bytes that no row refers to any more. Forget chunks without others, and leave empty objects."""
     sizes: Counter[int] = Counter()
-    for chunk_id, _, length in freed:
+    for chunk_id, _, length in locations:
         sizes[chunk_id] += length
-    # In order, because other sweeps lock chunks too.
+    # In order, because the roller and other sweeps lock chunks too.
     await connection.execute(
         "SELECT FROM chunks WHERE chunk_id = ANY ($1) ORDER BY chunk_id FOR UPDATE", list(sizes)
     )
@@ -53,11 +63,22 @@ async def sweep(connection: Any, limit: int) -> tuple[list[BatchLocation], bool]
         list(sizes),
         list(sizes.values()),
     )
-    await connection.execute("DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0", list(sizes))
-    more: bool = await connection.fetchval(
-        "SELECT EXISTS (SELECT FROM leftovers) OR EXISTS (SELECT FROM dropped)"
+    rows = await connection.fetch(
+        "DELETE FROM chunks WHERE chunk_id = ANY ($1) AND live_bytes = 0 RETURNING object_id", list(sizes)
     )
-    return freed, more
+    left = sorted({number for (number,) in rows if number is not None})
+    # Two sweeps may each delete one of the last two chunks in an object: the second sees what the first did.
+    await connection.execute(
+        "SELECT FROM objects WHERE object_id = ANY ($1) ORDER BY object_id FOR UPDATE", left
+    )
+    await connection.execute(
+        """
+        UPDATE objects SET state = 'unused', since = clock_timestamp()
+        WHERE object_id = ANY ($1) AND state = 'stored'
+        AND NOT EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id)
+        """,
+        left,
+    )
 
 
 async def _sweep_partition(
@@ -84,9 +105,10 @@ async def _sweep_partition(
             below,
         )
         if below == GONE:
-            await connection.execute(
-                "DELETE FROM producers WHERE topic_id = $1 AND partition_index = $2", *partition
-            )
+            for table in ("producers", "merged"):
+                await connection.execute(
+                    f"DELETE FROM {table} WHERE topic_id = $1 AND partition_index = $2", *partition
+                )
         # A commit may have left more meanwhile, and another sweep may have taken rows before this one.
         await connection.execute(
             """

@@ -1,0 +1,37 @@
+"""The metrics of a broker in a cluster."""
+
+from semel.broker.announcing import NoticeSender
+from semel.broker.cluster_member import ClusterMember
+from semel.broker.metrics import Metrics
+from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.shared_commit_loop import SharedCommitLoop
+
+
+def register(
+    metrics: Metrics,
+    ownership: ShardOwnership,
+    sender: NoticeSender,
+    loop: SharedCommitLoop,
+    member: ClusterMember,
+) -> None:
+    """Show what this broker owns, knows of the others, and waits for."""
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge("shards_owned", "Shards that this broker serves.", lambda: len(ownership.shards()))
+    gauge("shards_without_owner", "Shards that no broker owns.", lambda: len(ownership.unowned()))
+    gauge("live_brokers", "Brokers whose lease runs, this one included.", lambda: len(ownership.nodes()))
+    gauge(
+        "lease_seconds", "How long the lease of this broker runs; 0 if it is over.", ownership.lease_seconds
+    )
+    gauge(
+        "waiting_answers",
+        "Committed ticks that are answered when other brokers have their notices.",
+        lambda: loop.waiting_answers,
+    )
+    counter(
+        "conflicts",
+        "Ticks decided again, because another broker had changed what they read.",
+        lambda: loop.conflicts,
+    )
+    counter("notices_sent", "Messages with notices that other brokers have taken.", lambda: sender.sent)
+    counter("notices_left", "Messages with notices left in the ledger.", lambda: sender.left)
+    counter("notices_received", "Messages with notices of other brokers.", lambda: member.received)

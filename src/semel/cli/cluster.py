@@ -1,0 +1,147 @@
+"""`semel cluster`: the brokers of a cluster, as the ledger in PostgreSQL knows them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from semel.cli.options import Json, RequiredLedger, duration_ms
+from semel.cli.output import say, show, show_json, show_pairs, show_rows, span_text
+
+if TYPE_CHECKING:
+    from semel.store.postgres.inspection import BrokerStatus, ClusterStatus
+
+app = typer.Typer(
+    no_args_is_help=True, help="Brokers that share a ledger: what they own, and how to relieve one."
+)
+
+TimeLimit = Annotated[
+    str, typer.Option("--timeout", metavar="SPAN", help="How long to wait, as in 30s or 5m.")
+]
+Node = Annotated[int, typer.Argument(metavar="NODE", help="The node.id of the broker.", min=0)]
+
+
+@app.command("status")
+def status(ledger: RequiredLedger, as_json: Json = False) -> None:
+    """Show the brokers, who owns the shards, and how much is stored. Changes nothing.
+
+    The numbers come from the ledger, so this works also if no broker runs. PostgreSQL estimates the rows of
+    its tables.
+
+    Try:  semel cluster status --ledger postgresql://semel@localhost/semel
+    """
+    import asyncio
+
+    _check_packages()
+    from semel.store.postgres.inspection import cluster_status
+
+    found = asyncio.run(cluster_status(ledger, _SCHEMA))
+    if as_json:
+        show_json(_plain(found))
+        return
+    show_pairs(_overview(found))
+    show("")
+    show_rows([_row(each) for each in found.brokers], empty="No broker has ever started.")
+    show("")
+    show_rows([each._asdict() for each in found.tables], empty="There are no tables.")
+
+
+@app.command("drain")
+def drain(ledger: RequiredLedger, node: Node, timeout: TimeLimit = "1m") -> None:
+    """Have a broker give its shards to the others and take no new ones, and wait until it owns none.
+
+    The broker keeps running: clients move to the new owners within a moment. Stop it afterwards, or let it
+    take shards again with 'semel cluster undrain'. A broker that is started again is not drained any more.
+
+    Try:  semel cluster drain 2 --ledger postgresql://semel@localhost/semel
+
+    Exit codes: 0 it owns no shards; 1 it does not run, nobody can take its shards, or the time was over.
+    """
+    import asyncio
+
+    _check_packages()
+    from semel.store.postgres.inspection import set_draining, shards_left
+
+    seconds = duration_ms(timeout, "--timeout") / 1000
+
+    async def wait() -> None:
+        left = 0
+        try:
+            async with asyncio.timeout(seconds):
+                await set_draining(ledger, _SCHEMA, node, True)
+                async for shards in shards_left(ledger, _SCHEMA, node):
+                    left = shards
+        except TimeoutError:
+            say(f"Broker {node} is asked to give its shards away and still owns {left} of them.")
+            raise typer.Exit(1) from None
+
+    asyncio.run(wait())
+    show(f"Broker {node} owns no shards.")
+
+
+@app.command("undrain")
+def undrain(ledger: RequiredLedger, node: Node) -> None:
+    """Let a drained broker take shards again. The others give it its share within seconds."""
+    import asyncio
+
+    _check_packages()
+    from semel.store.postgres.inspection import set_draining
+
+    asyncio.run(set_draining(ledger, _SCHEMA, node, False))
+    show(f"Broker {node} takes shards again.")
+
+
+def _check_packages() -> None:
+    from semel.store.opening import check_packages
+
+    check_packages()
+
+
+def _overview(found: "ClusterStatus") -> dict[str, Any]:
+    stored = found.bytes
+    waiting = f" for up to {span_text(stored.inline_since_ms)}" if stored.inline_since_ms is not None else ""
+    return {
+        "cluster id": found.cluster_id,
+        "term": "ended by a crash of PostgreSQL" if found.term is None else found.term,
+        "PostgreSQL": found.server_version,
+        "shards": f"{found.shards}, {found.unowned_shards} without an owner",
+        "objects": f"{stored.objects} with {stored.object_bytes} bytes",
+        "to be deleted": f"{stored.unused_objects} objects with {stored.unused_bytes} bytes",
+        "in PostgreSQL": f"{stored.inline_chunks} small commits with {stored.inline_bytes} bytes{waiting}",
+        "notices": sum(each.notices for each in found.brokers),
+    }
+
+
+def _row(broker: "BrokerStatus") -> dict[str, Any]:
+    return {
+        "node": broker.broker_id,
+        "state": broker.state,
+        "shards": broker.shards,
+        "lease": span_text(broker.lease_ms) if broker.lease_ms else None,
+        "epoch": broker.epoch,
+        "notices": broker.notices,
+        "listeners": [f"{name}={_address(each)}" for name, each in broker.endpoints.items()],
+        "internal": _address(broker.internal),
+        "rack": broker.rack,
+    }
+
+
+def _address(address: Sequence[Any]) -> str:
+    host, port = address
+    return f"{host}:{port}" if host else "-"
+
+
+def _plain(found: "ClusterStatus") -> dict[str, Any]:
+    brokers = [
+        {
+            **each._asdict(),
+            "endpoints": {name: _address(address) for name, address in each.endpoints.items()},
+            "internal": _address(each.internal),
+        }
+        for each in found.brokers
+    ]
+    tables = [each._asdict() for each in found.tables]
+    return {**found._asdict(), "brokers": brokers, "bytes": found.bytes._asdict(), "tables": tables}
+
+
+_SCHEMA = "semel"

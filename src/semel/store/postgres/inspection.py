@@ -1,0 +1,195 @@
+"""Look at a cluster from outside, by its ledger, and ask brokers to give their shards away.
+
+Used by ``semel cluster``. Nothing here makes tables or takes a place among the brokers.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import asyncpg  # type: ignore[import-untyped]
+
+from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.postgres.opening import CONNECT_SECONDS
+from semel.store.postgres.reaching import connect
+
+POLL_SECONDS: Final = 0.2
+
+LIVE, DRAINING, DEAD, GONE = "live", "draining", "dead", "gone"
+"""States of a broker. *Draining* brokers live and give their shards away; *dead* ones did not renew their
+lease and wait to be replaced; *gone* ones have left or were replaced."""
+
+_STATE: Final = """
+    CASE WHEN NOT is_member THEN 'gone' WHEN lease_until <= clock_timestamp() THEN 'dead'
+    WHEN is_leaving THEN 'draining' ELSE 'live' END
+"""
+
+
+class BrokerStatus(NamedTuple):
+    """A broker, as the ledger knows it."""
+
+    broker_id: int
+    state: str
+    shards: int
+    lease_ms: int
+    """How long its lease runs, by the clock of PostgreSQL; 0 if it is over."""
+    epoch: int
+    commits: int
+    notices: int
+    """What other brokers have left for it in the ledger, because they could not reach it."""
+    endpoints: Mapping[str, tuple[str, int]]
+    internal: tuple[str, int]
+    rack: str | None
+
+
+class BytesStatus(NamedTuple):
+    """Where the bytes of batches are."""
+
+    objects: int
+    object_bytes: int
+    unused_objects: int
+    """Objects that nothing refers to any more, and that are not deleted yet."""
+    unused_bytes: int
+    inline_chunks: int
+    """Small commits whose bytes are still in PostgreSQL."""
+    inline_bytes: int
+    inline_since_ms: int | None
+    """For how long they may have waited to be moved to an object; None if nothing moves them."""
+
+
+class TableStatus(NamedTuple):
+    """A table of the ledger. PostgreSQL estimates the rows."""
+
+    name: str
+    rows: int
+    size_bytes: int
+
+
+class ClusterStatus(NamedTuple):
+    """A cluster as of one moment."""
+
+    cluster_id: str
+    term: int | None
+    """None after a crash of PostgreSQL, until a broker begins the next term."""
+    server_version: str
+    shards: int
+    unowned_shards: int
+    brokers: Sequence[BrokerStatus]
+    bytes: BytesStatus
+    tables: Sequence[TableStatus]
+
+
+async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
+    """Return the state of a cluster. StoreMisconfigured if there is none, StoreRefused."""
+    async with (
+        _connected(dsn, schema) as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        return ClusterStatus(
+            cluster_id=await connection.fetchval("SELECT value FROM meta WHERE name = 'cluster_id'"),
+            term=await connection.fetchval("SELECT term FROM term"),
+            server_version=await connection.fetchval("SHOW server_version"),
+            shards=await connection.fetchval("SELECT count(*) FROM shards"),
+            unowned_shards=await connection.fetchval("SELECT count(*) FROM shards WHERE owner IS NULL"),
+            brokers=[_broker(row) for row in await connection.fetch(_BROKERS)],
+            bytes=BytesStatus._make((*await connection.fetchrow(_BYTES), await _inline_since(connection))),
+            tables=[TableStatus._make(row) for row in await connection.fetch(_TABLES, schema)],
+        )
+
+
+async def set_draining(dsn: str, schema: str, broker_id: int, is_leaving: bool) -> None:
+    """Ask a broker to give its shards away and take no others, or to take shards again.
+
+    The broker finds it with its next renewal. StoreRefused if it does not run, or no other broker can take
+    its shards.
+    """
+    async with _connected(dsn, schema) as connection, connection.transaction():
+        rows = await connection.fetch(
+            f"SELECT broker_id, {_STATE} FROM brokers ORDER BY broker_id FOR UPDATE"
+        )
+        states: dict[int, str] = dict(rows)
+        if states.get(broker_id) not in (LIVE, DRAINING):
+            known = ", ".join(str(each) for each, state in states.items() if state in (LIVE, DRAINING))
+            raise StoreRefused(f"broker {broker_id} does not run; those that run: {known or 'none'}")
+        others = [each for each, state in states.items() if state == LIVE and each != broker_id]
+        if is_leaving and not others:
+            raise StoreRefused(f"no other broker can take the shards of broker {broker_id}")
+        await connection.execute(
+            "UPDATE brokers SET is_leaving = $2 WHERE broker_id = $1", broker_id, is_leaving
+        )
+
+
+async def shards_left(dsn: str, schema: str, broker_id: int) -> AsyncIterator[int]:
+    """Yield how many shards a broker owns, again and again until it owns none. StoreRefused if it stops."""
+    async with _connected(dsn, schema) as connection:
+        while True:
+            shards, state = await connection.fetchrow(
+                f"""
+                SELECT (SELECT count(*) FROM shards WHERE owner = broker_id), {_STATE}
+                FROM brokers WHERE broker_id = $1
+                """,
+                broker_id,
+            )
+            if state == LIVE:
+                raise StoreRefused(f"broker {broker_id} takes shards again: it was restarted or undrained")
+            yield shards
+            if not shards:
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+
+@asynccontextmanager
+async def _connected(dsn: str, schema: str) -> AsyncIterator[Any]:
+    connection = await connect(dsn, schema, "semel cluster")
+    try:
+        if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
+            raise StoreMisconfigured(
+                "there is no cluster in this database: the first 'semel serve' makes one"
+            )
+        yield connection
+    except asyncpg.PostgresError as error:
+        raise StoreRefused(f"PostgreSQL refuses: {error}") from error
+    finally:
+        await connection.close(timeout=CONNECT_SECONDS)
+
+
+def _broker(row: Any) -> BrokerStatus:
+    *numbers, endpoints, internal, rack = row
+    addresses = {name: (host, port) for name, (host, port) in json.loads(endpoints).items()}
+    host, port = json.loads(internal)
+    return BrokerStatus._make((*numbers, addresses, (host, port), rack))
+
+
+async def _inline_since(connection: Any) -> int | None:
+    if await connection.fetchval("SELECT to_regclass('inline_generation') IS NULL"):
+        return None
+    age: int = await connection.fetchval(
+        "SELECT (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint FROM inline_generation"
+    )
+    return age
+
+
+_BROKERS: Final = f"""
+    SELECT broker_id, {_STATE}, (SELECT count(*) FROM shards WHERE owner = broker_id),
+        greatest(0, extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint,
+        epoch, sequence, (SELECT count(*) FROM notices WHERE to_broker = broker_id),
+        endpoints, internal, rack
+    FROM brokers ORDER BY broker_id
+"""
+_BYTES: Final = """
+    WITH each AS (
+        SELECT size_bytes, EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id) AS is_used
+        FROM objects WHERE size_bytes > 0
+    ),
+    inline AS (SELECT octet_length(bytes) AS size_bytes FROM inline_bytes)
+    SELECT count(*) FILTER (WHERE is_used), coalesce(sum(size_bytes) FILTER (WHERE is_used), 0)::bigint,
+        count(*) FILTER (WHERE NOT is_used), coalesce(sum(size_bytes) FILTER (WHERE NOT is_used), 0)::bigint,
+        (SELECT count(*) FROM inline), (SELECT coalesce(sum(size_bytes), 0)::bigint FROM inline)
+    FROM each
+"""
+_TABLES: Final = """
+    SELECT relname, n_live_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables
+    WHERE schemaname = $1 ORDER BY relname
+"""

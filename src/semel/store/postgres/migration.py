@@ -1,0 +1,144 @@
+"""Make a cluster from the data directory of a stopped broker.
+
+The copy is made in a schema of its own, ``semel_migration``, with objects of its own. When everything was
+copied, read back and compared, one statement renames the schema to ``semel``. So there is the whole cluster,
+or none: after a failure nothing is in the place where brokers look. The next try deletes what an interrupted
+one has left, and starts again. The directory stays as it is.
+
+Meanwhile an advisory lock keeps brokers from making a cluster in the same database, and another one keeps a
+second migration away.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import asyncpg  # type: ignore[import-untyped]
+
+from semel.config import Settings
+from semel.store.copying import Copied, Copy, Progress
+from semel.store.embedded import EmbeddedStore
+from semel.store.examination import LEDGER
+from semel.store.interface import BatchLocation, StoreRefused
+from semel.store.ledger_opening import open_reader
+from semel.store.object_access import check_access
+from semel.store.objects import Objects
+from semel.store.opening import Remote, open_store
+from semel.store.postgres.opening import _LOCK as MAKING_TABLES
+from semel.store.postgres.opening import open_database
+from semel.store.postgres.reaching import connect
+from semel.store.postgres.store import ClusterStore
+from semel.store.queries import Statements
+
+MIGRATING: Final = 0x53454D454D
+"""An advisory lock: one migration at a time."""
+NUMBERS_APART: Final = 1_000_000
+"""Between the chunks of an interrupted migration and those of the next."""
+
+
+class Migrated(NamedTuple):
+    """A migration that is complete."""
+
+    cluster_id: str
+    copied: Copied
+
+
+async def migrate(directory: Path, place: Remote, progress: Progress) -> Migrated:
+    """Copy a data directory to a database without a cluster and an object store.
+
+    StoreRefused, StoreLocked, StoreBroken: nothing has changed for brokers.
+    """
+    if not (directory / LEDGER).exists():
+        raise StoreRefused(f"{directory} is not a data directory: it has no {LEDGER}")
+    await check_access(place.chunks)
+    guard = await connect(place.ledger, "public", "semel migrate")
+    try:
+        await _begin(guard, place.schema)
+        source = await open_store(directory, Settings())
+        try:
+            return await _migrate(directory, source, place, guard, progress)
+        finally:
+            await source.close()
+    except asyncpg.PostgresError as error:
+        raise StoreRefused(f"PostgreSQL refuses: {error}") from error
+    except (asyncpg.InterfaceError, OSError) as error:
+        raise StoreRefused(f"the connection to PostgreSQL was lost: {error}") from error
+    finally:
+        guard.terminate()
+
+
+async def _begin(guard: Any, schema: str) -> None:
+    if not await guard.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATING):
+        raise StoreRefused("another migration to this database is under way")
+    if await guard.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".meta'):
+        raise StoreRefused(
+            f"there is a cluster in this database already (schema {schema}): choose another database, or drop"
+            " the schema if nobody needs it"
+        )
+
+
+async def _migrate(
+    directory: Path, source: EmbeddedStore, place: Remote, guard: Any, progress: Progress
+) -> Migrated:
+    staging = f"{place.schema}_migration"
+    first_number = await _discard(place, staging, guard)
+    database = await open_database(place.ledger, staging, 1)
+    try:
+        # Before anybody asks for it: the names of objects may contain it.
+        await database.row("UPDATE meta SET value = $1 WHERE name = 'cluster_id'", source.cluster_id)
+        await database.row("SELECT setval('chunk_ids', $1, false)", first_number)
+    finally:
+        await database.close()
+    target = await _opened(place, staging)
+    try:
+        await guard.fetchval("SELECT pg_advisory_lock($1)", MAKING_TABLES)
+        await source.checkpoint()
+        rows = Statements(open_reader(directory / LEDGER))
+        try:
+            copy = Copy(source, rows, target, progress)
+            copied = await copy.everything()
+            await copy.compare(_staged(target))
+        finally:
+            rows.connection.close(True)
+    finally:
+        await target.close()
+    async with guard.transaction():
+        await guard.execute(f'DROP SCHEMA IF EXISTS "{place.schema}"')
+        await guard.execute(f'ALTER SCHEMA "{staging}" RENAME TO "{place.schema}"')
+    return Migrated(source.cluster_id, copied)
+
+
+async def _discard(place: Remote, staging: str, guard: Any) -> int:
+    """Delete what an interrupted migration has left. Return a number that it has not used for a chunk."""
+    if await guard.fetchval("SELECT to_regclass($1) IS NULL", f'"{staging}".meta'):
+        return 1
+    store = await _opened(place, staging)
+    try:
+        for (number,) in await store.ledger.database.fetch("SELECT object_id FROM objects"):
+            await store.chunks.objects.delete(number)
+        last: int = await store.ledger.database.value("SELECT last_value FROM chunk_ids")
+    finally:
+        await store.close()
+    await guard.execute(f'DROP SCHEMA "{staging}" CASCADE')
+    return last + NUMBERS_APART
+
+
+async def _opened(place: Remote, staging: str) -> ClusterStore:
+    objects = Objects.open(place.chunks)
+    try:
+        return await ClusterStore.open(place.ledger, objects, schema=staging)
+    except BaseException:
+        objects.close()
+        raise
+
+
+async def _staged(target: ClusterStore) -> AsyncIterator[tuple[int, int, int, bytearray]]:
+    rows = await target.ledger.database.fetch(
+        """
+        SELECT producer_id, offsets, max_timestamp, chunk_id, position, length FROM staged
+        ORDER BY topic_id, partition_index, producer_id, stage_number
+        """
+    )
+    for producer_id, offsets, max_timestamp, *where in rows:
+        (data,) = await target.chunks.read([BatchLocation(*where)])
+        yield producer_id, offsets, max_timestamp, data

@@ -1,0 +1,79 @@
+"""Reach a PostgreSQL server, or say why not: it is away, or it refuses this client.
+
+A server that is away comes back, so whoever needs it waits. One that refuses the user, the password or the
+database does so again and again, so an operator has to change something.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import asyncpg  # type: ignore[import-untyped]
+
+from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.postgres.opening import COMMAND_SECONDS, CONNECT_SECONDS
+
+log = logging.getLogger("semel.store")
+
+PAUSE_SECONDS: Final = 0.5
+SAY_SECONDS: Final = 5.0
+"""The least time between two log lines that say that the server is away."""
+
+_AWAY: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ConnectionDoesNotExistError,
+)
+
+
+async def connect(dsn: str, schema: str, purpose: str) -> Any:
+    """Open a connection. StoreRefused if the server is away, StoreMisconfigured if it refuses."""
+    try:
+        return await asyncpg.connect(
+            dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            server_settings={
+                "application_name": purpose,
+                "search_path": f'"{schema}"',
+                # An idle connection must survive what forgets idle connections on the way.
+                "tcp_keepalives_idle": "30",
+            },
+        )
+    except _AWAY as error:
+        raise StoreRefused(f"PostgreSQL cannot be reached: {error or 'no answer in time'}") from error
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        raise StoreMisconfigured(
+            f"PostgreSQL refuses: {error}. Check the user, and the password in PGPASSWORD, ~/.pgpass or"
+            " SEMEL_LEDGER"
+        ) from None
+    except asyncpg.PostgresError as error:
+        raise StoreMisconfigured(f"PostgreSQL refuses: {error}") from None
+    except (ValueError, asyncpg.InterfaceError):
+        # The message of such an error has parts of the address, perhaps of the password.
+        raise StoreMisconfigured(
+            "the address of the ledger is not that of a PostgreSQL database, as in"
+            " postgresql://user@host:5432/database; special characters in it must be percent-encoded"
+        ) from None
+
+
+async def wait_for_server(dsn: str) -> None:
+    """Return when the server answers. It may start after this process, or be away for a while.
+
+    StoreMisconfigured if it refuses.
+    """
+    loop = asyncio.get_running_loop()
+    begun, say_at = loop.time(), loop.time()
+    while True:
+        try:
+            connection = await connect(dsn, "public", "semel")
+        except StoreRefused as refused:
+            if loop.time() >= say_at:
+                log.warning("waiting for PostgreSQL since %.0f s: %s", loop.time() - begun, refused)
+                say_at = loop.time() + SAY_SECONDS
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            await connection.close(timeout=CONNECT_SECONDS)
+            return

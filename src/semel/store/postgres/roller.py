@@ -1,0 +1,184 @@
+"""The roller moves the bytes of small commits from PostgreSQL to objects.
+
+Commits write their bytes to one of a few tables, the current generation. When it is large or old enough, the
+roller makes the next table current. It moves the rows of the others to objects, many to an object, and then
+truncates the tables. One transaction per object says where the chunks are from now on.
+
+Several rollers at once are harmless: a chunk is moved once, and an object without a chunk is deleted later. A
+table is truncated only if nothing in it has to be moved, which is checked while nobody can write to it. Until
+then the bytes of a moved chunk are in both places.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from semel.config import Settings
+from semel.store.interface import StoreRefused
+from semel.store.postgres.chunks import ClusterChunks
+from semel.store.postgres.database import Database
+
+log = logging.getLogger("semel.store")
+
+GENERATIONS: Final = 4
+CHECKS: Final = 4
+"""How often the roller looks within ``semel.roll.interval.ms``."""
+PAGE: Final = 2_000
+"""Chunks of one object at most."""
+LOCK_MS: Final = 50
+"""How long readers may have to wait for the roller, while it waits for readers that came before."""
+
+
+def always() -> bool:
+    """Whether this broker does the work: the default of ``run``."""
+    return True
+
+
+class _Look(NamedTuple):
+    current: int
+    is_due: bool
+    """Whether the current generation is large or old enough."""
+    filled: Sequence[bool]
+    """Which generations have rows."""
+
+
+class Roller:
+    """Moves the chunks of one cluster."""
+
+    def __init__(self, database: Database, chunks: ClusterChunks, settings: Settings) -> None:
+        self._database = database
+        self._chunks = chunks
+        self._object_bytes = settings.semel_object_bytes
+        self._interval_seconds = settings.semel_roll_interval_ms / 1000
+
+    async def run(self, is_mine: Callable[[], bool] = always) -> None:
+        """Roll until cancelled, whenever it is this broker's work."""
+        while True:
+            await asyncio.sleep(self._interval_seconds / CHECKS)
+            if is_mine():
+                try:
+                    await self.roll_once()
+                except (StoreRefused, OSError) as error:
+                    log.warning("the bytes of small commits stay in PostgreSQL for now: %s", error)
+
+    async def roll_once(self) -> int:
+        """Move what is due. Return the number of chunks. StoreRefused."""
+        look = await self._look()
+        current, filled = look.current, list(look.filled)
+        moved = 0
+        for generation in range(GENERATIONS):
+            if filled[generation] and generation != current:
+                moved += await self._move_all(generation)
+                filled[generation] = not await self._is_truncated(generation)
+        if look.is_due and filled[current] and not filled[(current + 1) % GENERATIONS]:
+            await self._advance(current)
+            moved += await self._move_all(current)
+            await self._is_truncated(current)
+        return moved
+
+    async def _look(self) -> "_Look":
+        current, is_due, *filled = await self._database.row(
+            """
+            SELECT generation,
+                since + make_interval(secs => $1) <= clock_timestamp()
+                OR pg_table_size(format('inline_%s', generation)::regclass) >= $2,
+                EXISTS (SELECT FROM inline_0), EXISTS (SELECT FROM inline_1),
+                EXISTS (SELECT FROM inline_2), EXISTS (SELECT FROM inline_3)
+            FROM inline_generation
+            """,
+            self._interval_seconds,
+            self._object_bytes,
+        )
+        return _Look(current, is_due, filled)
+
+    async def _advance(self, current: int) -> None:
+        """Have commits write to the next table, unless another roller has done it."""
+        await self._database.row(
+            """
+            UPDATE inline_generation SET generation = $2, since = clock_timestamp() WHERE generation = $1
+            """,
+            current,
+            (current + 1) % GENERATIONS,
+        )
+
+    async def _move_all(self, generation: int) -> int:
+        moved = 0
+        after = 0
+        while rows := await self._database.fetch(
+            f"""
+            SELECT chunk_id, octet_length(bytes) FROM inline_{generation} JOIN chunks USING (chunk_id)
+            WHERE chunk_id > $1 AND object_id IS NULL ORDER BY chunk_id LIMIT {PAGE}
+            """,
+            after,
+        ):
+            ids: list[int] = []
+            size = 0
+            for chunk_id, length in rows:
+                if ids and size + length > self._object_bytes:
+                    break
+                ids.append(chunk_id)
+                size += length
+            after = ids[-1]
+            moved += await self._move(generation, ids)
+        return moved
+
+    async def _move(self, generation: int, ids: list[int]) -> int:
+        """Move chunks to one object. Return how many of them were still to be moved."""
+        rows = await self._database.fetch(
+            f"SELECT chunk_id, bytes FROM inline_{generation} WHERE chunk_id = ANY ($1) ORDER BY chunk_id",
+            ids,
+        )
+        if not rows:
+            # Another roller was faster.
+            return 0
+        positions: list[int] = []
+        size = 0
+        for _, data in rows:
+            positions.append(size)
+            size += len(data)
+        number = await self._chunks.numbers.object_now()
+        await self._chunks.objects.put(number, [data for _, data in rows])
+        async with self._database.transaction() as connection:
+            # In order, because sweeps lock chunks too. Chunks that were deleted meanwhile are not moved.
+            found = await connection.fetch(
+                """
+                SELECT chunk_id FROM chunks WHERE chunk_id = ANY ($1) AND object_id IS NULL
+                ORDER BY chunk_id FOR UPDATE
+                """,
+                [chunk_id for chunk_id, _ in rows],
+            )
+            if found:
+                await connection.execute(
+                    """
+                    UPDATE chunks SET object_id = $1, object_position = moved.position
+                    FROM unnest($2::bigint[], $3::bigint[]) AS moved (chunk_id, position)
+                    WHERE chunks.chunk_id = moved.chunk_id AND object_id IS NULL
+                    """,
+                    number,
+                    [chunk_id for chunk_id, _ in rows],
+                    positions,
+                )
+                await connection.execute("SELECT store_objects($1)", [(number, size, None, None)])
+        return len(found)
+
+    async def _is_truncated(self, generation: int) -> bool:
+        """Truncate a table if all its chunks are moved or deleted, and nobody reads it for long."""
+        with contextlib.suppress(StoreRefused):
+            async with self._database.transaction() as connection:
+                # Readers that come meanwhile wait behind the lock, so it is not waited for.
+                await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
+                await connection.execute(f"LOCK TABLE inline_{generation} IN ACCESS EXCLUSIVE MODE")
+                # A commit may have written here after the generation has changed.
+                if await connection.fetchval(
+                    f"""
+                    SELECT EXISTS (
+                        SELECT FROM inline_{generation} JOIN chunks USING (chunk_id) WHERE object_id IS NULL
+                    )
+                    """
+                ):
+                    return False
+                await connection.execute(f"TRUNCATE inline_{generation}")
+                return True
+        return False

@@ -1,0 +1,126 @@
+"""Brokers that die, stop, sleep and join while clients work: nothing is lost or doubled, clients go on."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from support.cluster import LEASE_SECONDS, Cluster, Member
+from support.cluster_load import loaded
+from support.load import idempotent_load
+from support.waiting import until
+
+from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
+
+PATIENCE_SECONDS = 6.0
+"""What a client may need beyond the lease, on a busy machine: it looks for the leader, and tries again."""
+Tell = Callable[[str, object], None]
+
+
+def test_clients_go_on_when_a_broker_is_killed(cluster: Cluster, record_property: Tell) -> None:
+    victim = cluster.brokers[0]
+    with loaded(cluster) as load:
+        victim.kill()
+        load.go_on()
+        victim.start()
+    record_property("slowest transaction", f"{load.slowest_seconds:.1f} s")
+    assert load.slowest_seconds < LEASE_SECONDS + PATIENCE_SECONDS
+    cluster.settle()
+
+
+def test_idempotent_producers_go_on_when_a_broker_is_killed(cluster: Cluster) -> None:
+    victim = cluster.brokers[1]
+    with idempotent_load(cluster.bootstrap, writers=2, partitions=6) as load:
+        load.wait_for(100)
+        victim.kill()
+        load.wait_for(100)
+        victim.start()
+        load.wait_for(100)
+    load.check()
+    cluster.settle()
+
+
+def test_no_error_reaches_applications_when_brokers_are_restarted_in_turn(
+    cluster: Cluster, record_property: Tell
+) -> None:
+    with loaded(cluster) as load:
+        for each in cluster.brokers:
+            assert each.stop() == EXIT_OK, each.log.read_text()
+            each.start()
+            load.go_on()
+        record_property("slowest transaction", f"{load.slowest_seconds:.1f} s")
+        assert load.troubles == []
+    cluster.settle()
+
+
+def test_a_broker_joins_under_load(cluster: Cluster) -> None:
+    with loaded(cluster, copies=False) as load:
+        member = cluster.add()
+        cluster.settle()
+        load.go_on()
+        assert member.stop() == EXIT_OK
+        cluster.brokers.remove(member)
+        load.go_on()
+        assert load.troubles == []
+    cluster.settle()
+
+
+def test_a_broker_that_wakes_up_in_a_commit_finds_itself_replaced(cluster: Cluster) -> None:
+    """It writes nothing, tells nobody anything, says why, and ends; its supervisor starts it again."""
+    sleeper = cluster.brokers[2]
+    with loaded(cluster) as load:
+        load.go_on()
+        # A commit is on its way, and arrives after the broker was replaced.
+        sleeper.to_postgres.silence()
+        until(lambda: sleeper.to_postgres.held, what="a commit")
+        sleeper.pause()
+        time.sleep(LEASE_SECONDS + 2)
+        sleeper.to_postgres.mend()
+        sleeper.resume()
+        code = sleeper.wait()
+        said = sleeper.log.read_text()
+        sleeper.start()
+        load.go_on()
+    assert code == EXIT_BROKEN
+    assert "the broker stops: " in said
+    assert "another process took" in said
+    assert "Traceback" not in said
+    cluster.settle()
+
+
+def test_two_brokers_with_one_node_id(cluster: Cluster) -> None:
+    """The second does not start, and says which id is taken."""
+    twin = Member(cluster, cluster.brokers[0].node_id)
+    twin.log = cluster.directory / "twin.log"
+    twin.launch()
+    assert twin.wait() == EXIT_LOCKED
+    said = twin.log.read_text()
+    assert f"another process runs as broker {twin.node_id}" in said
+    assert "give this one another node.id" in said
+    assert not cluster.brokers[0].has_ended
+
+
+def test_a_broker_is_started_again_before_its_lease_is_over(cluster: Cluster) -> None:
+    """It waits for the lease of its dead predecessor, and nobody else is disturbed."""
+    victim = cluster.brokers[1]
+    before = cluster.owners()
+    victim.kill()
+    begun = time.monotonic()
+    victim.start()
+    assert time.monotonic() - begun < LEASE_SECONDS + PATIENCE_SECONDS
+    cluster.settle()
+    assert set(cluster.owners()) == set(before)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_stops_gives_its_shards_away_at_once(cluster: Cluster, how: signal.Signals) -> None:
+    member = cluster.brokers[0]
+    os.kill(member.pid, how)
+    begun = time.monotonic()
+    assert member.wait() == EXIT_OK
+    assert None not in cluster.owners()
+    assert member.node_id not in cluster.owners()
+    assert time.monotonic() - begun < LEASE_SECONDS
+    member.start()
+    cluster.settle()

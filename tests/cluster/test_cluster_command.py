@@ -1,0 +1,118 @@
+"""`semel cluster`: what operators see of a cluster, and how they relieve a broker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.members import Member, database, members, semel
+from support.waiting import until
+
+from semel.client import Admin, Client, Consumer, NewTopic, Producer
+from semel.core.placement import SHARDS
+
+
+@pytest.fixture(scope="module")
+def ledger(postgres_dsn: str) -> Iterator[str]:
+    with database(postgres_dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def brokers(ledger: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Member]]:
+    with members(ledger, tmp_path_factory.mktemp("chunks"), 0, 1, 2) as brokers:
+        yield brokers
+
+
+def status(ledger: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(semel("cluster", "status", "--ledger", ledger, "--json").stdout)
+    return found
+
+
+def shards(ledger: str) -> dict[int, int]:
+    return {each["broker_id"]: each["shards"] for each in status(ledger)["brokers"]}
+
+
+def all_own_some(ledger: str) -> bool:
+    found = shards(ledger)
+    return len(found) == 3 and min(found.values()) > 50 and sum(found.values()) == SHARDS
+
+
+def test_status(ledger: str, brokers: list[Member]) -> None:
+    until(lambda: all_own_some(ledger), what="a balance")
+    found = status(ledger)
+    assert found["unowned_shards"] == 0
+    assert found["term"] == 1
+    for member, broker in zip(brokers, found["brokers"], strict=True):
+        assert broker["broker_id"] == member.node_id
+        assert broker["state"] == "live"
+        assert broker["endpoints"] == {"PLAINTEXT": member.bootstrap}
+        assert broker["internal"].startswith("127.0.0.1:")
+        assert 0 < broker["lease_ms"] <= 3_000
+        assert broker["notices"] == 0
+    assert {"batches", "brokers", "topics"} <= {each["name"] for each in found["tables"]}
+    shown = semel("cluster", "status", "--ledger", ledger).stdout
+    assert found["cluster_id"] in shown
+    assert brokers[2].bootstrap in shown
+    assert f"{SHARDS}, 0 without an owner" in shown
+
+
+def test_a_broker_is_drained_while_clients_work_and_takes_shards_again(
+    ledger: str, brokers: list[Member]
+) -> None:
+    until(lambda: all_own_some(ledger), what="a balance")
+    with Client(",".join(each.bootstrap for each in brokers)) as client:
+        Admin(client).topics.create(NewTopic("orders", 12))
+        with Producer(client) as producer:
+            for number in range(50):
+                producer.send("orders", str(number).encode(), key=str(number).encode())
+            drained = semel("cluster", "drain", "2", "--ledger", ledger)
+            assert drained.stdout == "Broker 2 owns no shards.\n"
+            for number in range(50, 100):
+                producer.send("orders", str(number).encode(), key=str(number).encode())
+        found = status(ledger)
+        assert [each["state"] for each in found["brokers"]] == ["live", "live", "draining"]
+        assert [each["shards"] > 0 for each in found["brokers"]] == [True, True, False]
+        with Consumer(client, "orders") as consumer:
+            assert sorted(int(each.value or b"") for each in consumer.read_to_end()) == list(range(100))
+    semel("cluster", "undrain", "2", "--ledger", ledger)
+    until(lambda: all_own_some(ledger), what="a balance")
+
+
+def test_a_broker_that_starts_again_is_not_drained(ledger: str, brokers: list[Member]) -> None:
+    until(lambda: all_own_some(ledger), what="a balance")
+    semel("cluster", "drain", "1", "--ledger", ledger)
+    assert brokers[1].stop() == 0
+    found = {each["broker_id"]: each["state"] for each in status(ledger)["brokers"]}
+    assert found == {0: "live", 1: "gone", 2: "live"}
+    brokers[1].start()
+    until(lambda: all_own_some(ledger), what="a balance")
+
+
+def test_a_dead_broker_is_shown(ledger: str, brokers: list[Member]) -> None:
+    until(lambda: all_own_some(ledger), what="a balance")
+    brokers[0].kill()
+    until(lambda: status(ledger)["brokers"][0]["state"] in ("dead", "gone"), what="the end of the lease")
+    ran = semel("cluster", "drain", "0", "--ledger", ledger, code=1)
+    assert ran.stderr == "Error: Broker 0 does not run; those that run: 1, 2\n"
+    until(lambda: shards(ledger)[0] == 0 and status(ledger)["unowned_shards"] == 0, what="a replacement")
+    brokers[0].start()
+
+
+def test_nobody_to_take_the_shards(ledger: str, tmp_path: Path, postgres_dsn: str) -> None:
+    with database(postgres_dsn) as alone, members(alone, tmp_path, 0):
+        ran = semel("cluster", "drain", "0", "--ledger", alone, code=1)
+        assert ran.stderr == "Error: No other broker can take the shards of broker 0\n"
+
+
+def test_errors_are_sentences(postgres_dsn: str) -> None:
+    with database(postgres_dsn) as empty:
+        ran = semel("cluster", "status", "--ledger", empty, code=1)
+        assert "there is no cluster in this database" in ran.stderr.lower()
+    ran = semel("cluster", "status", "--ledger", "postgresql://semel@127.0.0.1:1/x", code=1)
+    assert "PostgreSQL cannot be reached" in ran.stderr
+    ran = semel("cluster", "status", "--ledger", "postgresql://semel:hidden@127.0.0.1:1/x", code=2)
+    assert "PGPASSWORD" in " ".join(ran.stderr.split())
+    assert "hidden" not in ran.stderr
+    assert "Missing option" in semel("cluster", "status", code=2).stderr

@@ -1,0 +1,74 @@
+"""The metrics of a cluster, on the page of each broker."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.members import Member, database, members
+from support.process import free_port
+from support.waiting import until
+
+from semel.client import Admin, Client, NewTopic, TransactionalProducer
+from semel.core.placement import SHARDS
+
+PAGE = Path(__file__).parents[2] / "docs/cluster.md"
+
+
+@pytest.fixture
+def pages(postgres_dsn: str, tmp_path: Path) -> Iterator[list[tuple[Member, str]]]:
+    (tmp_path / "chunks").mkdir()
+    ports = [free_port(), free_port()]
+    with (
+        database(postgres_dsn) as ledger,
+        members(ledger, tmp_path / "chunks", 0, options=("--metrics", f"127.0.0.1:{ports[0]}")) as (first,),
+        members(ledger, tmp_path / "chunks", 1, options=("--metrics", f"127.0.0.1:{ports[1]}")) as (second,),
+    ):
+        yield [
+            (each, f"http://127.0.0.1:{port}/metrics")
+            for each, port in zip((first, second), ports, strict=True)
+        ]
+
+
+def metrics(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(url) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, value in (line.split() for line in lines if re.match(r"semel_\w+ ", line))
+    }
+
+
+def test_what_brokers_own_and_tell_each_other(pages: list[tuple[Member, str]]) -> None:
+    urls = [url for _, url in pages]
+    until(lambda: all(metrics(url)["semel_shards_owned"] > 50 for url in urls), what="a balance")
+    before = [metrics(url) for url in urls]
+    assert sum(each["semel_shards_owned"] for each in before) == SHARDS
+    for each in before:
+        assert each["semel_live_brokers"] == 2
+        assert each["semel_shards_without_owner"] == 0
+        assert 0 < each["semel_lease_seconds"] <= 3
+    with Client(",".join(member.bootstrap for member, _ in pages)) as client:
+        Admin(client).topics.create(NewTopic("orders", 12))
+        with TransactionalProducer(client, "payments") as producer:
+            for _ in range(5):
+                with producer.transaction():
+                    for index in range(12):
+                        producer.send("orders", b"x", partition=index)
+    after = [metrics(url) for url in urls]
+    # One of them coordinates, and tells the other what has become of its partitions.
+    told = [each["semel_notices_sent_total"] for each in after]
+    heard = [each["semel_notices_received_total"] for each in after]
+    assert max(told) >= 5
+    assert max(heard) >= 5
+    for each in after:
+        assert each["semel_notices_left_total"] == 0
+        assert each["semel_waiting_answers"] == 0
+        assert each["semel_conflicts_total"] >= 0
+
+
+def test_every_metric_of_the_page_exists(pages: list[tuple[Member, str]]) -> None:
+    named = set(re.findall(r"^\| `(semel_\w+)` \|", PAGE.read_text(), re.MULTILINE))
+    assert len(named) >= 9
+    assert named <= metrics(pages[0][1]).keys()

@@ -1,0 +1,59 @@
+"""Brokers that reach PostgreSQL and not each other: notices go through the ledger."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.cluster import LEASE_SECONDS, Cluster
+from support.cluster_load import loaded
+from support.raw_log import Log
+from support.raw_transactions import RawProducer
+from support.routed import RoutedClient
+
+from semel.client import Admin, Client, NewTopic
+
+from .conftest import Create
+
+PARTITIONS = 6
+
+
+@pytest.fixture(params=["cut", "silence"])
+def apart(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """No broker reaches another."""
+    for each in cluster.brokers:
+        getattr(each.from_brokers, request.param)()
+    yield cluster
+    for each in cluster.brokers:
+        each.from_brokers.mend()
+
+
+def test_a_commit_is_visible_when_it_is_acknowledged(
+    apart: Cluster, raw: RoutedClient, spread: Create
+) -> None:
+    topic = spread()
+    producer = RawProducer(raw, generation=2)
+    for number in range(2):
+        for partition in range(PARTITIONS):
+            producer.write(topic, b"%d" % number, partition=partition)
+        begun = time.monotonic()
+        producer.commit()
+        assert time.monotonic() - begun < LEASE_SECONDS + 3
+        told = [b"%d" % each for each in range(number + 1)]
+        with RoutedClient(apart.bootstrap) as reader:
+            assert [Log(reader, topic, each).values() for each in range(PARTITIONS)] == [told] * PARTITIONS
+
+
+def test_a_new_topic_is_known_to_every_broker(apart: Cluster) -> None:
+    with Client(apart.brokers[0].bootstrap) as client:
+        name = f"topic-{time.monotonic_ns()}"
+        Admin(client).topics.create(NewTopic(name, 3))
+    for each in apart.brokers:
+        with Client(each.bootstrap) as client:
+            assert [topic.name for topic in client.describe([name]).topics] == [name]
+
+
+def test_clients_work_while_brokers_are_apart(apart: Cluster) -> None:
+    before = apart.owners()
+    with loaded(apart, kinds=["own", "librdkafka"], copies=False) as load:
+        load.go_on(3)
+    assert apart.owners() == before

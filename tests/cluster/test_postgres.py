@@ -1,0 +1,135 @@
+"""PostgreSQL that is restarted, crashes, loses a session, is away or slow, while clients work."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import LEASE_SECONDS, Cluster, running
+from support.cluster_load import loaded
+from support.raw_log import Log
+from support.raw_transactions import RawProducer
+from support.routed import RoutedClient
+from support.waiting import until
+
+from semel.wire.errors import ErrorCode
+
+from .conftest import make_spread
+
+FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE}
+PARTITIONS = 6
+PATIENCE_SECONDS = 6.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers over a PostgreSQL server of their own, with proxies."""
+    directory: Path = tmp_path_factory.mktemp("cluster")
+    with running(Cluster(directory, proxied=True)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _all_run(cluster: Cluster) -> Iterator[None]:
+    """A broker that was replaced while PostgreSQL was away has ended, and is started for the next test."""
+    yield
+    cluster.mend()
+    cluster.settle()
+
+
+def kill_backend(cluster: Cluster) -> None:
+    cluster.kill_backend()
+
+
+def crash(cluster: Cluster) -> None:
+    cluster.crash_postgres()
+
+
+def restart(cluster: Cluster) -> None:
+    cluster.postgres.stop()
+    cluster.postgres.start()
+
+
+@pytest.mark.parametrize("fail", [restart, kill_backend, crash])
+def test_clients_go_on_when_postgresql(cluster: Cluster, fail: Callable[[Cluster], None]) -> None:
+    # After a crash, clients are fenced without another instance: what was open may be incomplete.
+    with loaded(cluster, tells_timeouts=fail is restart) as load:
+        fail(cluster)
+        load.go_on()
+
+
+def test_a_crash_aborts_what_was_open(cluster: Cluster) -> None:
+    """Work inside a transaction is not flushed. So a crash begins a term, and nothing older can commit."""
+    topic = make_spread(cluster)
+    with RoutedClient(cluster.bootstrap) as raw:
+        done = RawProducer(raw, generation=2)
+        for partition in range(PARTITIONS):
+            done.write(topic, b"done", partition=partition)
+        done.commit()
+        open_ = [RawProducer(raw, generation=generation) for generation in (1, 2)]
+        for producer in open_:
+            for partition in range(PARTITIONS):
+                producer.write(topic, b"open", partition=partition)
+        cluster.crash_postgres()
+        for producer in open_:
+            assert producer.end(commit=True).error_code in FENCED
+        logs = [Log(raw, topic, partition) for partition in range(PARTITIONS)]
+        until(lambda: all(log.is_settled for log in logs), 30, "the abort")
+        assert [log.values() for log in logs] == [[b"done"]] * PARTITIONS
+        # The next instances go on.
+        for producer in open_:
+            heir = RawProducer(raw, producer.transactional_id, producer.generation)
+            heir.write(topic, b"heir")
+            heir.commit()
+        assert logs[0].values() == [b"done", b"heir", b"heir"]
+
+
+def test_a_clean_restart_keeps_what_was_open(cluster: Cluster) -> None:
+    topic = make_spread(cluster)
+    with RoutedClient(cluster.bootstrap) as raw:
+        producers = [RawProducer(raw, generation=generation) for generation in (1, 2)]
+        for producer in producers:
+            for partition in range(PARTITIONS):
+                producer.write(topic, b"open", partition=partition)
+        restart(cluster)
+        for producer in producers:
+            producer.commit()
+        for partition in range(PARTITIONS):
+            assert Log(raw, topic, partition).values() == [b"open", b"open"]
+
+
+@pytest.mark.parametrize("how", ["cut", "silence"])
+def test_a_broker_cut_off_from_postgresql_is_replaced(cluster: Cluster, how: str) -> None:
+    """It serves nobody after its lease. When it is back, it ends and is started again."""
+    lonely = cluster.brokers[0]
+    with loaded(cluster) as load:
+        getattr(lonely.to_postgres, how)()
+        until(lambda: lonely.node_id not in cluster.owners(), 30, "a successor")
+        load.go_on()
+        lonely.to_postgres.mend()
+        load.go_on()
+    assert load.slowest_seconds < LEASE_SECONDS + PATIENCE_SECONDS
+    assert "Traceback" not in lonely.log.read_text()
+
+
+def test_a_short_silence_replaces_nobody(cluster: Cluster) -> None:
+    before = cluster.owners()
+    with loaded(cluster, copies=False) as load:
+        for each in cluster.brokers:
+            each.to_postgres.silence()
+        time.sleep(LEASE_SECONDS / 3)
+        for each in cluster.brokers:
+            each.to_postgres.mend()
+        load.go_on()
+    assert cluster.owners() == before
+
+
+def test_a_slow_postgresql_makes_clients_slow_and_nothing_else(cluster: Cluster) -> None:
+    before = cluster.owners()
+    with loaded(cluster, kinds=["own", "librdkafka"], copies=False) as load:
+        for each in cluster.brokers:
+            each.to_postgres.delay_seconds = 0.03
+        load.go_on(3)
+        for each in cluster.brokers:
+            each.to_postgres.delay_seconds = 0.0
+    assert cluster.owners() == before

@@ -1,0 +1,86 @@
+"""Words for tests of a cluster's bytes: open a store, append, read, let time pass."""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from semel.config import Settings
+from semel.core.types import PartitionKey
+from semel.store.objects import Objects
+from semel.store.postgres.store import ClusterStore
+
+SETTINGS = Settings(semel_roll_interval_ms=0)
+"""Everything that can be rolled is due."""
+
+
+class Place(NamedTuple):
+    """Where a store is."""
+
+    dsn: str
+    address: str
+    options: dict[str, Any]
+    schema: str
+
+    @classmethod
+    def new(cls, dsn: str, address: str, **options: Any) -> "Place":
+        return cls(dsn, address, options, f"test_{os.urandom(8).hex()}")
+
+
+@asynccontextmanager
+async def opened(
+    place: Place, settings: Settings = SETTINGS, *, broker_id: int = 0
+) -> AsyncIterator[ClusterStore]:
+    objects = Objects.open(place.address, patience_seconds=2.0, **place.options)
+    store = await ClusterStore.open(place.dsn, objects, settings, schema=place.schema, broker_id=broker_id)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def append(store: ClusterStore, scribe: Any, key: PartitionKey, *batches: bytes) -> None:
+    """Commit batches in one commit."""
+    facts = [scribe.append(key, size=len(batch))[0] for batch in batches]
+    await store.commit([*facts, *scribe.changed()], batches)
+
+
+async def read(store: ClusterStore, key: PartitionKey) -> list[bytes]:
+    """Every batch of a partition."""
+    found = await store.ledger.find_batches(key, 0, before=2**62, bytes_max=2**40, batches_max=100_000)
+    return [bytes(each) for each in await store.chunks.read([each.location for each in found])]
+
+
+async def trim(store: ClusterStore, scribe: Any, key: PartitionKey, offset: int) -> None:
+    """Delete what is below an offset, and sweep it."""
+    await store.commit([scribe.trim(key, offset), *scribe.changed()], [])
+    while await store.ledger.sweep(limit=1_000):
+        pass
+
+
+async def age(store: ClusterStore, *states: str) -> None:
+    """Let an hour pass for objects in these states: as far as the ledger knows."""
+    await store.ledger.database.row(
+        "UPDATE objects SET since = since - interval '1 hour' WHERE state = ANY ($1)", list(states)
+    )
+
+
+async def states(store: ClusterStore) -> dict[int, str]:
+    """What the ledger knows of objects that have bytes, or had them."""
+    rows = await store.ledger.database.fetch("SELECT object_id, state FROM objects ORDER BY object_id")
+    return dict(map(tuple, rows))
+
+
+async def listed(objects: Objects) -> list[tuple[int, int]]:
+    """The numbers and sizes of all objects."""
+    return [each[:2] async for page in objects.pages() for each in page]
+
+
+async def inline_chunks(store: ClusterStore) -> list[int]:
+    """The chunks that have rows with bytes."""
+    rows = await store.ledger.database.fetch("SELECT chunk_id FROM inline_bytes ORDER BY chunk_id")
+    return [chunk_id for (chunk_id,) in rows]
+
+
+def parts(*sizes: int) -> Sequence[bytes]:
+    return [os.urandom(size) for size in sizes]

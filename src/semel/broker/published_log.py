@@ -54,6 +54,10 @@ class PublishedLog:
                 self.tail.append(fact, buffer)
         for key, partition in partitions.items():
             before = self.partitions.publish(key, partition)
+            if before is not None and before.high_watermark > partition.high_watermark:
+                # Another broker's commit, which was loaded, came after the work that is published only now.
+                self.drop((key,))
+                continue
             if before is None or before.log_start_offset != partition.log_start_offset:
                 self.tail.trim(key, partition.log_start_offset)
             if self.waiting.parked:

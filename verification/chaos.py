@@ -67,6 +67,7 @@ def kills(count: int) -> Chaos:
 
 
 def runs(name: str, count: int, per_run: int, go: Callable[[Run, int, float], None]) -> ChaosResult:
+    """Run after run, until there were so many faults or time is up."""
     seed = fresh_seed()
     deadline = time.monotonic() + SECONDS_MAX
     total = ChaosResult(name)

@@ -5,13 +5,18 @@ or lost their store, are started again, as a supervisor would.
 """
 
 import random
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.chaos_run import ChaosResult, Run
 from support.cluster import LEASE_SECONDS, Cluster, Member, running
+from support.tcp_proxy import TcpProxy
 
-from verification.chaos import WRITERS, runs, workloads
+from verification.chaos import runs, workloads
 
 KILLS_PER_RUN = 20
 FAULTS_PER_RUN = 10
@@ -113,12 +118,12 @@ def _part(cluster: Cluster, chance: random.Random) -> None:
         proxy.mend()
 
 
-def _cut_off(member: Member, chance: random.Random) -> "list":
+def _cut_off(member: Member, chance: random.Random) -> list[TcpProxy]:
     ways = chance.choice(
         [[member.to_postgres], [member.from_brokers], [member.to_postgres, member.from_brokers]]
     )
     for each in ways:
-        each.silence() if chance.random() < 0.5 else each.cut()
+        (each.silence if chance.random() < 0.5 else each.cut)()
     return ways
 
 
@@ -128,6 +133,3 @@ def _roll(cluster: Cluster, chance: random.Random) -> None:
             code = each.stop()
             assert code == 0, f"broker {each.node_id} ended with {code}: {each.log.read_text()[-2000:]}"
         each.start()
-
-
-__all__ = ["WRITERS", "kills", "partitions", "pauses", "postgres", "restarts"]

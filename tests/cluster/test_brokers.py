@@ -1,4 +1,4 @@
-"""Brokers that die, stop, sleep and join while clients work: nothing is lost or doubled, and clients go on."""
+"""Brokers that die, stop, sleep and join while clients work: nothing is lost or doubled, clients go on."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from support.waiting import until
 from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
 
 PATIENCE_SECONDS = 6.0
-"""What a client may need beyond the lease, on a busy machine: it looks for the new leader, and tries again."""
+"""What a client may need beyond the lease, on a busy machine: it looks for the leader, and tries again."""
 Tell = Callable[[str, object], None]
 
 

@@ -18,6 +18,7 @@ from .conftest import make_spread
 
 FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE}
 PARTITIONS = 6
+PATIENCE_SECONDS = 6.0
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,8 @@ def test_a_broker_cut_off_from_postgresql_is_replaced(cluster: Cluster, how: str
         load.go_on()
         lonely.to_postgres.mend()
         load.go_on()
+    assert load.slowest_seconds < LEASE_SECONDS + PATIENCE_SECONDS
+    assert "Traceback" not in lonely.log.read_text()
 
 
 def test_a_short_silence_replaces_nobody(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
 """An object store that fails: a clear error or a wait, and nothing is lost. A proxy spoils requests."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -57,6 +58,26 @@ async def test_a_read_gives_up_at_last(s3: S3Server, faulty: FaultyS3, fault: Fa
     faulty.heal()
     assert len((await objects.read([BatchLocation(1, 0, 1_000)]))[0]) == 1_000
     objects.close()
+
+
+async def test_a_reader_waits_once_for_a_store_that_is_away(objects: Objects, faulty: FaultyS3) -> None:
+    data = os.urandom(LARGE)
+    await objects.put(1, [data])
+    faulty.spoil("GET", Fault.UNAVAILABLE, times=1_000)
+    clock = asyncio.get_running_loop().time
+    waited: list[float] = []
+    for _ in range(5):
+        begun = clock()
+        with pytest.raises(OSError, match="cannot be read"):
+            await objects.read([BatchLocation(1, 0, 1_000)])
+        waited.append(clock() - begun)
+    assert waited[0] > 1.0
+    assert sum(waited[1:]) < waited[0]
+    faulty.heal()
+    assert await objects.read([BatchLocation(1, 0, 1_000)]) == [data[:1_000]]
+    # It is away again, so the reader waits again.
+    faulty.spoil("GET", Fault.UNAVAILABLE, times=2)
+    assert await objects.read([BatchLocation(1, 0, 1_000)]) == [data[:1_000]]
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.SWALLOWED, Fault.SHRUNK])

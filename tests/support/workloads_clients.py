@@ -271,9 +271,13 @@ class Aiokafka:
         self._do(self._producer.abort_transaction())
 
     def after(self, error: Exception) -> Then:
-        """It has no word for what may be asked again, and abandons a call that is not awaited."""
+        """It has no word for what may be asked again, and abandons a call that is not awaited.
+
+        A connection that is lost while it looks for the coordinator is fatal to it.
+        """
         is_plain = isinstance(error, AiokafkaError) and type(error).__name__ != "ProducerFenced"
-        return Then.ABORT if is_plain else Then.REPLACE
+        is_fatal = self._producer._txn_manager.is_fatal_error()
+        return Then.ABORT if is_plain and not is_fatal else Then.REPLACE
 
     def close(self) -> None:
         with suppress(*self.errors):

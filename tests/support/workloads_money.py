@@ -3,8 +3,8 @@
 An account is a partition. A transfer takes an amount from one and gives it to another, in one transaction,
 so the sum over all accounts is zero at every moment at which one looks at all of them at once. An auditor
 does, all the time: the ends that one ListOffsets tells are those of one commit, and below them is the whole
-of a transaction or nothing (docs/adr/0025). In a cluster nobody can look at all of them at once: the partitions
-of several leaders have several answers. There the sum at the end has to do.
+of a transaction or nothing (docs/adr/0025). In a cluster nobody can look at all of them at once: the
+partitions of several leaders have several answers. There the sum at the end has to do.
 """
 
 import itertools

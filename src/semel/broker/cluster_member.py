@@ -50,12 +50,12 @@ class ClusterMember:
         self._patient_until = 0.0
         """Nobody is replaced before: the ledger was away, and the others have to renew their leases too."""
         self._is_leaving = False
-        self.received = 0
-        """Messages with notices of other brokers, sent or found in the ledger."""
         self._renewing = asyncio.Lock()
         self._dividing: asyncio.Task[None] | None = None
         self._is_known = False
         """Whether the others have no copies from before this life of the broker."""
+        self.received = 0
+        """Messages with notices of other brokers, sent or found in the ledger."""
 
     @property
     def secret(self) -> bytes:
@@ -74,10 +74,10 @@ class ClusterMember:
         await self._membership.join(endpoints, internal, rack)
         self._joined_at = self._ownership.clock()
         await self._renew()
-        self._patient_until = self._joined_at
         while self._dividing is not None:
             await asyncio.wait((self._dividing,), timeout=self._interval)
             await self._renew()
+        self._patient_until = self._joined_at
         self._sender.look()
 
     @property

@@ -20,7 +20,7 @@ from semel.server.logs import event
 from semel.server.peers import PeerListener
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
-from semel.server.watch import check_connections, probe_loop, release_memory
+from semel.server.watch import check_connections, probe_loop, release_memory, watch_lease
 from semel.store.interface import StoreFenced
 
 log = logging.getLogger("semel.server")
@@ -66,6 +66,8 @@ class Server:
         await self._join_cluster()
         self._watch("check connections", check_connections(self._server))
         self._watch("probe loop", probe_loop(self._server))
+        if self.broker.member is not None:
+            self._watch("lease", watch_lease(self._server, self.broker.member))
         self._watch("release memory", release_memory(self._server))
         for tls in {config.tls for config in self._configs if config.tls is not None}:
             self._watch("certificates", look_for_certificates(tls))

@@ -48,6 +48,8 @@ class ServerContext:
         self._overrides = connections_by_host(broker.settings.max_connections_per_ip_overrides)
         self.is_closing = False
         """New connections are refused: some may have been accepted before the listeners were closed."""
+        self.is_away = False
+        """New connections are refused: other brokers may have replaced this one."""
         self.emptied = asyncio.Event()
         """Set while there is no connection."""
         self.emptied.set()
@@ -67,6 +69,8 @@ class ServerContext:
         """The id of a new connection; -1 and the reason if it is refused."""
         if self.is_closing:
             return -1, "stopping"
+        if self.is_away:
+            return -1, "the lease is over"
         if len(self.connections) >= self._connections_max():
             return -1, "too many connections"
         from_host = self._by_host.get(host, 0)

@@ -1,4 +1,5 @@
-"""Background tasks of the server: close slow clients, measure the event loop's lag, release unused memory.
+"""Background tasks of the server: close slow clients, measure the event loop's lag, release unused memory,
+send clients away without a lease.
 
 One sweep over all connections per second is cheaper than a timer for each, and exact enough for timeouts of
 minutes. The probe sleeps a tenth of a second and measures how much longer that took: every client waited that
@@ -11,6 +12,7 @@ import time
 from typing import Final, NoReturn
 
 from semel.allocator import give_back
+from semel.broker.cluster_member import ClusterMember
 from semel.server.logs import RateLimit, event
 from semel.server.server_context import ServerContext
 
@@ -34,6 +36,22 @@ async def check_connections(server: ServerContext) -> NoReturn:
         now = time.monotonic()
         for connection in tuple(server.connections):
             connection.check(now)
+
+
+async def watch_lease(server: ServerContext, member: ClusterMember) -> NoReturn:
+    """Close all connections while the lease is over.
+
+    Other brokers may serve what these clients ask for, and commits wait here until PostgreSQL answers.
+    Clients would wait with them, and would learn from this broker that nothing has changed.
+    """
+    while True:
+        await asyncio.sleep(PROBE_SECONDS)
+        was_away, server.is_away = server.is_away, not member.is_serving
+        if server.is_away and not was_away:
+            log.warning("the lease is over: clients are sent away until it is renewed")
+        if server.is_away:
+            for connection in tuple(server.connections):
+                connection.abort()
 
 
 async def release_memory(server: ServerContext) -> NoReturn:

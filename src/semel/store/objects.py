@@ -30,7 +30,7 @@ RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 """Commits wait meanwhile. Then their clients get an error that they can retry."""
 REQUEST_TIMEOUT: Final = "10s"
 READ_PATIENCE_SECONDS: Final = 20.0
-"""How long a read is repeated in all, because a reader has no other place to get the bytes from."""
+"""How long reads are repeated, because a reader has no other place to get the bytes from."""
 GAP_BYTES_MAX: Final = 256 * 1024
 """Ranges that are closer than this are one request: reading the gap costs less than another request."""
 PAUSE_SECONDS: Final = 0.1
@@ -59,7 +59,10 @@ class Objects:
         # A directory does not flush by itself.
         is_directory = address.startswith("file:")
         self._directory = Path(unquote(urlsplit(address).path)) if is_directory else None
+        self._failing_since: float | None = None
         self._worker = Worker("objects", threads=THREADS)
+        # Of their own: commits must not wait behind many readers.
+        self._uploads = Worker("uploads", threads=THREADS)
 
     @classmethod
     def open(
@@ -85,7 +88,7 @@ class Objects:
 
     async def put(self, number: int, parts: Sequence[Buffer]) -> None:
         """Write an object, and check that it is there. StoreRefused if the object store does not take it."""
-        await self._worker.run(self._put, number, [bytes(part) for part in parts])
+        await self._uploads.run(self._put, number, [bytes(part) for part in parts])
 
     def _put(self, number: int, parts: list[bytes]) -> None:
         path = self._path_of(number)
@@ -139,15 +142,22 @@ class Objects:
         return found
 
     async def _patiently(self, job: Callable[..., T], *arguments: Any) -> T:
+        """Repeat a job that fails. Patience is counted from the first failure after a success.
+
+        So a reader waits once for an object store that is away, and not again for each of its ranges.
+        """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._patience_seconds
         pause = PAUSE_SECONDS
         while True:
             try:
-                return await self._worker.run(job, *arguments)
+                result = await self._worker.run(job, *arguments)
             except OSError:
-                if clock() + pause > deadline:
+                self._failing_since = self._failing_since or clock()
+                if clock() + pause > self._failing_since + self._patience_seconds:
                     raise
+            else:
+                self._failing_since = None
+                return result
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX_SECONDS)
 
@@ -235,6 +245,7 @@ class Objects:
 
     def close(self) -> None:
         """Finish what was begun, and end the threads."""
+        self._uploads.stop()
         self._worker.stop()
 
     def _path_of(self, number: int) -> str:

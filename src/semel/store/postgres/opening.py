@@ -1,5 +1,6 @@
 """Open a ledger in PostgreSQL: connect, check that the server can hold it, make the tables or find them."""
 
+import logging
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,8 @@ SESSION: Final = {
     "tcp_keepalives_count": "3",
 }
 _HERE: Final = Path(__file__).parent
+# The pool logs a traceback whenever it cannot connect. Whoever needs a connection then says so.
+logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 _LOCK: Final = 0x53454D454C
 """An advisory lock for those who make the tables: several brokers may start at once."""
 

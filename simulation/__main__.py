@@ -51,9 +51,7 @@ def killed_by_several(mutant: Mutant, seeds_max: int = 2 * SEEDS_MAX) -> tuple[i
     return _killed_by(mutant, range(seeds_max), several)
 
 
-def _killed_by(
-    mutant: Mutant, seeds: range, brokers_of: Callable[[int], int]
-) -> tuple[int, str] | None:
+def _killed_by(mutant: Mutant, seeds: range, brokers_of: Callable[[int], int]) -> tuple[int, str] | None:
     logging.disable(logging.CRITICAL)
     with applied(mutant):
         for seed in seeds:

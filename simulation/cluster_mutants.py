@@ -85,7 +85,8 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "an old value stays published",
         "shared_commit_loop",
-        "        self._drop([key for key in notice.keys if type(key) is PartitionKey and key not in current])\n",
+        "        self._drop([key for key in notice.keys if type(key) is PartitionKey"
+        " and key not in current])\n",
         "",
     ),
     _broker(
@@ -160,7 +161,8 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "an old copy hides an open transaction",
         "shared_commit_loop",
-        "            self.state.forget(TransactionKey(each) for each in names if each not in self.state.ongoing)\n",
+        "            self.state.forget("
+        "TransactionKey(each) for each in names if each not in self.state.ongoing)\n",
         "",
     ),
     _broker(

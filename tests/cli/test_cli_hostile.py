@@ -95,7 +95,10 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("cluster", "status"): [("--ledger", EVIL), ("--ledger", NOWHERE), ("--ledger", NOWHERE, "--json")],
     ("cluster", "drain"): [(EVIL, "--ledger", NOWHERE), ("1", "--ledger", EVIL)],
     ("cluster", "undrain"): [(EVIL, "--ledger", NOWHERE), ("1", "--ledger", EVIL)],
-    ("migrate",): [(EVIL, "--ledger", NOWHERE, "--chunks", EVIL), ("DATA", "--ledger", EVIL, "--chunks", EVIL)],
+    ("migrate",): [
+        (EVIL, "--ledger", NOWHERE, "--chunks", EVIL),
+        ("DATA", "--ledger", EVIL, "--chunks", EVIL),
+    ],
     ("serve",): [
         ("--memory", "--listen", EVIL),
         ("--memory", "--set", f"{EVIL}=1"),

@@ -54,7 +54,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "entities of other brokers are kept after the tick",
         "shared_commit_loop",
-        "        self.state.forget([key for key in (*reads, *written) if not self._owns(key)])\n",
+        "        self._forget_foreign((*reads, *written))\n",
         "",
     ),
     # Notices.

@@ -97,7 +97,11 @@ class SharedCommitLoop(CommitLoop):
             for each in pending:
                 each.resolve(StoreFull("the broker stops"))
             return
-        await super()._tick(pending)
+        try:
+            await super()._tick(pending)
+        finally:
+            # If it was refused; otherwise this was done before the next tick could see them.
+            self._forget_foreign(self._reads)
 
     def left(self) -> None:
         """Commit nothing any more: this broker has left the cluster."""
@@ -231,7 +235,7 @@ class SharedCommitLoop(CommitLoop):
         notices, self._notices = self._notices, {}
         later, self._later = self._later, {}
         written = [fact.key for fact in tick.durable if isinstance(fact, OffsetCommitted | OffsetDeleted)]
-        self.state.forget([key for key in (*reads, *written) if not self._owns(key)])
+        self._forget_foreign((*reads, *written))
         if later:
             self._announcer.announce_later(later)
         earlier = {self._unannounced[key] for key in reads if key in self._unannounced}
@@ -243,6 +247,9 @@ class SharedCommitLoop(CommitLoop):
         keys = [key for notice in notices.values() for key in notice.keys]
         self._unannounced.update(dict.fromkeys(keys, task))
         task.add_done_callback(lambda _: self._announced(keys, task))
+
+    def _forget_foreign(self, keys: Iterable[Key]) -> None:
+        self.state.forget([key for key in keys if not self._owns(key)])
 
     async def _answer_later(
         self, tick: Tick, notices: Notices, earlier: "Collection[asyncio.Task[None]]"

@@ -204,7 +204,7 @@ def test_postgresql_may_start_later(tmp_path: Path) -> None:
     assert found is not None
     directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
     directory.chmod(0o755)
-    server = PostgresServer(directory, found)
+    server = PostgresServer(directory, found, {})
     try:
         server.create()
         with starting("--ledger", server.dsn, "--chunks", tmp_path.as_uri()) as process:

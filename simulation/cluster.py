@@ -263,7 +263,9 @@ class ClusterWorld:
             mine = {at for at, shard in enumerate(self.server.shards) if shard.owner == life.broker.node_id}
             if life.ownership.shards() != mine or not life.ownership.is_serving():
                 return f"broker {life.broker.node_id} does not serve its shards"
-            if life.ownership._shards != self.server.shards or len(life.ownership.nodes()) != len(self._alive):
+            if life.ownership._shards != self.server.shards or len(life.ownership.nodes()) != len(
+                self._alive
+            ):
                 return f"broker {life.broker.node_id} does not know the others"
             if life.is_cut or life.wire.is_cut or life.process.is_paused:
                 return f"broker {life.broker.node_id} is cut off"

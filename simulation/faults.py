@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+
 @dataclass(slots=True)
 class Faults:
     """The probability of each kind of fault, at every opportunity."""

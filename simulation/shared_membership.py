@@ -196,9 +196,7 @@ class SimulatedMembership:
 
     async def is_noticed(self, peer: Peer, number: int) -> bool:
         """Whether the broker has seen the notice, or will before it serves anybody again."""
-        noticed: bool = await self._call(
-            lambda row: self._places.is_noticed(peer, number), peer.broker_id
-        )
+        noticed: bool = await self._call(lambda row: self._places.is_noticed(peer, number), peer.broker_id)
         return noticed
 
     async def drop_notices(self, numbers: Sequence[int]) -> None:

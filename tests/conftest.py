@@ -10,6 +10,13 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from support.companions import (
+    follow_leaders,
+    is_about_one_connection,
+    leave_proxies_out,
+    open_among,
+    wait_for_shards,
+)
 from support.postgres import GIVEN, postgres_server, why_not
 from support.proxy import Proxy
 from support.s3 import S3Server, program, s3_server
@@ -36,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--over",
-        choices=["memory", "postgres"],
+        choices=["memory", "postgres", "cluster"],
         default="memory",
         help="what brokers without a directory keep their data in, if they run in the process of the tests",
     )
@@ -97,8 +104,9 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _over(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """With ``--over postgres``, brokers in memory are brokers over PostgreSQL and a directory of objects."""
-    if request.config.getoption("--over") == "memory":
+    """Brokers in memory are brokers over PostgreSQL and a directory of objects, alone or as one of three."""
+    over = request.config.getoption("--over")
+    if over == "memory":
         yield
         return
     dsn: str = request.getfixturevalue("postgres_dsn")
@@ -108,12 +116,17 @@ def _over(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if directory is not None:
             return await open_store(directory, settings, **options)
         objects = tmp_path_factory.mktemp("objects").as_uri()
-        return await opening.open_remote(
-            opening.Remote(dsn, objects, f"test_{os.urandom(8).hex()}"), settings
-        )
+        place = opening.Remote(dsn, objects, f"test_{os.urandom(8).hex()}")
+        if over == "postgres":
+            return await opening.open_remote(place, settings)
+        return await open_among(place, settings, shares=not is_about_one_connection())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broker, "open_store", open_instead)
+        if over == "cluster":
+            wait_for_shards(patch)
+            follow_leaders(patch)
+            leave_proxies_out(patch)
         yield
 
 

@@ -9,11 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.chaos_run import ChaosResult, Run
-from support.cluster import LEASE_SECONDS, Cluster, Member, running
+from support.cluster import LEASE_SECONDS, Cluster, Member, running, s3_environment
+from support.faulty_s3 import Fault as S3Fault
+from support.faulty_s3 import FaultyS3
+from support.s3 import s3_server
 from support.tcp_proxy import TcpProxy
 
 from verification.chaos import runs, workloads
@@ -52,12 +56,29 @@ def restarts(count: int) -> ChaosResult:
     return runs("rolling restarts", count, FAULTS_PER_RUN, lambda *args: _episodes(*args, _roll))
 
 
-Fault = Callable[[Cluster, random.Random], None]
+def s3_faults(count: int) -> ChaosResult:
+    """Periods in which S3 is away or slow, cuts answers short or loses them."""
+
+    def go(run: Run, count: int, deadline: float) -> None:
+        with s3_server() as server, FaultyS3(server) as s3:
+            place = {"chunks": s3.address, "environment": s3_environment(s3.options)}
+            _episodes(run, count, deadline, lambda cluster, chance: _spoil(s3, chance), **place)
+
+    return runs("S3 faults", count, FAULTS_PER_RUN, go)
 
 
-def _episodes(run: Run, count: int, deadline: float, fault: Fault) -> None:
+Disturb = Callable[[Cluster, random.Random], None]
+
+
+def _episodes(run: Run, count: int, deadline: float, fault: Disturb, **place: Any) -> None:
     chance = run.chance
-    with running(Cluster(run.directory / "cluster", proxied=fault is _part, settings=SETTINGS)) as cluster:
+    # Many commits go to the object store at once, and the others are moved there soon.
+    settings = {
+        **SETTINGS,
+        **({"semel.inline.bytes.max": 200, "semel.roll.interval.ms": 500} if place else {}),
+    }
+    made = Cluster(run.directory / "cluster", proxied=fault is _part, settings=settings, **place)
+    with running(made) as cluster:
         # Where PostgreSQL crashes, a new term fences what was open: a legitimate reason.
         workloads(run, cluster.bootstrap, tells_timeouts=fault is not _fail_postgres)
         run.mend = cluster.mend
@@ -125,6 +146,16 @@ def _cut_off(member: Member, chance: random.Random) -> list[TcpProxy]:
     for each in ways:
         (each.silence if chance.random() < 0.5 else each.cut)()
     return ways
+
+
+def _spoil(s3: FaultyS3, chance: random.Random) -> None:
+    for method in chance.sample(["PUT", "GET", "HEAD"], 2):
+        kinds = [S3Fault.UNAVAILABLE, S3Fault.CUT, S3Fault.LOST_ANSWER]
+        # An answer that is short and says so is noticed; only reads have a body.
+        kinds += [S3Fault.SHORT] if method == "GET" else []
+        s3.spoil(method, chance.choice(kinds), times=chance.randrange(1, 40))
+    time.sleep(chance.uniform(0.5, 3.0))
+    s3.heal()
 
 
 def _roll(cluster: Cluster, chance: random.Random) -> None:

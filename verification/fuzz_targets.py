@@ -363,7 +363,7 @@ def _read_config(data: bytes) -> None:
         file.flush()
         # A valid configuration ends with Exit, as when a broker stops.
         with replaced([(serve, "_serve", lambda *parts: 0)]):
-            serve.serve(config=Path(file.name))
+            serve.serve(typer.Context(typer.core.TyperCommand("serve")), config=Path(file.name))
 
 
 # -- the store --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from simulation.mutants import MUTANTS
 from verification import (
     bit_rot,
     chaos,
+    chaos_cluster,
     checking,
     fuzzing,
     legal,
@@ -249,4 +250,10 @@ CHECKS: Final = {
     "pauses": Check(_chaos("pauses", chaos.pauses), (5, 25, 500), waits=True),
     "ends": Check(_chaos("EndTxn faults", chaos.end_faults), (200, 10_000, 100_000), waits=True),
     "disk": Check(_chaos("disk faults", chaos.disk_faults), (6, 100, 500), waits=True),
+    "brokers": Check(_chaos("kill -9 of brokers", chaos_cluster.kills), (0, 200, 2_000), waits=True),
+    "postgres": Check(_chaos("PostgreSQL failures", chaos_cluster.postgres), (0, 20, 200), waits=True),
+    "asleep": Check(_chaos("broker pauses", chaos_cluster.pauses), (0, 20, 200), waits=True),
+    "apart": Check(_chaos("network partitions", chaos_cluster.partitions), (0, 20, 200), waits=True),
+    "s3": Check(_chaos("S3 faults", chaos_cluster.s3_faults), (0, 20, 200), waits=True),
+    "rolling": Check(_chaos("rolling restarts", chaos_cluster.restarts), (0, 10, 100), waits=True),
 }

@@ -276,6 +276,17 @@ class Cluster:
         return "\n".join(f"-- broker {each.node_id}\n{each.log.read_text()}" for each in self.brokers)
 
 
+def s3_environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """The variables by which a broker finds an S3 server of tests."""
+    return {
+        "AWS_ENDPOINT": options["endpoint"],
+        "AWS_ACCESS_KEY_ID": options["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": options["secret_access_key"],
+        "AWS_REGION": options["region"],
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
 EXPECTED = {70}
 """The exit codes of a broker that was replaced, or whose store failed: it is to be started again."""
 

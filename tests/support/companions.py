@@ -1,0 +1,141 @@
+"""Two more brokers beside the broker of a test, over the same ledger.
+
+``pytest --over cluster`` starts them for every broker that would keep its data in memory. The three divide
+the shards, so clients meet several leaders and coordinators. A raw client is sent on to the right broker, if
+it asks the wrong one. Tests in ``tests/wire`` speak of one connection: there the companions own nothing.
+"""
+
+import asyncio
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from semel.broker.broker import Broker
+from semel.config import Settings
+from semel.core.placement import SHARDS
+from semel.server.listener import ListenerConfig
+from semel.server.run import serve
+from semel.server.server import Server
+from semel.store.opening import Remote, open_remote
+from semel.store.sharing import SharedStore
+from semel.wire.messages import MetadataRequest
+from support.proxy import Proxy
+from support.raw import RawClient
+from support.routed import ELSEWHERE, RoutedClient, error_codes
+
+COUNT = 2
+FIRST = 0
+"""The id of the broker of the test."""
+START_SECONDS = 30.0
+LISTENERS = ("PLAINTEXT", "test")
+"""The names of the listeners of brokers in tests."""
+
+
+class Companions:
+    """Brokers on a thread of their own."""
+
+    def __init__(self, place: Remote, settings: Settings, *, owns: bool) -> None:
+        self._place = place
+        self._settings = settings
+        self._owns = owns
+        self._servers: list[Server] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="companions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        for _ in range(COUNT):
+            assert self._ready.acquire(timeout=START_SECONDS), "a companion did not start"
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        for server in self._servers:
+            self._loop.call_soon_threadsafe(server.request_stop)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        numbers = range(self._settings.node_id + 1, self._settings.node_id + 1 + COUNT)
+        await asyncio.gather(*(self._serve_one(number) for number in numbers))
+
+    async def _serve_one(self, node_id: int) -> None:
+        listeners = [ListenerConfig(name, "127.0.0.1", 0) for name in LISTENERS]
+        settings = replace(self._settings, node_id=node_id)
+
+        def ready(server: Server) -> None:
+            self._servers.append(server)
+            asyncio.get_running_loop().create_task(self._joined(server))
+
+        await serve(settings, listeners, self._place, ready=ready)
+
+    async def _joined(self, server: Server) -> None:
+        if not self._owns:
+            await server.broker.store.membership.announce_leaving()  # type: ignore[union-attr]
+        self._ready.release()
+
+
+async def open_among(place: Remote, settings: Settings, *, shares: bool) -> SharedStore:
+    """Open the store of a broker that has companions. They end with it."""
+    store = await open_remote(place, settings)
+    companions = Companions(place, settings, owns=shares)
+    await asyncio.to_thread(companions.start)
+    close = store.close
+
+    async def close_all() -> None:
+        await close()
+        companions.stop()
+
+    store.close = close_all  # type: ignore[method-assign]
+    return store
+
+
+def wait_for_shards(patch: pytest.MonkeyPatch) -> None:
+    """Have a broker serve clients only when it has shards, or all of them if its companions want none."""
+    join = Broker.join
+
+    async def joined(self: Broker, internal: tuple[str, int]) -> None:
+        await join(self, internal)
+        if self.node_id == FIRST and self.member is not None:
+            wanted = SHARDS if is_about_one_connection() else 1
+            while len(self.ownership.shards() or ()) < wanted:  # noqa: ASYNC110 - has no event to wait for
+                await asyncio.sleep(0.005)
+
+    patch.setattr(Broker, "join", joined)
+
+
+def is_about_one_connection() -> bool:
+    """Whether the test that runs now speaks to one broker, in bytes."""
+    return "tests/wire/" in os.environ.get("PYTEST_CURRENT_TEST", "")
+
+
+def follow_leaders(patch: pytest.MonkeyPatch) -> None:
+    """Have raw clients ask the right broker, if the one they are connected to is not."""
+    ask = RawClient.ask
+
+    def routed(self: RawClient, request: Any, version: int) -> Any:
+        answer = ask(self, request, version)
+        if isinstance(self, RoutedClient) or ELSEWHERE.isdisjoint(error_codes(answer)):
+            return answer
+        nodes = ask(self, MetadataRequest(topics=[]), 9).brokers
+        with RoutedClient(",".join(f"{node.host}:{node.port}" for node in nodes)) as client:
+            return client.ask(request, version)
+
+    patch.setattr(RawClient, "ask", routed)
+
+
+def leave_proxies_out(patch: pytest.MonkeyPatch) -> None:
+    """Skip tests with a proxy, unless one broker owns all: it stands before one broker, and hides others."""
+    init = Proxy.__init__
+
+    def refuse(self: Proxy, *args: Any, **options: Any) -> None:
+        if not is_about_one_connection():
+            pytest.skip("a proxy stands before one broker")
+        init(self, *args, **options)
+
+    patch.setattr(Proxy, "__init__", refuse)

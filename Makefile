@@ -10,7 +10,7 @@ STAMP := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fmt test chaos verify verify-long docs demo run bench profile peers ci clean
+.PHONY: help setup check fmt test chaos verify verify-long docs demo demo-cluster run bench profile peers ci clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ docs: setup ## write the generated parts of the docs
 
 demo: setup ## run an exactly-once pipeline on Spark with SIGKILL in the middle of batches (under three minutes)
 	$(BIN)/python -m demo
+
+demo-cluster: setup ## the same on three brokers over PostgreSQL and S3, of which PostgreSQL is killed too (under four minutes)
+	$(BIN)/python -m demo.cluster
 
 peers: setup ## test with the Java client, franz-go and Apache Kafka (needs Maven and Go)
 	$(BIN)/python -m pytest peers --timeout 900

@@ -11,10 +11,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import cycle, islice, zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rich.markup import escape
 
@@ -26,6 +27,7 @@ from demo.shop import shop
 from demo.watching import Step, Watch, account, last_error
 from semel.client import LATEST, Admin, Client, ClientError, KafkaError, NewTopic
 from semel.client.transactions_admin import list_transactions
+from semel.server.run import EXIT_BROKEN
 
 KILLS = 6
 ORDERS_PER_SECOND = 400
@@ -47,16 +49,41 @@ class Failed(Exception):
     """The demonstration cannot go on; the text says why."""
 
 
+class Victim(Protocol):
+    """Something that is killed and started again."""
+
+    name: str
+
+    def kill(self) -> None:
+        """End it without a warning."""
+
+    def start(self) -> None:
+        """Start it again."""
+
+
+def _in_turn(*kinds: Sequence[Victim]) -> list[Victim]:
+    """One of each kind, then the next of each."""
+    return [each for some in zip_longest(*kinds) for each in some if each is not None]
+
+
 class Demo:
     """One run, in one directory."""
 
-    def __init__(self, directory: Path, report: Report, per_second: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        report: Report,
+        per_second: int,
+        brokers: Mapping[str, Program],
+        others: Sequence[Victim] = (),
+    ) -> None:
+        """`brokers` has their addresses. `others` are what else is killed, besides them and the driver."""
         self._directory = directory
         self._report = report
-        port = processes.free_port()
-        self._bootstrap = f"127.0.0.1:{port}"
-        self._broker = processes.broker(directory, port)
+        self._bootstrap = ",".join(brokers)
+        self._brokers = list(brokers.values())
         self._driver = processes.driver(directory, self._bootstrap)
+        self._victims = [self._driver, *_in_turn(self._brokers, others)]
         self._feeder = Feeder(self._bootstrap, per_second)
         self._watch = Watch(shop.sinks, time.monotonic())
         self._own_stops = 0
@@ -65,17 +92,18 @@ class Demo:
         """All of it; whether every record counts once."""
         try:
             self._begin()
-            killed = [self._kill(each) for each in islice(cycle([self._driver, self._broker]), kills)]
+            killed = [self._kill(each) for each in islice(cycle(self._victims), kills)]
             self._end()
             verdicts = self._check()
         finally:
-            self._driver.kill()
-            self._broker.kill()
-        self._report.end(killed, verdicts)
+            for program in (self._driver, *self._brokers):
+                program.kill()
+        self._report.end(killed, verdicts, self._feeder.longest_wait_seconds)
         return all(each.is_right for each in verdicts)
 
     def _begin(self) -> None:
-        self._broker.start()
+        for broker in self._brokers:
+            broker.start()
         self._until("the broker", lambda: self._ask(lambda client: client.describe(topics=())))
         with Client(self._bootstrap) as client:
             topics = ("orders", 2), ("products", 1), ("invoices", 2), ("totals", 2)
@@ -83,11 +111,12 @@ class Demo:
             write_products(client)
         self._feeder.start()
         self._start_driver()
-        self._report.say("a broker, a stream of orders and a pipeline on Spark were started")
+        brokers = "a broker" if len(self._brokers) == 1 else f"{len(self._brokers)} brokers"
+        self._report.say(f"{brokers}, a stream of orders and a pipeline on Spark were started")
         self._until_past("the first batch of every query", dict.fromkeys(shop.sinks, 0))
         self._report.say(f"{', '.join(shop.sinks)} have counted their first batch")
 
-    def _kill(self, program: Program) -> Kill:
+    def _kill(self, program: Victim) -> Kill:
         open_, before = self._until("a batch", self._batch_under_way)
         program.kill()
         at, clock = self._report.seconds, time.monotonic()
@@ -217,8 +246,13 @@ class Demo:
         return answer
 
     def _check_processes(self) -> None:
-        if self._broker.exit_code is not None:
-            raise Failed(f"the broker has stopped by itself: {self._broker.last_words()}")
+        for broker in self._brokers:
+            if broker.exit_code == EXIT_BROKEN and len(self._brokers) > 1:
+                # It was replaced while it could not reach PostgreSQL. A supervisor starts it again.
+                self._report.say(f"{broker.name} is started again: {broker.last_words()}")
+                broker.start()
+            elif broker.exit_code is not None:
+                raise Failed(f"{broker.name} has stopped by itself: {broker.last_words()}")
         if self._feeder.has_failed:
             raise Failed("orders are no longer sent; the traceback above says why")
         if self._driver.exit_code is None:
@@ -262,9 +296,24 @@ def _position(client: Client, name: str) -> int:
 
 
 def main() -> int:
-    """Read the arguments and run."""
-    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--kills", type=int, default=KILLS, help="how often something is killed")
+    """Run the demonstration with one broker."""
+    return run(__doc__, KILLS, _alone)
+
+
+@contextmanager
+def _alone(directory: Path, report: Report, per_second: int) -> Iterator[Demo]:
+    port = processes.free_port()
+    yield Demo(directory, report, per_second, {f"127.0.0.1:{port}": processes.broker(directory, port)})
+
+
+def run(
+    description: str | None,
+    kills: int,
+    prepare: Callable[[Path, Report, int], AbstractContextManager[Demo]],
+) -> int:
+    """Read the arguments, prepare a demonstration and run it. Return the exit code."""
+    parser = argparse.ArgumentParser(prog="demo", description=description)
+    parser.add_argument("--kills", type=int, default=kills, help="how often something is killed")
     parser.add_argument("--rate", type=int, default=ORDERS_PER_SECOND, help="orders in a second")
     given = parser.parse_args()
     report = Report()
@@ -272,7 +321,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     directory = Path(tempfile.mkdtemp(prefix="semel-demo-"))
     try:
-        is_right = Demo(directory, report, given.rate).run(given.kills)
+        with prepare(directory, report, given.rate) as demo:
+            is_right = demo.run(given.kills)
     except Failed as error:
         report.say(f"[bold red]failed[/]: {error}")
         is_right = False

@@ -79,6 +79,9 @@ class Feeder(threading.Thread):
     def __init__(self, bootstrap: str, per_second: int) -> None:
         super().__init__(name="orders", daemon=True)
         self.acknowledged: set[int] = set()
+        self.longest_wait_seconds = 0.0
+        """The longest time between two acknowledgements."""
+        self._acknowledged_at: float | None = None
         self._servers = bootstrap
         self._pause_seconds = CHUNK / per_second
         self._is_stopping = threading.Event()
@@ -102,6 +105,7 @@ class Feeder(threading.Thread):
         """Send what was begun, and end."""
         self._is_stopping.set()
         self.join()
+        self._acknowledged_at = None
 
     def close_windows(self) -> bool:
         """Send some orders of the closing window, by which Spark knows that all others are complete.
@@ -132,4 +136,8 @@ class Feeder(threading.Thread):
         for each in deliveries:
             each.result()
         self.acknowledged.update(numbers)
+        now = time.monotonic()
+        if self._acknowledged_at is not None:
+            self.longest_wait_seconds = max(self.longest_wait_seconds, now - self._acknowledged_at)
+        self._acknowledged_at = now
         return bool(numbers)

@@ -83,6 +83,15 @@ def broker(directory: Path, port: int) -> Program:
     )
 
 
+def member(
+    directory: Path, number: int, port: int, ledger: str, chunks: str, settings: Mapping[str, str]
+) -> Program:
+    """A broker of a cluster."""
+    arguments = ["serve", "--ledger", ledger, "--chunks", chunks, "--set", f"node.id={number}"]
+    arguments += ["--listen", f"127.0.0.1:{port}", "--log-level", "warning"]
+    return Program(f"broker {number}", arguments, directory / f"broker-{number}.log", settings)
+
+
 def driver(directory: Path, bootstrap: str) -> Program:
     """The pipeline on Spark: a driver in Python, a Java, and their workers."""
     arguments = ["pipeline", "run", str(Path(__file__).with_name("shop.py")), "--json"]

@@ -37,8 +37,8 @@ class Report:
         """A line with the time since the beginning."""
         self._console.print(f"[dim]{self.seconds:6.1f} s[/]  {text}")
 
-    def end(self, kills: Sequence[Kill], verdicts: Sequence[Verdict]) -> None:
-        """The report."""
+    def end(self, kills: Sequence[Kill], verdicts: Sequence[Verdict], waited_seconds: float) -> None:
+        """The report. A batch that was torn would show as lost invoices, or as wrong totals."""
         killed = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="killed with SIGKILL", title_justify="left")
         for name, justify in (("what", "left"), ("at", "right"), ("open transactions", "right")):
             killed.add_column(name, justify="right" if justify == "right" else "left")
@@ -70,3 +70,4 @@ class Report:
             f"[{style}]{len(kills)} kills, lost {lost}, doubled {doubled}, wrong {wrong}.[/]  "
             f"{self.seconds:.0f} seconds."
         )
+        self._console.print(f"The producer of orders never waited longer than {waited_seconds:.1f} seconds.")

@@ -159,7 +159,7 @@ class Cluster:
             self._server = self._exit.enter_context(postgres_server())
             dsn = self._server.dsn
         name = f"cluster_{os.urandom(6).hex()}"
-        self.query(f"CREATE DATABASE {name}", dsn=dsn)
+        query(dsn, f"CREATE DATABASE {name}")
         self.dsn = urlsplit(dsn)._replace(path=f"/{name}").geturl()
         for each in self.brokers:
             self._connect(each)
@@ -195,18 +195,9 @@ class Cluster:
 
     # -- looking at it --------------------------------------------------------------------------------------
 
-    def query(self, text: str, *arguments: Any, dsn: str | None = None) -> list[Any]:
+    def query(self, text: str, *arguments: Any) -> list[Any]:
         """Ask PostgreSQL."""
-
-        async def ask() -> list[Any]:
-            connection = await asyncpg.connect(dsn or self.dsn, timeout=10)
-            try:
-                rows: list[Any] = await connection.fetch(text, *arguments)
-                return rows
-            finally:
-                await connection.close()
-
-        return asyncio.run(ask())
+        return query(self.dsn, text, *arguments)
 
     def owners(self) -> dict[int | None, int]:
         """How many shards each broker owns."""
@@ -274,6 +265,20 @@ class Cluster:
 
     def logs(self) -> str:
         return "\n".join(f"-- broker {each.node_id}\n{each.log.read_text()}" for each in self.brokers)
+
+
+def query(dsn: str, text: str, *arguments: Any) -> list[Any]:
+    """Ask PostgreSQL."""
+
+    async def ask() -> list[Any]:
+        connection = await asyncpg.connect(dsn, timeout=10)
+        try:
+            rows: list[Any] = await connection.fetch(text, *arguments)
+            return rows
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
 
 
 def s3_environment(options: Mapping[str, Any]) -> dict[str, str]:

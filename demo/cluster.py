@@ -1,0 +1,80 @@
+"""Run the demonstration on a cluster: `python -m demo.cluster`.
+
+PostgreSQL and an S3 server come from packages of PyPI. Besides the Spark driver and the brokers, one session
+of PostgreSQL is killed, and all of PostgreSQL: it crashes, and begins a new term.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.cluster import query, s3_environment  # type: ignore[import-not-found]
+from support.postgres import PostgresServer, postgres_server  # type: ignore[import-not-found]
+from support.s3 import s3_server  # type: ignore[import-not-found]
+
+from demo import processes
+from demo.__main__ import Demo, run
+from demo.report import Report
+
+BROKERS = 3
+KILLS = 6
+
+
+class Session:
+    """A session of a broker with PostgreSQL, of which there is always another."""
+
+    name = "a session of PostgreSQL"
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+
+    def kill(self) -> None:
+        """Kill one with SIGKILL. The server ends all others then, and recovers."""
+        rows = query(
+            self._server.dsn, "SELECT pid FROM pg_stat_activity WHERE application_name = 'semel' LIMIT 1"
+        )
+        for row in rows:
+            with suppress(ProcessLookupError):
+                os.kill(row["pid"], signal.SIGKILL)
+
+    def start(self) -> None:
+        """Nothing: brokers connect again by themselves."""
+
+
+class AllOfPostgres:
+    """The server."""
+
+    name = "all of PostgreSQL"
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+
+    def kill(self) -> None:
+        """Stop it without a checkpoint."""
+        self._server.stop(mode="immediate")
+
+    def start(self) -> None:
+        """Start it again."""
+        self._server.start()
+
+
+@contextmanager
+def _cluster(directory: Path, report: Report, per_second: int) -> Iterator[Demo]:
+    with postgres_server() as postgres, s3_server() as s3:
+        settings = s3_environment(s3.options)
+        brokers = {}
+        for number in range(1, BROKERS + 1):
+            port = processes.free_port()
+            brokers[f"127.0.0.1:{port}"] = processes.member(
+                directory, number, port, postgres.dsn, s3.address, settings
+            )
+        yield Demo(directory, report, per_second, brokers, [Session(postgres), AllOfPostgres(postgres)])
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, KILLS, _cluster))

@@ -6,8 +6,11 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
+from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.mutants import MUTANTS, Mutant, applied
 from simulation.plan import Plan, make
 from simulation.run import HistoryResult, run
@@ -17,19 +20,42 @@ SEEDS_MAX = 500
 """A defect that survives this many histories counts as not found."""
 
 
-def one(seed: int) -> tuple[int, list[str], int, dict[str, int]]:
+def one(seed: int, brokers: int = 1) -> tuple[int, list[str], int, dict[str, int]]:
     """Run the history of a seed. Return the seed, its problems, the number of operations and the faults."""
     logging.disable(logging.CRITICAL)
-    outcome = run(make(seed))
+    outcome = run(make(seed, brokers))
     return seed, outcome.problems, len(outcome.operations), outcome.faults
+
+
+def several(seed: int) -> int:
+    """Return how many brokers the history of a seed has: two to five."""
+    return 2 + seed % 4
+
+
+def one_of_several(seed: int) -> tuple[int, list[str], int, dict[str, int]]:
+    """Run the history of a seed with several brokers."""
+    return one(seed, several(seed))
+
+
+def _mixed(seed: int) -> tuple[int, list[str], int, dict[str, int]]:
+    return one(seed, 1 + seed % 5)
 
 
 def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     """Return the first seed that finds the defect, and the problem it reports; None if none does."""
+    return _killed_by(mutant, range(seeds_max), lambda seed: 1)
+
+
+def killed_by_several(mutant: Mutant, seeds_max: int = 2 * SEEDS_MAX) -> tuple[int, str] | None:
+    """Like `killed_by`, with histories of several brokers."""
+    return _killed_by(mutant, range(seeds_max), several)
+
+
+def _killed_by(mutant: Mutant, seeds: range, brokers_of: Callable[[int], int]) -> tuple[int, str] | None:
     logging.disable(logging.CRITICAL)
     with applied(mutant):
-        for seed in range(seeds_max):
-            problems = _problems(make(seed))
+        for seed in seeds:
+            problems = _problems(make(seed, brokers_of(seed)))
             if problems:
                 return seed, problems[0]
     return None
@@ -42,17 +68,19 @@ def _problems(plan: Plan) -> list[str]:
         return [f"the history broke: {error!r}"]
 
 
-def many(first: int, count: int, processes: int) -> int:
+def many(first: int, count: int, processes: int, brokers: int | None) -> int:
     """Run many histories. Return how many failed."""
+    run_one = _mixed if brokers is None else partial(one, brokers=brokers)
     started, wrong, operations = time.monotonic(), 0, 0
     faults: Counter[str] = Counter()
     with ProcessPoolExecutor(processes) as pool:
-        for seed, problems, size, counts in pool.map(one, range(first, first + count), chunksize=10):
+        for seed, problems, size, counts in pool.map(run_one, range(first, first + count), chunksize=10):
             operations += size
             faults.update(counts)
             if problems:
                 wrong += 1
-                print(f"seed {seed}: {problems[0]}", flush=True)
+                with_brokers = brokers or 1 + seed % 5
+                print(f"seed {seed} with --brokers {with_brokers}: {problems[0]}", flush=True)
     seconds = time.monotonic() - started
     print(
         f"{count} histories, {operations} operations, {faults.total()} faults, {wrong} wrong, {seconds:.0f} s"
@@ -62,9 +90,9 @@ def many(first: int, count: int, processes: int) -> int:
     return wrong
 
 
-def show(seed: int) -> int:
+def show(seed: int, brokers: int | None) -> int:
     """Show one history, shrunk if it fails."""
-    outcome = run(make(seed))
+    outcome = run(make(seed, brokers or 1 + seed % 5))
     if not outcome.problems:
         print(
             f"seed {seed}: nothing is wrong in {len(outcome.operations)} operations and {outcome.lives} lives"
@@ -87,18 +115,22 @@ def gate(processes: int) -> int:
     """Check that every defect is found. Return how many were not."""
     survivors = 0
     with ProcessPoolExecutor(processes) as pool:
-        for mutant, found in zip(MUTANTS, pool.map(killed_by, MUTANTS), strict=True):
-            if found is None:
-                survivors += 1
-                print(f"SURVIVED  {mutant.name}", flush=True)
-            else:
-                print(f"seed {found[0]:3}  {mutant.name}: {found[1][:120]}", flush=True)
+        for mutants, finder in ((MUTANTS, killed_by), (CLUSTER_MUTANTS, killed_by_several)):
+            for mutant, found in zip(mutants, pool.map(finder, mutants), strict=True):
+                if found is None:
+                    survivors += 1
+                    print(f"SURVIVED  {mutant.name}", flush=True)
+                else:
+                    print(f"seed {found[0]:3}  {mutant.name}: {found[1][:120]}", flush=True)
     return survivors
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser.add_argument(
+        "--brokers", type=int, choices=range(1, 6), help="how many brokers; without it a mix, by seed"
+    )
     parser.add_argument("--seed", type=int, help="show one history, made smaller if it fails")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds")
     parser.add_argument("--count", type=int, default=2_000, help="how many histories")
@@ -108,8 +140,8 @@ def main() -> int:
     if options.mutants:
         return 1 if gate(options.processes) else 0
     if options.seed is not None:
-        return show(options.seed)
-    return 1 if many(options.first, options.count, options.processes) else 0
+        return show(options.seed, options.brokers)
+    return 1 if many(options.first, options.count, options.processes, options.brokers) else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Connections that lose, delay and repeat requests, and break, but never reorder; and clients that find brokers.
+"""Connections that lose, delay and repeat requests, and break, but never reorder; clients that find brokers.
 
 TCP's guarantees hold: requests on one connection arrive in the order in which they were sent, or the
 connection is closed. Everything else may happen: an answer is lost with its connection, and a request that

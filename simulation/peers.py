@@ -1,4 +1,4 @@
-"""The way between simulated brokers: messages are delayed, reordered, lost and repeated, and pairs are cut off.
+"""The way between simulated brokers: messages are delayed, reordered, lost, repeated, and pairs cut off.
 
 Like the real one (``server/peers``), it delivers to whatever listens at an address, and gives up after a
 while.

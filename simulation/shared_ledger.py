@@ -16,7 +16,17 @@ from typing import Any, Final, NamedTuple
 
 from semel.core import facts as f
 from semel.core.placement import ABSENT, SHARDS, VERSIONED, versioned_by
-from semel.core.types import Buffer, Cluster, ClusterKey, Fact, Key, OffsetKey, PendingKey, Value
+from semel.core.types import (
+    Buffer,
+    Cluster,
+    ClusterKey,
+    Fact,
+    Key,
+    OffsetKey,
+    PartitionKey,
+    PendingKey,
+    Value,
+)
 from semel.store.interface import BatchLocation, StoreFenced
 from semel.store.sharing import Conflict, Shard, TermEnded, Versioned
 from simulation.ledger import SimulatedLedger
@@ -221,7 +231,7 @@ class LedgerServer:
         given, owner = owner, object()
         self._locks = {key: owner if each is given else each for key, each in self._locks.items()}
         try:
-            await self.lock(owner, versioned)
+            await self.lock(owner, versioned | self._also_changed(facts))
             self._check_versions(facts, expected)
             await self.lock(owner, (claim.broker_id,))
             self._check_claim(claim)
@@ -238,6 +248,18 @@ class LedgerServer:
         finally:
             if crashes == self.crashes:
                 self.unlock(owner)
+
+    def _also_changed(self, facts: Sequence[Fact]) -> set[Key]:
+        """Entities that facts about topics change and do not name."""
+        changed: set[Key] = set()
+        for fact in facts:
+            if isinstance(fact, f.TopicChanged | f.TopicDeleted):
+                changed |= {
+                    PartitionKey(fact.topic.topic_id, index) for index in range(fact.topic.partitions)
+                }
+            if isinstance(fact, f.TopicDeleted):
+                changed |= {key for key in self.ledger.versions if type(key) is PendingKey}
+        return changed
 
     def _check_versions(self, facts: Sequence[Fact], expected: Mapping[Key, int]) -> None:
         versions = self.ledger.versions
@@ -289,7 +311,7 @@ class LedgerServer:
         self._durable = len(self._commits)
 
     def crash(self) -> None:
-        """Lose the end of what was not flushed. Clients are told nothing but that their connection is gone."""
+        """Lose the end of what was not flushed. Clients learn nothing but that their connection is gone."""
         random = self.random
         if self._flushing and random.random() < 0.5:
             # The log is one stream: what was written before it is durable too.

@@ -18,7 +18,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OPERATING = """# Operating
 
-`semel serve` runs one broker on one data directory; a second process on the same directory refuses to start. The directory contains the WAL (two
+`semel serve` runs one broker on one data directory, which this page is about, or a broker of a [cluster](cluster.md). A second process on the same
+directory refuses to start. The directory contains the WAL (two
 files, 32 MiB), `ledger.db` (SQLite) and `chunks/`. Stop the broker with SIGTERM or kill it: the result is the same, and the next start recovers
 automatically.
 
@@ -45,7 +46,8 @@ step. On two cores, priority alone made such a producer 40 % faster. Transaction
 
 **Limits.** The resources that clients can use are bounded: [limits](limits.md) lists every limit and what happens beyond it.
 
-**Monitoring.** `semel serve --metrics HOST:PORT` serves `/metrics` for Prometheus and `/health` for load balancers.
+**Monitoring.** `semel serve --metrics HOST:PORT` serves `/metrics` for Prometheus and `/health` for load balancers. [Clusters](cluster.md#operating) have
+metrics of their own.
 
 ## TLS
 

@@ -20,7 +20,8 @@ from semel.wire.primitives import HEADER_TAGS_MAX, MAX_STRING
 PAGE = """# Limits
 
 Semel bounds every resource that a client can use. This page lists the limits, their defaults, and what happens beyond them. Limits with a dotted name are
-settings (`semel serve --set name=value`, see [operating](operating.md)); the others are fixed.
+settings (`semel serve --set name=value`, see [operating](operating.md)); the others are fixed. In a [cluster](cluster.md), the limits of requests and clients hold
+for each broker, those of what is stored for all brokers together.
 
 *Closed* means that the broker closes the connection, logs the reason (at a bounded rate), and counts it in `semel_connections_closed_total`. *Waits* means
 that the broker stops reading from the connection, so the client's sends block; nothing is lost.

@@ -34,6 +34,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b1m\x90q\x9c\u202egnp\u2066\x7f\r\x08"
 """Window title, clear, colour, the same in C1, text from right to left, and what wipes what is on a line."""
 TOPIC = "hostile"
 PIPELINE = f"{EVIL}pipeline"
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 WITH_MARKUP = f"[bold red]{EVIL}[/]"
 
 
@@ -91,6 +92,13 @@ RUNS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("backup",): [(EVIL, EVIL), ("DATA", "DATA"), ("DATA", f"/nonexistent{EVIL}/backup")],
     ("check-storage",): [(EVIL,), ("DATA",), ("DATA", "--json")],
     ("repair",): [(EVIL,), ("DATA",), ("DATA", "--apply"), ("DATA", "--salvage", "--apply")],
+    ("cluster", "status"): [("--ledger", EVIL), ("--ledger", NOWHERE), ("--ledger", NOWHERE, "--json")],
+    ("cluster", "drain"): [(EVIL, "--ledger", NOWHERE), ("1", "--ledger", EVIL)],
+    ("cluster", "undrain"): [(EVIL, "--ledger", NOWHERE), ("1", "--ledger", EVIL)],
+    ("migrate",): [
+        (EVIL, "--ledger", NOWHERE, "--chunks", EVIL),
+        ("DATA", "--ledger", EVIL, "--chunks", EVIL),
+    ],
     ("serve",): [
         ("--memory", "--listen", EVIL),
         ("--memory", "--set", f"{EVIL}=1"),

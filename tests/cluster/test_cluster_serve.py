@@ -22,7 +22,9 @@ from support.s3 import S3Server, program, s3_server
 from support.waiting import until
 
 from semel.client import Admin, Client, Consumer, Producer
-from semel.store.postgres.chunks import INLINE_BYTES_MAX
+from semel.config import Settings
+
+INLINE_BYTES_MAX = Settings().semel_inline_bytes_max
 
 
 @pytest.fixture
@@ -190,6 +192,15 @@ def test_a_database_that_does_not_exist(ledger: str, tmp_path: Path) -> None:
     assert "PostgreSQL refuses: database" in said
 
 
+def test_a_certificate_that_does_not_exist(ledger: str, tmp_path: Path) -> None:
+    address = f"{ledger}?sslmode=verify-full&sslrootcert={tmp_path / 'no.pem'}"
+    said = serve("--ledger", address, "--chunks", tmp_path.as_uri(), code=78)
+    assert (
+        f"there is no file {tmp_path / 'no.pem'}, which the address of the ledger names as sslrootcert"
+        in said
+    )
+
+
 def test_a_directory_that_does_not_exist(ledger: str, tmp_path: Path) -> None:
     said = serve("--ledger", ledger, "--chunks", (tmp_path / "no").as_uri(), code=78)
     assert f"{tmp_path / 'no'} is not a directory" in said
@@ -202,7 +213,7 @@ def test_postgresql_may_start_later(tmp_path: Path) -> None:
     assert found is not None
     directory = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
     directory.chmod(0o755)
-    server = PostgresServer(directory, found)
+    server = PostgresServer(directory, found, {})
     try:
         server.create()
         with starting("--ledger", server.dsn, "--chunks", tmp_path.as_uri()) as process:

@@ -147,13 +147,21 @@ async def test_commits_and_queries_survive_backends_that_are_terminated(
     postgres_dsn: str, schema: str, scribe: Any
 ) -> None:
     terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'semel'"
+    is_over = False
+
+    async def disturb() -> None:
+        while not is_over:
+            await _execute(postgres_dsn, terminate)
+            await asyncio.sleep(0.1)
+
     async with opened(postgres_dsn, schema) as ledger:
         (key,) = await scribe.create(ledger)
-        for _ in range(10):
-            ended = asyncio.create_task(_execute(postgres_dsn, terminate))
+        disturbed = asyncio.create_task(disturb())
+        for _ in range(40):
             await scribe.fill(ledger, key, [{}, {}])
             assert await all_batches(ledger, key) == scribe.batches[key]
-            await ended
+        is_over = True
+        await disturbed
 
 
 async def test_commits_and_queries_wait_for_a_server_that_is_restarted(scribe: Any) -> None:

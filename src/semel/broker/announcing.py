@@ -78,9 +78,16 @@ class NoticeSender:
         """Messages with notices that other brokers have taken."""
         self.left = 0
         """Messages with notices that had to be left in the ledger."""
+        self._views_begun = self._views_done = 0
 
-    def viewed(self) -> None:
+    def view_begins(self) -> int:
+        """Return the number of a view that is requested now."""
+        self._views_begun += 1
+        return self._views_begun
+
+    def viewed(self, number: int) -> None:
         """There is a new view of the cluster."""
+        self._views_done = number
         self._new_view.set()
         self._new_view = asyncio.Event()
 
@@ -90,8 +97,7 @@ class NoticeSender:
         """Return when every recipient has its notice, or will have it before it serves anybody."""
         jobs: list[Coroutine[Any, Any, None]] = []
         if (for_all := notices.get(None)) is not None:
-            message = pack_notices({None: for_all})
-            jobs += [self._reach(peer, message) for peer in self._ownership.others()]
+            jobs.append(self._to_all(pack_notices({None: for_all})))
         to_owners = {shard: notice for shard, notice in notices.items() if shard is not None}
         if to_owners:
             jobs.append(self._to_owners(to_owners))
@@ -126,15 +132,34 @@ class NoticeSender:
         await asyncio.gather(*self._background, return_exceptions=True)
         self._peers.close()
 
+    async def _to_all(self, message: bytes) -> None:
+        reached: set[tuple[int, int]] = set()
+        is_newer = False
+        while True:
+            others = [
+                each for each in self._ownership.others() if (each.broker_id, each.epoch) not in reached
+            ]
+            if is_newer and not others:
+                return
+            await asyncio.gather(*(self._reach(peer, message) for peer in others))
+            reached.update((each.broker_id, each.epoch) for each in others)
+            # A broker may have joined, and loaded what is old now, since the last view.
+            await self._look_again()
+            is_newer = True
+
     async def _to_owners(self, notices: dict[int, Notice]) -> None:
         left = notices
+        is_newer = False
         while left:
             groups = self._by_owner(left)
-            done = await asyncio.gather(*(self._bring(peer, some) for peer, some in groups))
+            done = await asyncio.gather(
+                *(self._bring(peer, some, is_newer=is_newer) for peer, some in groups)
+            )
             others = [some for (_, some), is_done in zip(groups, done, strict=True) if not is_done]
             left = {shard: notices[shard] for some in others for shard in some if shard is not None}
             if left:
                 await self._look_again()
+                is_newer = True
 
     def _by_owner(self, notices: dict[int, Notice]) -> list[tuple[Peer | None, Notices]]:
         """Notices by the owners of their shards; None is this broker, or nobody."""
@@ -146,11 +171,14 @@ class NoticeSender:
             for owner, some in groups.items()
         ]
 
-    async def _bring(self, peer: Peer | None, notices: Notices) -> bool:
-        """Whether the owner has the notices, or will have them in time. If not, there is another owner."""
+    async def _bring(self, peer: Peer | None, notices: Notices, *, is_newer: bool) -> bool:
+        """Whether the owner has the notices, or will have them in time. If not, there is another owner.
+
+        ``is_newer``: the view of the cluster is newer than the commit.
+        """
         if peer is None:
             # A future owner loads everything after this commit. So did this broker, if it is the owner now.
-            return True
+            return is_newer
         message = pack_notices(notices)
         answer = await self._try(peer, message) if peer.is_live else None
         if answer is None:
@@ -191,10 +219,12 @@ class NoticeSender:
             pause = min(2 * pause, PAUSE_MAX_SECONDS)
 
     async def _look_again(self) -> None:
-        """Wait for a new view of the cluster."""
-        new_view = self._new_view
-        self.look_again.set()
-        await new_view.wait()
+        """Wait for a view of the cluster that is newer than this call."""
+        wanted = self._views_begun + 1
+        while self._views_done < wanted:
+            new_view = self._new_view
+            self.look_again.set()
+            await new_view.wait()
 
 
 _ENCODER: Final = msgpack.Encoder()

@@ -74,10 +74,10 @@ class ClusterMember:
         await self._membership.join(endpoints, internal, rack)
         self._joined_at = self._ownership.clock()
         await self._renew()
+        self._patient_until = self._joined_at
         while self._dividing is not None:
             await asyncio.wait((self._dividing,), timeout=self._interval)
             await self._renew()
-        self._patient_until = self._joined_at
         self._sender.look()
 
     @property
@@ -124,7 +124,7 @@ class ClusterMember:
                 await self._membership.announce_leaving()
                 shards = self._ownership.shards()
                 owners = self._ownership.best_owners(shards, without=self._ownership.node_id)
-                await self._give_away(shards, owners, lambda: self._leave(owners))
+                await self._give_away(shards, owners, self._leave)
             except StoreRefused as refused:
                 log.warning("the shards of this broker are divided when its lease is over: %s", refused)
 
@@ -146,7 +146,7 @@ class ClusterMember:
         async with self._renewing:
             if self._is_leaving:
                 return
-            sent_at = self._ownership.clock()
+            sent_at, number = self._ownership.clock(), self._sender.view_begins()
             view = await self._membership.renew()
             if self._patient_until and not self._ownership.is_serving():
                 self._patient_until = self._ownership.clock() + self._membership.lease_seconds
@@ -159,7 +159,7 @@ class ClusterMember:
             self._ownership.update(view)
             self._ownership.serve_until(sent_at + self._membership.lease_seconds)
             await self._adopt()
-            self._sender.viewed()
+            self._sender.viewed(number)
             if sent_at >= self._patient_until:
                 await self._replace_the_dead(view)
             await self._balance()
@@ -187,22 +187,35 @@ class ClusterMember:
         given, adopted = self._ownership.given(), self._ownership.shards()
         if lost := adopted - given:
             log.warning("%d shards have another owner", len(lost))
-            await self._give_away(lost, {}, _nothing)
+            await self._release(lost)
         if (gained := given - adopted) and self._is_known:
             await self._loop.adopt(gained)
             self._ownership.adopt(gained)
             log.info("this broker owns %d more shards, %d in all", len(gained), len(given))
 
     async def _give_away(
-        self, shards: Collection[int], owners: Mapping[int, int], commit: Callable[[], Awaitable[None]]
+        self,
+        shards: Collection[int],
+        owners: Mapping[int, int],
+        commit: Callable[[Mapping[int, int]], Awaitable[None]],
     ) -> None:
         async def give_away() -> None:
+            # The next owner may answer a client that repeats its request.
+            await self._loop.announced()
             self._ownership.release(shards)
-            await commit()
+            await commit(owners)
             self._ownership.moved(owners)
 
         await self._loop.release(give_away)
         self._sender.look()
+
+    async def _release(self, shards: Collection[int]) -> None:
+        """Stop serving shards that the ledger has given to another broker already."""
+
+        async def release() -> None:
+            self._ownership.release(shards)
+
+        await self._loop.release(release)
 
     async def _replace_the_dead(self, view: ClusterView) -> None:
         for peer in view.peers:
@@ -217,7 +230,7 @@ class ClusterMember:
         best = self._ownership.best_owners(self._ownership.shards())
         moves = {shard: owner for shard, owner in best.items() if owner != self._ownership.node_id}
         if moves:
-            await self._give_away(moves, moves, lambda: self._membership.hand_over(moves))
+            await self._give_away(moves, moves, self._membership.hand_over)
             self._sender.look_again.set()
 
     def _start_dividing(self) -> None:
@@ -241,7 +254,3 @@ class ClusterMember:
             log.warning("shards without an owner cannot be given away: %s", refused)
         self._sender.look_again.set()
         self._sender.look()
-
-
-async def _nothing() -> None:
-    """The ledger has given these shards to another broker already."""

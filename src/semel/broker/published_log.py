@@ -54,6 +54,10 @@ class PublishedLog:
                 self.tail.append(fact, buffer)
         for key, partition in partitions.items():
             before = self.partitions.publish(key, partition)
+            if before is not None and before.high_watermark > partition.high_watermark:
+                # Another broker's commit, which was loaded, came after the work that is published only now.
+                self.drop((key,))
+                continue
             if before is None or before.log_start_offset != partition.log_start_offset:
                 self.tail.trim(key, partition.log_start_offset)
             if self.waiting.parked:
@@ -141,7 +145,7 @@ class Publisher:
             return
         self._catalog.forget(fact.topic)
         if type(fact) is TopicDeleted:
-            self._published.forget(_partitions_of(fact.topic))
+            self._published.forget(partitions_of(fact.topic))
 
     def drop(self, keys: Iterable[PartitionKey]) -> None:
         """Have readers load partitions again."""
@@ -163,11 +167,12 @@ class Publisher:
                 self._add_partitions(fact.topic.partitions)
             elif type(fact) is TopicDeleted:
                 self._add_partitions(-fact.topic.partitions)
-                self._published.forget(_partitions_of(fact.topic))
+                self._published.forget(partitions_of(fact.topic))
 
     def _add_partitions(self, more: int) -> None:
         self.counts = self.counts._replace(partitions=self.counts.partitions + more)
 
 
-def _partitions_of(topic: Topic) -> list[PartitionKey]:
+def partitions_of(topic: Topic) -> list[PartitionKey]:
+    """Return the partitions of a topic."""
     return [PartitionKey(topic.topic_id, index) for index in range(topic.partitions)]

@@ -14,6 +14,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
@@ -24,11 +25,11 @@ from semel.broker.metrics import Metrics
 from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing
 from semel.broker.ownership import Ownership
 from semel.broker.pending_commands import PendingCommands
-from semel.broker.published_log import Publisher
+from semel.broker.published_log import Publisher, partitions_of
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick
 from semel.config import Settings
-from semel.core.facts import OffsetCommitted, OffsetDeleted
+from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
 from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
 from semel.store.interface import StoreFull, StoreRefused
@@ -96,7 +97,11 @@ class SharedCommitLoop(CommitLoop):
             for each in pending:
                 each.resolve(StoreFull("the broker stops"))
             return
-        await super()._tick(pending)
+        try:
+            await super()._tick(pending)
+        finally:
+            # If it was refused; otherwise this was done before the next tick could see them.
+            self._forget_foreign(self._reads)
 
     def left(self) -> None:
         """Commit nothing any more: this broker has left the cluster."""
@@ -213,7 +218,14 @@ class SharedCommitLoop(CommitLoop):
         log.warning("term %d begins: unsynced work of open transactions may be lost", self._store.term)
         self.unsynced.take()
         self.state = SharedState(term=self._store.term)
+        # If PostgreSQL is away again, the next tick tries it again.
+        self._must_recall = True
+        with contextlib.suppress(StoreRefused):
+            await self._recall()
+
+    async def _recall(self) -> None:
         await self.load_open_transactions()
+        self._must_recall = False
         await self.abort_older_terms()
 
     # -- answers ------------------------------------------------------------------------------------------
@@ -223,7 +235,7 @@ class SharedCommitLoop(CommitLoop):
         notices, self._notices = self._notices, {}
         later, self._later = self._later, {}
         written = [fact.key for fact in tick.durable if isinstance(fact, OffsetCommitted | OffsetDeleted)]
-        self.state.forget([key for key in (*reads, *written) if not self._owns(key)])
+        self._forget_foreign((*reads, *written))
         if later:
             self._announcer.announce_later(later)
         earlier = {self._unannounced[key] for key in reads if key in self._unannounced}
@@ -235,6 +247,9 @@ class SharedCommitLoop(CommitLoop):
         keys = [key for notice in notices.values() for key in notice.keys]
         self._unannounced.update(dict.fromkeys(keys, task))
         task.add_done_callback(lambda _: self._announced(keys, task))
+
+    def _forget_foreign(self, keys: Iterable[Key]) -> None:
+        self.state.forget([key for key in keys if not self._owns(key)])
 
     async def _answer_later(
         self, tick: Tick, notices: Notices, earlier: "Collection[asyncio.Task[None]]"
@@ -257,6 +272,13 @@ class SharedCommitLoop(CommitLoop):
     def waiting_answers(self) -> int:
         """How many ticks are committed and wait for other brokers before they are answered."""
         return len(set(self._unannounced.values()))
+
+    async def announced(self) -> None:
+        """Wait until other brokers know all commits. StoreRefused if that takes long."""
+        if self._announcing:
+            _, waiting = await asyncio.wait(self._announcing, timeout=ANNOUNCE_SECONDS)
+            if waiting:
+                raise StoreRefused("other brokers do not know the latest commits yet")
 
     async def stop_announcing(self) -> None:
         """Cancel the answers that wait for other brokers, because this one ends."""
@@ -286,6 +308,8 @@ class SharedCommitLoop(CommitLoop):
             if type(fact) in FOR_ALL:
                 self._publisher.learn(fact)
                 state.forget_all(fact)
+                if type(fact) is TopicDeleted:
+                    self.unsynced.take_partitions(partitions_of(fact.topic))
             elif entity_of(fact) in current:
                 state.apply_committed(fact)
                 published.append(fact)
@@ -357,15 +381,10 @@ class SharedCommitLoop(CommitLoop):
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
         """Give shards away, and forget what this broker does not own any more. StoreRefused.
 
-        ``give_away`` commits that to the ledger, which also makes all unsynced work durable. The next owner
-        may answer a client that repeats its request, so all others must have their notices before.
+        ``give_away`` commits that to the ledger, which also makes all unsynced work durable.
         """
 
         async def release() -> None:
-            if self._announcing:
-                _, waiting = await asyncio.wait(self._announcing, timeout=ANNOUNCE_SECONDS)
-                if waiting:
-                    raise StoreRefused("other brokers do not know the latest commits yet")
             try:
                 await give_away()
                 facts, batches = self.unsynced.take()

@@ -22,7 +22,11 @@ Node = Annotated[int, typer.Argument(metavar="NODE", help="The node.id of the br
 
 
 @app.command("status")
-def status(ledger: RequiredLedger, as_json: Json = False) -> None:
+def status(
+    ledger: RequiredLedger,
+    tables: Annotated[bool, typer.Option("--tables", help="Show the tables of the ledger, too.")] = False,
+    as_json: Json = False,
+) -> None:
     """Show the brokers, who owns the shards, and how much is stored. Changes nothing.
 
     The numbers come from the ledger, so this works also if no broker runs. PostgreSQL estimates the rows of
@@ -42,8 +46,9 @@ def status(ledger: RequiredLedger, as_json: Json = False) -> None:
     show_pairs(_overview(found))
     show("")
     show_rows([_row(each) for each in found.brokers], empty="No broker has ever started.")
-    show("")
-    show_rows([each._asdict() for each in found.tables], empty="There are no tables.")
+    if tables:
+        show("")
+        show_rows([each._asdict() for each in found.tables], empty="There are no tables.")
 
 
 @app.command("drain")

@@ -83,24 +83,35 @@ class Database:
     async def connection(self) -> AsyncIterator[Any]:
         """A connection for several statements. ConnectionLost if the server is away, or goes away."""
         try:
-            async with self._pool.acquire() as connection:
-                try:
-                    yield connection
-                except asyncpg.InterfaceError as error:
-                    # Raised for wrong use too, which must not be repeated.
-                    if not _is_closed(connection):
-                        raise
-                    raise ConnectionLost(str(error)) from error
-                except asyncpg.InternalClientError as error:
-                    # The server ended the session while it was idle, and the client did not notice.
-                    _terminate(connection)
-                    raise ConnectionLost(str(error)) from error
-                except TimeoutError as error:
-                    # To cancel the query would take another connection to a server that may be silent.
-                    _terminate(connection)
-                    raise ConnectionLost("no answer in time") from error
+            connection = await self._acquire()
+            try:
+                yield connection
+            except asyncpg.InternalClientError as error:
+                # The server ended the session while it was idle, and the client did not notice.
+                _terminate(connection)
+                raise ConnectionLost(str(error)) from error
+            except TimeoutError as error:
+                # To cancel the query would take another connection to a server that may be silent.
+                _terminate(connection)
+                raise ConnectionLost("no answer in time") from error
+            except asyncpg.InterfaceError as error:
+                # Raised for wrong use too, which must not be repeated.
+                if not _is_closed(connection):
+                    raise
+                raise ConnectionLost(str(error)) from error
+            finally:
+                await self._pool.release(connection)
         except _LOST as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
+
+    async def _acquire(self) -> Any:
+        try:
+            return await self._pool.acquire()
+        except (asyncpg.InternalClientError, asyncpg.InterfaceError) as error:
+            if self._pool.is_closing():
+                raise
+            # The server ended a session at its beginning.
+            raise ConnectionLost(str(error)) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:

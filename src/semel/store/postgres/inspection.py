@@ -56,7 +56,7 @@ class BytesStatus(NamedTuple):
     """Small commits whose bytes are still in PostgreSQL."""
     inline_bytes: int
     inline_since_ms: int | None
-    """For how long they may have waited to be moved to an object; None if nothing moves them."""
+    """For how long some of them have waited to be moved to an object; None if there are none."""
 
 
 class TableStatus(NamedTuple):
@@ -94,7 +94,7 @@ async def cluster_status(dsn: str, schema: str) -> ClusterStatus:
             shards=await connection.fetchval("SELECT count(*) FROM shards"),
             unowned_shards=await connection.fetchval("SELECT count(*) FROM shards WHERE owner IS NULL"),
             brokers=[_broker(row) for row in await connection.fetch(_BROKERS)],
-            bytes=BytesStatus._make((*await connection.fetchrow(_BYTES), await _inline_since(connection))),
+            bytes=BytesStatus._make(await connection.fetchrow(_BYTES)),
             tables=[TableStatus._make(row) for row in await connection.fetch(_TABLES, schema)],
         )
 
@@ -162,15 +162,6 @@ def _broker(row: Any) -> BrokerStatus:
     return BrokerStatus._make((*numbers, addresses, (host, port), rack))
 
 
-async def _inline_since(connection: Any) -> int | None:
-    if await connection.fetchval("SELECT to_regclass('inline_generation') IS NULL"):
-        return None
-    age: int = await connection.fetchval(
-        "SELECT (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint FROM inline_generation"
-    )
-    return age
-
-
 _BROKERS: Final = f"""
     SELECT broker_id, {_STATE}, (SELECT count(*) FROM shards WHERE owner = broker_id),
         greatest(0, extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint,
@@ -179,15 +170,18 @@ _BROKERS: Final = f"""
     FROM brokers ORDER BY broker_id
 """
 _BYTES: Final = """
-    WITH each AS (
-        SELECT size_bytes, EXISTS (SELECT FROM chunks WHERE chunks.object_id = objects.object_id) AS is_used
-        FROM objects WHERE size_bytes > 0
-    ),
-    inline AS (SELECT octet_length(bytes) AS size_bytes FROM inline_bytes)
-    SELECT count(*) FILTER (WHERE is_used), coalesce(sum(size_bytes) FILTER (WHERE is_used), 0)::bigint,
-        count(*) FILTER (WHERE NOT is_used), coalesce(sum(size_bytes) FILTER (WHERE NOT is_used), 0)::bigint,
-        (SELECT count(*) FROM inline), (SELECT coalesce(sum(size_bytes), 0)::bigint FROM inline)
-    FROM each
+    SELECT stored.*, unused.*, inline.*, CASE WHEN inline.count > 0 THEN waiting END
+    FROM
+        (SELECT count(*), coalesce(sum(size_bytes), 0)::bigint FROM objects WHERE state = 'stored') AS stored,
+        (
+            SELECT count(*), coalesce(sum(size_bytes), 0)::bigint FROM objects
+            WHERE state IN ('unused', 'deleting')
+        ) AS unused,
+        (SELECT count(*), coalesce(sum(octet_length(bytes)), 0)::bigint FROM inline_bytes) AS inline,
+        (
+            SELECT (extract(epoch FROM clock_timestamp() - since) * 1000)::bigint AS waiting
+            FROM inline_generation
+        ) AS generation
 """
 _TABLES: Final = """
     SELECT relname, n_live_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables

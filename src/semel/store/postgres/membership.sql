@@ -114,8 +114,8 @@ BEGIN
 END
 $$;
 
--- Replaces a broker whose lease is over. Its commits fail from now on; this waits for one that is under way. Shards that
--- nobody was named for, or nobody who is a member, have no owner afterwards. Returns false if the broker lives.
+-- Replaces a broker whose lease is over. Its commits fail from now on; this waits for one that is being written. Shards
+-- that nobody was named for, or nobody who is a member, have no owner afterwards. Returns false if the broker lives.
 CREATE FUNCTION take_over(
     my_id integer, my_epoch bigint, dead_id integer, dead_epoch bigint, given_shards integer[], new_owners integer[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$

@@ -114,8 +114,8 @@ async def _discard(place: Remote, staging: str, guard: Any) -> int:
         return 1
     store = await _opened(place, staging)
     try:
-        for (number,) in await store.ledger.database.fetch("SELECT object_id FROM objects"):
-            await store.chunks.objects.delete(number)
+        known = await store.ledger.database.fetch("SELECT object_id FROM objects")
+        await store.chunks.objects.delete([number for (number,) in known])
         last: int = await store.ledger.database.value("SELECT last_value FROM chunk_ids")
     finally:
         await store.close()

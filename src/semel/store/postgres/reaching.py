@@ -6,7 +6,10 @@ database does so again and again, so an operator has to change something.
 
 import asyncio
 import logging
+import ssl
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]
 
@@ -30,6 +33,7 @@ _AWAY: Final = (
 
 async def connect(dsn: str, schema: str, purpose: str) -> Any:
     """Open a connection. StoreRefused if the server is away, StoreMisconfigured if it refuses."""
+    _check_files(dsn)
     try:
         return await asyncpg.connect(
             dsn,
@@ -42,6 +46,8 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
                 "tcp_keepalives_idle": "30",
             },
         )
+    except ssl.SSLCertVerificationError as error:
+        raise StoreMisconfigured(f"the certificate of PostgreSQL is not accepted: {error}") from None
     except _AWAY as error:
         raise StoreRefused(f"PostgreSQL cannot be reached: {error or 'no answer in time'}") from error
     except asyncpg.InvalidAuthorizationSpecificationError as error:
@@ -51,12 +57,28 @@ async def connect(dsn: str, schema: str, purpose: str) -> Any:
         ) from None
     except asyncpg.PostgresError as error:
         raise StoreMisconfigured(f"PostgreSQL refuses: {error}") from None
-    except (ValueError, asyncpg.InterfaceError):
+    except (ValueError, asyncpg.InterfaceError) as error:
+        if "certificate" in str(error):
+            raise StoreMisconfigured(f"PostgreSQL cannot be reached: {error}") from None
         # The message of such an error has parts of the address, perhaps of the password.
         raise StoreMisconfigured(
             "the address of the ledger is not that of a PostgreSQL database, as in"
             " postgresql://user@host:5432/database; special characters in it must be percent-encoded"
         ) from None
+
+
+def _check_files(dsn: str) -> None:
+    """Check the files that an address names: a missing one looks like a server that is away."""
+    try:
+        given = parse_qs(urlsplit(dsn).query)
+    except ValueError:
+        return  # It is refused as an address.
+    for name in ("sslrootcert", "sslcert", "sslkey"):
+        for path in given.get(name, ()):
+            if not Path(path).is_file():
+                raise StoreMisconfigured(
+                    f"there is no file {path}, which the address of the ledger names as {name}"
+                )
 
 
 async def wait_for_server(dsn: str) -> None:

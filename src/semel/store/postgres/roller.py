@@ -54,8 +54,8 @@ class Roller:
         self._interval_seconds = settings.semel_roll_interval_ms / 1000
 
     async def run(self, is_mine: Callable[[], bool] = always) -> None:
-        """Roll until cancelled, whenever it is this broker's work."""
-        while True:
+        """Roll until cancelled, whenever it is this broker's work. Not at all if the interval is 0."""
+        while self._interval_seconds > 0:
             await asyncio.sleep(self._interval_seconds / CHECKS)
             if is_mine():
                 try:

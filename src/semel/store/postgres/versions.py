@@ -26,7 +26,7 @@ SLOT_SHIFT: Final = 44
 """A version is the slot of the broker that wrote it, shifted by so many bits, and the commit's number."""
 _KINDS: Final = (TopicKey, PartitionKey, ProducerKey, TransactionKey, GroupKey, PendingKey)
 assert set(_KINDS) == VERSIONED
-_ALL_SHARDS: Final = tuple(range(SHARDS))
+_ALL_SHARDS: Final = list(range(SHARDS))
 _UNNAMED: Final = (TopicChanged, TopicDeleted)
 """Facts that add or remove entities which they do not name: partitions, versions of groups."""
 
@@ -36,23 +36,26 @@ class Expectations:
 
     def __init__(self, expected: Mapping[Key, int], written: Collection[Key], *, locks_all: bool) -> None:
         by_kind: dict[type, list[tuple[Any, Key]]] = {kind: [] for kind in _KINDS}
+        unknown = [key for key in written if key not in expected]
         for key, version in expected.items():
             if type(key) in VERSIONED:
                 by_kind[type(key)].append(((*_stored(key), version), key))
+                if version == ABSENT:
+                    unknown.append(key)
         for some in by_kind.values():
             some.sort(key=_row)
         self._keys = [[key for _, key in some] for some in by_kind.values()]
+        rows = [[row for row, _ in some] for some in by_kind.values()]
         kinds = {type(key) for key in written}
-        absent: Collection[int] = _ALL_SHARDS
-        if not locks_all:
-            unknown = {key for key in (*expected, *written) if expected.get(key, ABSENT) == ABSENT}
-            absent = sorted({_shard(key) for key in unknown if type(key) in VERSIONED})
         self.argument: Final = (
-            *([row for row, _ in some] for some in by_kind.values()),
+            *rows,
+            [sum(row[-1] != ABSENT for row in some) for some in rows],
             [kind in kinds for kind in _KINDS],
-            list(absent),
+            _ALL_SHARDS if locks_all else sorted({_shard(key) for key in unknown}),
         )
         """For the type ``expectations``."""
+        self.are_none: Final = not any(rows) and not self.argument[-1]
+        """Whether nothing has to be checked or locked."""
 
     @classmethod
     def of_commit(cls, facts: Sequence[Fact], expected: Mapping[Key, int]) -> "Expectations":
@@ -63,13 +66,8 @@ class Expectations:
     @classmethod
     def of_locks(cls, keys: Iterable[Key]) -> "Expectations":
         """For locking entities of which it is not known whether they exist."""
-        wanted = dict.fromkeys(keys, ABSENT)
+        wanted = {key: ABSENT for key in keys if type(key) in VERSIONED}
         return cls(wanted, wanted, locks_all=False)
-
-    @property
-    def are_none(self) -> bool:
-        """Whether nothing has to be checked or locked."""
-        return not any(self.argument)
 
     def moved(self, detail: str) -> list[Key]:
         """Return the entities that have moved, from the detail of the database's error."""
@@ -81,7 +79,9 @@ def _row(pair: tuple[Any, Key]) -> Any:
 
 
 def _stored(key: Any) -> tuple[Any, ...]:
-    return tuple(stored(each) if isinstance(each, str) else each for each in key.values())
+    values: tuple[Any, ...] = key.values()
+    # Those of partitions and producers are not text.
+    return (stored(values[0]),) if len(values) == 1 else values
 
 
 def _shard(key: Key) -> int:

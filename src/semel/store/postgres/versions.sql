@@ -12,86 +12,139 @@ CREATE TYPE producer_version AS (
     topic_id bytea, partition_index integer, producer_id bigint, row_version bigint
 );
 
--- The versions that a commit was decided on, ordered by key; 0 of what does not exist. writes tells for each kind
--- whether the commit writes any of it. absent has the shards of entities that do not exist, or of which that is not
--- known, in order.
+-- The versions that a commit was decided on, ordered by key; 0 of what does not exist. present has for each kind how
+-- many do exist, and writes whether the commit writes any of them. absent has the shards of entities that do not exist,
+-- or of which that is not known, in order.
 CREATE TYPE expectations AS (
     topics named_version[], partitions partition_version[], producers producer_version[],
     transactions named_version[], groups named_version[], pending named_version[],
-    writes boolean[], absent integer[]
+    present integer[], writes boolean[], absent integer[]
 );
 
 -- Locks entities until the end of the transaction, all brokers in the same order: first the shards of those that do not
 -- exist, then rows by kind and key. If a commit writes any row of a kind, it locks all of that kind for writing: two
--- commits that each write what the other reads would else wait for each other.
-CREATE FUNCTION lock_entities(wanted expectations) RETURNS void LANGUAGE plpgsql AS $$
+-- commits that each write what the other reads would else wait for each other. Returns whether all have the expected
+-- versions.
+CREATE FUNCTION lock_entities(wanted expectations) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    holds boolean := true;
+    is_same boolean;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext(current_schema()), shard) FROM unnest(wanted.absent) AS shard;
+    IF cardinality(wanted.absent) > 0 THEN
+        PERFORM pg_advisory_xact_lock(hashtext(current_schema()), shard) FROM unnest(wanted.absent) AS shard;
+    END IF;
     IF cardinality(wanted.topics) > 0 THEN
         IF wanted.writes[1] THEN
-            PERFORM FROM topics JOIN unnest(wanted.topics) WITH ORDINALITY AS each ON topics.name = each.name
-            ORDER BY ordinality FOR UPDATE OF topics;
+            SELECT count(*) = wanted.present[1] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT topics.row_version = each.row_version AS is_expected
+                FROM topics JOIN unnest(wanted.topics) WITH ORDINALITY AS each ON topics.name = each.name
+                ORDER BY ordinality FOR UPDATE OF topics
+            ) AS locked;
         ELSE
-            PERFORM FROM topics JOIN unnest(wanted.topics) WITH ORDINALITY AS each ON topics.name = each.name
-            ORDER BY ordinality FOR SHARE OF topics;
+            SELECT count(*) = wanted.present[1] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT topics.row_version = each.row_version AS is_expected
+                FROM topics JOIN unnest(wanted.topics) WITH ORDINALITY AS each ON topics.name = each.name
+                ORDER BY ordinality FOR SHARE OF topics
+            ) AS locked;
         END IF;
+        holds := holds AND is_same;
     END IF;
     IF cardinality(wanted.partitions) > 0 THEN
         IF wanted.writes[2] THEN
-            PERFORM FROM partitions JOIN unnest(wanted.partitions) WITH ORDINALITY AS each
-            USING (topic_id, partition_index) ORDER BY ordinality FOR UPDATE OF partitions;
+            SELECT count(*) = wanted.present[2] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT partitions.row_version = each.row_version AS is_expected
+                FROM partitions JOIN unnest(wanted.partitions) WITH ORDINALITY AS each
+                USING (topic_id, partition_index)
+                ORDER BY ordinality FOR UPDATE OF partitions
+            ) AS locked;
         ELSE
-            PERFORM FROM partitions JOIN unnest(wanted.partitions) WITH ORDINALITY AS each
-            USING (topic_id, partition_index) ORDER BY ordinality FOR SHARE OF partitions;
+            SELECT count(*) = wanted.present[2] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT partitions.row_version = each.row_version AS is_expected
+                FROM partitions JOIN unnest(wanted.partitions) WITH ORDINALITY AS each
+                USING (topic_id, partition_index)
+                ORDER BY ordinality FOR SHARE OF partitions
+            ) AS locked;
         END IF;
+        holds := holds AND is_same;
     END IF;
+    -- The producers of a deleted partition do not exist, though the sweep has yet to delete them.
     IF cardinality(wanted.producers) > 0 THEN
         IF wanted.writes[3] THEN
-            PERFORM FROM producers JOIN unnest(wanted.producers) WITH ORDINALITY AS each
-            USING (topic_id, partition_index, producer_id) ORDER BY ordinality FOR UPDATE OF producers;
+            SELECT count(*) = wanted.present[3] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT producers.row_version = each.row_version AS is_expected
+                FROM producers JOIN unnest(wanted.producers) WITH ORDINALITY AS each
+                USING (topic_id, partition_index, producer_id)
+                JOIN partitions USING (topic_id, partition_index)
+                ORDER BY ordinality FOR UPDATE OF producers
+            ) AS locked;
         ELSE
-            PERFORM FROM producers JOIN unnest(wanted.producers) WITH ORDINALITY AS each
-            USING (topic_id, partition_index, producer_id) ORDER BY ordinality FOR SHARE OF producers;
+            SELECT count(*) = wanted.present[3] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT producers.row_version = each.row_version AS is_expected
+                FROM producers JOIN unnest(wanted.producers) WITH ORDINALITY AS each
+                USING (topic_id, partition_index, producer_id)
+                JOIN partitions USING (topic_id, partition_index)
+                ORDER BY ordinality FOR SHARE OF producers
+            ) AS locked;
         END IF;
+        holds := holds AND is_same;
     END IF;
     IF cardinality(wanted.transactions) > 0 THEN
         IF wanted.writes[4] THEN
-            PERFORM FROM transactions JOIN unnest(wanted.transactions) WITH ORDINALITY AS each
-            ON transactional_id = each.name ORDER BY ordinality FOR UPDATE OF transactions;
+            SELECT count(*) = wanted.present[4] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT transactions.row_version = each.row_version AS is_expected
+                FROM transactions JOIN unnest(wanted.transactions) WITH ORDINALITY AS each
+                ON transactional_id = each.name
+                ORDER BY ordinality FOR UPDATE OF transactions
+            ) AS locked;
         ELSE
-            PERFORM FROM transactions JOIN unnest(wanted.transactions) WITH ORDINALITY AS each
-            ON transactional_id = each.name ORDER BY ordinality FOR SHARE OF transactions;
+            SELECT count(*) = wanted.present[4] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT transactions.row_version = each.row_version AS is_expected
+                FROM transactions JOIN unnest(wanted.transactions) WITH ORDINALITY AS each
+                ON transactional_id = each.name
+                ORDER BY ordinality FOR SHARE OF transactions
+            ) AS locked;
         END IF;
+        holds := holds AND is_same;
     END IF;
     IF cardinality(wanted.groups) > 0 THEN
         IF wanted.writes[5] THEN
-            PERFORM FROM groups JOIN unnest(wanted.groups) WITH ORDINALITY AS each
-            ON group_id = each.name ORDER BY ordinality FOR UPDATE OF groups;
+            SELECT count(*) = wanted.present[5] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT groups.row_version = each.row_version AS is_expected
+                FROM groups JOIN unnest(wanted.groups) WITH ORDINALITY AS each ON group_id = each.name
+                ORDER BY ordinality FOR UPDATE OF groups
+            ) AS locked;
         ELSE
-            PERFORM FROM groups JOIN unnest(wanted.groups) WITH ORDINALITY AS each
-            ON group_id = each.name ORDER BY ordinality FOR SHARE OF groups;
+            SELECT count(*) = wanted.present[5] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT groups.row_version = each.row_version AS is_expected
+                FROM groups JOIN unnest(wanted.groups) WITH ORDINALITY AS each ON group_id = each.name
+                ORDER BY ordinality FOR SHARE OF groups
+            ) AS locked;
         END IF;
+        holds := holds AND is_same;
     END IF;
     IF cardinality(wanted.pending) > 0 THEN
         IF wanted.writes[6] THEN
-            PERFORM FROM pending_versions JOIN unnest(wanted.pending) WITH ORDINALITY AS each
-            ON group_id = each.name ORDER BY ordinality FOR UPDATE OF pending_versions;
+            SELECT count(*) = wanted.present[6] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT pending_versions.row_version = each.row_version AS is_expected
+                FROM pending_versions JOIN unnest(wanted.pending) WITH ORDINALITY AS each ON group_id = each.name
+                ORDER BY ordinality FOR UPDATE OF pending_versions
+            ) AS locked;
         ELSE
-            PERFORM FROM pending_versions JOIN unnest(wanted.pending) WITH ORDINALITY AS each
-            ON group_id = each.name ORDER BY ordinality FOR SHARE OF pending_versions;
+            SELECT count(*) = wanted.present[6] AND coalesce(bool_and(is_expected), true) INTO is_same FROM (
+                SELECT pending_versions.row_version = each.row_version AS is_expected
+                FROM pending_versions JOIN unnest(wanted.pending) WITH ORDINALITY AS each ON group_id = each.name
+                ORDER BY ordinality FOR SHARE OF pending_versions
+            ) AS locked;
         END IF;
+        holds := holds AND is_same;
     END IF;
+    RETURN holds;
 END
 $$;
 
--- Checks that entities have the expected versions, and locks them so that they keep them until the end of the
--- transaction. The error's detail is a JSON array of pairs: the kind and the position of each entity that has moved.
-CREATE FUNCTION check_versions(expected expectations) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    moved text;
-BEGIN
-    PERFORM lock_entities(expected);
-    SELECT json_agg(json_build_array(kind, ordinality - 1)) INTO moved FROM (
+-- The entities that do not have the expected versions, as a JSON array of pairs: the kind and the position of each.
+CREATE FUNCTION moved_entities(expected expectations) RETURNS text LANGUAGE sql AS $$
+    SELECT json_agg(json_build_array(kind, ordinality - 1)) FROM (
         SELECT 0 AS kind, ordinality FROM unnest(expected.topics) WITH ORDINALITY AS each
         LEFT JOIN topics USING (name) WHERE coalesce(topics.row_version, 0) <> each.row_version
         UNION ALL
@@ -99,7 +152,6 @@ BEGIN
         LEFT JOIN partitions USING (topic_id, partition_index)
         WHERE coalesce(partitions.row_version, 0) <> each.row_version
         UNION ALL
-        -- The producers of a deleted partition do not exist, though the sweep has yet to delete them.
         SELECT 2, ordinality FROM unnest(expected.producers) WITH ORDINALITY AS each
         LEFT JOIN (producers JOIN partitions USING (topic_id, partition_index))
         USING (topic_id, partition_index, producer_id)
@@ -116,8 +168,15 @@ BEGIN
         LEFT JOIN pending_versions ON group_id = each.name
         WHERE coalesce(pending_versions.row_version, 0) <> each.row_version
     ) AS each_moved;
-    IF moved IS NOT NULL THEN
-        RAISE EXCEPTION 'entities have changed since they were loaded' USING ERRCODE = 'SM003', DETAIL = moved;
+$$;
+
+-- Checks that entities have the expected versions, and locks them so that they keep them until the end of the
+-- transaction. The error's detail tells which have moved.
+CREATE FUNCTION check_versions(expected expectations) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT lock_entities(expected) THEN
+        RAISE EXCEPTION 'entities have changed since they were loaded'
+            USING ERRCODE = 'SM003', DETAIL = coalesce(moved_entities(expected), '[]');
     END IF;
 END
 $$;

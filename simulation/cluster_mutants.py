@@ -1,0 +1,231 @@
+"""Defects of a cluster, one for every rule of ADR 0042. Histories with several brokers must find each.
+
+Some are defects of the brokers, others of what they rely on: the ledger (``shared_ledger``), leases and
+places (``shared_membership``), and how a store finds out what became of a commit (``shared_store``).
+"""
+
+from simulation.mutants import Mutant
+
+
+def _broker(name: str, module: str, before: str, after: str) -> Mutant:
+    return Mutant(name, f"semel.broker.{module}", before, after)
+
+
+def _model(name: str, module: str, before: str, after: str) -> Mutant:
+    return Mutant(name, f"simulation.{module}", before, after)
+
+
+_EXPECTED = "        expected = state.expected(self._reads, tick.durable)\n"
+_READ = "any(entity_of(fact) == key for fact in tick.durable)"
+
+CLUSTER_MUTANTS: tuple[Mutant, ...] = (
+    # Versions.
+    _broker(
+        "versions of written entities are not checked",
+        "shared_commit_loop",
+        _EXPECTED,
+        _EXPECTED + f"        expected = {{key: each for key, each in expected.items() if not {_READ}}}\n",
+    ),
+    _broker(
+        "versions of entities that were only read are not checked",
+        "shared_commit_loop",
+        _EXPECTED,
+        _EXPECTED + f"        expected = {{key: each for key, each in expected.items() if {_READ}}}\n",
+    ),
+    _broker(
+        "what was not committed stays in memory",
+        "shared_state",
+        "                self.put(key, before)\n",
+        "                pass\n",
+    ),
+    _broker(
+        "after a conflict the old copies are used again",
+        "shared_commit_loop",
+        "        self.state.forget(key for key in self._reads if type(key) is not GroupKey)\n"
+        "        self.state.forget(changed)\n",
+        "",
+    ),
+    _broker(
+        "an error is based on an old copy of a transaction",
+        "shared_commit_loop",
+        "            if changed := [key for key, each in pairs if each.version != versions.get(key)]:",
+        "            if changed := []:",
+    ),
+    _broker(
+        "entities of other brokers are kept after the tick",
+        "shared_commit_loop",
+        "        self._forget_foreign((*reads, *written))\n",
+        "",
+    ),
+    # Notices.
+    _broker(
+        "answers do not wait for notices",
+        "shared_commit_loop",
+        "            await self._announcer.announce(notices)\n",
+        "            self._announcer.announce_later(notices)\n",
+    ),
+    _broker(
+        "answers do not wait for the notices of an earlier tick",
+        "shared_commit_loop",
+        "        earlier = {self._unannounced[key] for key in reads if key in self._unannounced}\n",
+        "        earlier = set()\n",
+    ),
+    _broker(
+        "a notice is applied to a copy that it does not replace",
+        "shared_state",
+        "            if mine == replaced and self.is_current(key):",
+        "            if self.is_current(key):",
+    ),
+    _broker(
+        "a copy that a notice finds old is kept",
+        "shared_commit_loop",
+        "        state.forget(old)\n",
+        "",
+    ),
+    _broker(
+        "an old value stays published",
+        "shared_commit_loop",
+        "        self._drop([key for key in notice.keys if type(key) is PartitionKey"
+        " and key not in current])\n",
+        "",
+    ),
+    _broker(
+        "notices in the ledger are not carried out",
+        "cluster_member",
+        "                await self._loop.take_notices([notice for _, notice in unpack_notices(message)])\n",
+        "                unpack_notices(message)\n",
+    ),
+    _broker(
+        "notices in the ledger are carried out after the lease is prolonged",
+        "cluster_member",
+        "            if view.notices:\n                await self._carry_out(view)\n",
+        "            self._ownership.serve_until(sent_at + self._membership.lease_seconds)\n"
+        "            if view.notices:\n                await asyncio.sleep(0.05)\n"
+        "                await self._carry_out(view)\n",
+    ),
+    _broker(
+        "a notice is not sent on to the next owner",
+        "announcing",
+        "        return answer == DONE\n",
+        "        return True\n",
+    ),
+    _broker(
+        "an old view says that nobody needs a notice",
+        "announcing",
+        "            return is_newer\n",
+        "            return True\n",
+    ),
+    _broker(
+        "the shards of a dead broker are divided while others have old copies",
+        "cluster_member",
+        "            await asyncio.gather(self._sender.forget(), self._forget())\n",
+        "            await self._forget()\n",
+    ),
+    _broker(
+        "shards are given away before the notices have arrived",
+        "cluster_member",
+        "            await self._loop.announced()\n",
+        "",
+    ),
+    # Leases and shards.
+    _broker(
+        "reads are served after the lease",
+        "shard_ownership",
+        "        return self.clock() < self._until",
+        "        return self._until > 0",
+    ),
+    _model(
+        "a broker is replaced before its lease is over",
+        "shared_membership",
+        "        row.lease_until = now + LEASE_SECONDS\n        peers",
+        "        row.lease_until = now + LEASE_SECONDS / 2\n        peers",
+    ),
+    _model(
+        "a commit does not check the epoch",
+        "shared_ledger",
+        "        if row.epoch != claim.epoch or row.session != claim.session:",
+        "        if row.session != claim.session:",
+    ),
+    _broker(
+        "copies of shards that were given away are kept",
+        "shared_commit_loop",
+        "                self.state.forget_unless(self._owns)\n                self._publisher",
+        "                self._publisher",
+    ),
+    _broker(
+        "open transactions of new shards are not looked for",
+        "shared_commit_loop",
+        "        while shards and (page",
+        "        while False and (page",
+    ),
+    _broker(
+        "an old copy hides an open transaction",
+        "shared_commit_loop",
+        "            self.state.forget("
+        "TransactionKey(each) for each in names if each not in self.state.ongoing)\n",
+        "",
+    ),
+    _broker(
+        "a broker decides by its own time of day",
+        "cluster_member",
+        "            self._clock.follow(view.time_of_day_ms)\n",
+        "",
+    ),
+    # Unknown outcomes.
+    _model(
+        "a commit without an answer counts as done",
+        "shared_store",
+        "                if await self._reached() >= number:",
+        "                if await self._reached() >= 0:",
+    ),
+    _model(
+        "a commit that arrives late counts",
+        "shared_ledger",
+        "        if row.epoch != claim.epoch or row.session != claim.session:",
+        "        if row.epoch != claim.epoch:",
+    ),
+    # Unsynced work and terms.
+    _model(
+        "a commit does not check the term",
+        "shared_ledger",
+        "        if self._term != claim.term:",
+        "        if False:",
+    ),
+    _broker(
+        "copies from before a crash of the ledger are kept",
+        "shared_commit_loop",
+        "        self.state = SharedState(term=self._store.term)\n        # If",
+        "        # If",
+    ),
+    _broker(
+        "unsynced work is published before it is durable",
+        "commit_loop",
+        "        self.unsynced.add(tick.durable, tick.batches, loop.time())",
+        "        self._publisher.publish(tick.durable, tick.batches)",
+    ),
+    _broker(
+        "facts about entities of others are committed unsynced",
+        "shared_commit_loop",
+        "            is_awaited(fact) and not self._owns(entity_of(fact)) for fact in tick.durable",
+        "            False for fact in tick.durable",
+    ),
+    _broker(
+        "unsynced work is published over a newer value",
+        "published_log",
+        "            if before is not None and before.high_watermark > partition.high_watermark:",
+        "            if False:",
+    ),
+    _model(
+        "readers load what is not durable",
+        "shared_store",
+        "            if not server.is_durable(shown):",
+        "            if False:",
+    ),
+    # Producer ids.
+    _model(
+        "two brokers give away the same producer ids",
+        "shared_membership",
+        "next_producer_id=slot << PRODUCER_SHIFT)",
+        "next_producer_id=0)",
+    ),
+)

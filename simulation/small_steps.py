@@ -1,0 +1,291 @@
+"""Every step that the small world (``small_world``) can take from a state.
+
+A step is a name and a function that changes a copy of the world. What cannot make a difference is no step of
+its own: a client asks when the broker begins with its request, and somebody reads every partition all the
+time, so that its leader publishes whatever is oldest.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from semel.broker.notice import Notice
+from semel.broker.pending_commands import PendingCommands
+from semel.broker.tick import Tick
+from semel.core.types import ErrorCode
+from semel.store.interface import StoreFenced
+from simulation.small_world import (
+    BROKERS,
+    ENGINE,
+    HOME,
+    PARTITIONS,
+    PROGRAMS,
+    Announcement,
+    Client,
+    Job,
+    Member,
+    World,
+    run,
+)
+
+Step = tuple[str, Callable[[World], None]]
+SHARDS: Final = tuple(HOME)
+
+
+def steps(world: World) -> Iterator[Step]:
+    """Return what can happen next."""
+    for name, client in world.clients.items():
+        yield from _of_client(world, name, client)
+    for broker, member in world.members.items():
+        if member.epoch:
+            yield from _of_broker(world, broker, member)
+        else:
+            yield f"{broker} restarts", lambda after, broker=broker: _restart(after, broker)
+    yield from _of_cluster(world)
+
+
+def _member(world: World, broker: int) -> Member:
+    """The broker, to be changed."""
+    member = world.members[broker] = world.members[broker].copy()
+    return member
+
+
+# -- clients ----------------------------------------------------------------------------------------------
+
+
+def _of_client(world: World, name: str, client: Client) -> Iterator[Step]:
+    if client.is_over or client.asked is not None:
+        return
+    shard = PROGRAMS[name][client.at].shard
+    for broker, member in world.members.items():
+        # Others answer NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR.
+        if member.is_serving and member.job is None and shard in member.adopted:
+            yield f"{name} asks {broker}", lambda after, broker=broker: _load(after, broker, name)
+
+
+def _unanswered(world: World, name: str) -> None:
+    world.clients[name] = world.clients[name]._replace(asked=None)
+
+
+def _answered(world: World, name: str, answer: Any) -> None:
+    client = world.clients[name]
+    at = client.at + 1
+    # A client that was fenced, or whose transaction was aborted, gives up.
+    is_over = answer.error is not ErrorCode.NONE or at == len(PROGRAMS[name])
+    world.clients[name] = Client(at, None, is_over, (*client.answers, answer))
+
+
+# -- one broker -------------------------------------------------------------------------------------------
+
+
+def _of_broker(world: World, broker: int, member: Member) -> Iterator[Step]:
+    if member.job is None:
+        if member.is_serving:
+            gained = [shard for shard, owner in world.owners.items() if owner == broker]
+            if new := frozenset(gained) - member.adopted:
+                yield f"{broker} adopts", lambda after: _adopt(after, broker, new)
+        elif world.epochs[broker] == member.epoch:
+            yield f"{broker} renews", lambda after: _renew(after, broker)
+    else:
+        yield f"{broker} commits", lambda after: _commit(after, broker)
+    for number, announcement in enumerate(member.announcing):
+        yield from _of_announcement(world, broker, number, announcement)
+    if world.crashes:
+        yield f"{broker} crashes", lambda after: _crash(after, broker, is_fault=True)
+    if world.lapses and member.is_serving:
+        yield f"the lease of {broker} ends", lambda after: _lapse(after, broker)
+
+
+def _load(world: World, broker: int, name: str) -> None:
+    member = _member(world, broker)
+    world.clients[name] = world.clients[name]._replace(asked=broker)
+    loop = ENGINE.seated(world, broker)
+    run(loop._load([PendingCommands([PROGRAMS[name][world.clients[name].at].command])]))
+    member.job = Job(name, tuple(loop._reads))
+
+
+def _commit(world: World, broker: int) -> None:
+    member = _member(world, broker)
+    job = member.job
+    assert job is not None
+    loop = ENGINE.seated(world, broker)
+    loop._reads = dict.fromkeys(job.reads)
+    pending = PendingCommands([PROGRAMS[job.client][world.clients[job.client].at].command])
+    try:
+        tick: Tick = run(loop._commit(loop._decide([pending])))
+    except StoreFenced:
+        _crash(world, broker)
+        return
+    if tick.durable:
+        loop._publish_all(tick)
+    loop._answer(tick)
+    member.job = None
+    # Nobody waits for the other notices: whether they arrive must not matter, so here they never do.
+    awaited = tuple((shard, each) for shard, each in loop.sent().items() if shard is not None)
+    member.announcing = (*member.announcing, Announcement(job.client, pending.answers[0], awaited))
+
+
+def _adopt(world: World, broker: int, shards: frozenset[int]) -> None:
+    member = _member(world, broker)
+    run(ENGINE.seated(world, broker).adopt(shards))
+    member.adopted |= shards
+    member.view = tuple(world.owners.values())
+
+
+def _renew(world: World, broker: int) -> None:
+    member = _member(world, broker)
+    loop = ENGINE.seated(world, broker)
+    inbox, member.inbox = member.inbox, ()
+    for notice in inbox:
+        run(loop.forget_copies() if notice is None else loop.take_notices([notice]))
+    member.is_serving = True
+    member.view = tuple(world.owners.values())
+
+
+def read(world: World) -> None:
+    """Somebody reads the partitions that are not in the memory of their leaders."""
+    for broker, member in world.members.items():
+        if member.is_serving:
+            for key in PARTITIONS:
+                if ENGINE.shard(key) in member.adopted and key not in member.published:
+                    _member(world, broker).published[key] = world.ledger.values[type(key), key]
+
+
+def _crash(world: World, broker: int, *, is_fault: bool = False) -> None:
+    world.crashes -= is_fault
+    world.members[broker] = Member(epoch=0, is_serving=False, sequence=world.members[broker].sequence)
+    for name, client in world.clients.items():
+        if client.asked == broker:
+            _unanswered(world, name)
+    _forgotten(world, broker)
+
+
+def _lapse(world: World, broker: int) -> None:
+    world.lapses -= 1
+    _member(world, broker).is_serving = False
+
+
+# -- notices ----------------------------------------------------------------------------------------------
+
+
+def _of_announcement(world: World, broker: int, number: int, announcement: Announcement) -> Iterator[Step]:
+    name = announcement.client
+    if not announcement.left:
+        yield f"{broker} answers {name}", lambda after: _answer(after, broker, number)
+        if world.lost:
+            yield f"the answer for {name} is lost", lambda after: _answer(after, broker, number, is_lost=True)
+        return
+    for at, (shard, _) in enumerate(announcement.left):
+        owner = world.members[broker].view[SHARDS.index(shard)]
+        # A broker takes a notice between two ticks.
+        if owner is None or owner == broker or world.members[owner].job is None:
+            yield f"{broker} tells {owner}", lambda after, at=at: _tell(after, broker, number, at)
+
+
+def _answer(world: World, broker: int, number: int, *, is_lost: bool = False) -> None:
+    member = _member(world, broker)
+    announcement = member.announcing[number]
+    member.announcing = member.announcing[:number] + member.announcing[number + 1 :]
+    world.lost -= is_lost
+    if is_lost:
+        _unanswered(world, announcement.client)
+    else:
+        _answered(world, announcement.client, announcement.answer)
+
+
+def _tell(world: World, broker: int, number: int, at: int) -> None:
+    """Bring a notice to the owner that the sender knows, or have the sender look who owns the shard now."""
+    member = _member(world, broker)
+    announcement = member.announcing[number]
+    shard, notice = announcement.left[at]
+    now = tuple(world.owners.values())
+    owner = member.view[SHARDS.index(shard)]
+    if owner is None or owner == broker:
+        is_done = member.view == now
+    else:
+        is_done = _arrives(world, owner, shard, notice)
+    if is_done:
+        left = announcement.left[:at] + announcement.left[at + 1 :]
+        others = member.announcing
+        member.announcing = (*others[:number], announcement._replace(left=left), *others[number + 1 :])
+    member.view = now
+
+
+def _arrives(world: World, owner: int, shard: int, notice: Notice) -> bool:
+    """Whether the owner has the notice, or will before it serves anybody."""
+    if not world.members[owner].epoch:
+        # Its lease is over. It is still the owner, so whoever comes next loads after the commit.
+        return world.owners[shard] == owner
+    receiver = _member(world, owner)
+    if shard not in receiver.adopted and world.owners[shard] != owner:
+        return False
+    if receiver.is_serving:
+        run(ENGINE.seated(world, owner).take_notices([notice]))
+    else:
+        receiver.inbox = (*receiver.inbox, notice)
+    return world.epochs[owner] == receiver.epoch
+
+
+# -- the cluster ------------------------------------------------------------------------------------------
+
+
+def _of_cluster(world: World) -> Iterator[Step]:
+    if world.distrusted is None:
+        for broker, member in world.members.items():
+            is_owner = broker in world.owners.values()
+            if is_owner and not member.is_serving and world.epochs[broker] in (member.epoch, member.epoch or -1):
+                yield f"{broker} is replaced", lambda after, broker=broker: _replace(after, broker)
+        return
+    shards, left = world.distrusted
+    for broker in left:
+        if world.members[broker].job is None:
+            yield f"{broker} forgets", lambda after, broker=broker: _forget(after, broker)
+    if not left and any(member.is_serving for member in world.members.values()):
+        yield "shards are divided", lambda after: _divide(after, shards)
+
+
+def _replace(world: World, dead: int) -> None:
+    world.epochs[dead] += 1
+    shards = frozenset(shard for shard, owner in world.owners.items() if owner == dead)
+    world.owners.update(dict.fromkeys(shards, None))
+    _distrust(world, shards, dead)
+
+
+def _distrust(world: World, shards: frozenset[int], dead: int) -> None:
+    alive = frozenset(broker for broker in BROKERS if world.members[broker].epoch and broker != dead)
+    before = world.distrusted[0] if world.distrusted else frozenset()
+    world.distrusted = (before | shards, alive)
+
+
+def _forget(world: World, broker: int) -> None:
+    member = _member(world, broker)
+    if member.is_serving:
+        run(ENGINE.seated(world, broker).forget_copies())
+    else:
+        member.inbox = (*member.inbox, None)
+    _forgotten(world, broker)
+
+
+def _forgotten(world: World, broker: int) -> None:
+    if world.distrusted is not None:
+        shards, left = world.distrusted
+        world.distrusted = (shards, left - {broker})
+
+
+def _divide(world: World, shards: frozenset[int]) -> None:
+    owner = min(broker for broker, member in world.members.items() if member.is_serving)
+    world.owners.update(dict.fromkeys(shards, owner))
+    world.distrusted = None
+
+
+def _restart(world: World, broker: int) -> None:
+    """Begin another life. What the last one owned is divided like the shards of any dead broker."""
+    world.epochs[broker] += 1
+    sequence = world.members[broker].sequence
+    view = tuple(world.owners.values())
+    world.members[broker] = Member(
+        epoch=world.epochs[broker], sequence=sequence, view=view
+    )
+    shards = frozenset(shard for shard, owner in world.owners.items() if owner == broker)
+    if shards:
+        world.owners.update(dict.fromkeys(shards, None))
+        _distrust(world, shards, broker)

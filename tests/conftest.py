@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from support.companions import (
     follow_leaders,
+    is_about_a_lone_broker,
     is_about_one_connection,
     leave_proxies_out,
     open_among,
@@ -49,11 +50,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files that keep the processors busy go evenly among those that wait; the rest is last.
 
     Runners take files in this order: beside one that waits, another has something to do until the end.
     """
+    for item in items:
+        if config.getoption("--over") == "cluster" and is_about_a_lone_broker(item.nodeid):
+            item.add_marker(pytest.mark.skip(reason="it is about a broker that is alone"))
     files = list(dict.fromkeys(_file(item) for item in items))
     groups = ([each for each in files if each.startswith(which)] for which in (BUSY, WAITING))
     places = {each: (number + 0.5) / len(group) for group in groups for number, each in enumerate(group)}

@@ -2,7 +2,8 @@
 
 ``pytest --over cluster`` starts them for every broker that would keep its data in memory. The three divide
 the shards, so clients meet several leaders and coordinators. A raw client is sent on to the right broker, if
-it asks the wrong one. Tests in ``tests/wire`` speak of one connection: there the companions own nothing.
+it asks the wrong one. Some tests speak of one connection, or look into their broker: there the companions
+own nothing.
 """
 
 import asyncio
@@ -30,6 +31,15 @@ COUNT = 2
 FIRST = 0
 """The id of the broker of the test."""
 START_SECONDS = 30.0
+OF_ONE_BROKER = ("tests/wire/", "tests/client/test_commit_order_compaction.py")
+LONE = (
+    "tests/client/test_several_brokers.py",
+    "test_aiokafka.py::test_admin_of_topics",
+    "test_confluent_admin.py::test_describe_cluster_and_topics",
+    "test_embedded.py::test_it_starts_sooner_than_python_does",
+    "test_kafka_python_admin.py::test_admin_of_the_cluster",
+    "test_own_client.py::test_configs_of_topics_and_brokers",
+)
 LISTENERS = ("PLAINTEXT", "test")
 """The names of the listeners of brokers in tests."""
 
@@ -110,8 +120,14 @@ def wait_for_shards(patch: pytest.MonkeyPatch) -> None:
 
 
 def is_about_one_connection() -> bool:
-    """Whether the test that runs now speaks to one broker, in bytes."""
-    return "tests/wire/" in os.environ.get("PYTEST_CURRENT_TEST", "")
+    """Whether the test that runs now speaks to one broker, or looks into it."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return any(each in test for each in OF_ONE_BROKER)
+
+
+def is_about_a_lone_broker(test: str) -> bool:
+    """Whether a test counts brokers, or has its own arrangement of several."""
+    return any(each in test for each in LONE)
 
 
 def follow_leaders(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +136,7 @@ def follow_leaders(patch: pytest.MonkeyPatch) -> None:
 
     def routed(self: RawClient, request: Any, version: int) -> Any:
         answer = ask(self, request, version)
-        if isinstance(self, RoutedClient) or ELSEWHERE.isdisjoint(error_codes(answer)):
+        if is_about_one_connection() or ELSEWHERE.isdisjoint(error_codes(answer)):
             return answer
         nodes = ask(self, MetadataRequest(topics=[]), 9).brokers
         with RoutedClient(",".join(f"{node.host}:{node.port}" for node in nodes)) as client:

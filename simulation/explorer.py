@@ -153,7 +153,9 @@ def _copies(world: World) -> Iterator[str]:
             kind = type(key)
             if key not in member.state.tables[kind]:
                 yield f"broker {broker} has a version of {key} and no value"
-            elif version == versions.get(key, 0) and member.state.tables[kind][key] != values.get((kind, key)):
+            elif version == versions.get(key, 0) and member.state.tables[kind][key] != values.get(
+                (kind, key)
+            ):
                 yield f"broker {broker} has another value of {key} with the same version"
 
 

@@ -136,4 +136,3 @@ class SmallLedger:
 def content_of(chunk_id: int) -> bytes:
     """Return the bytes of a batch."""
     return next(content for content, number in _CONTENTS.items() if number == chunk_id)
-

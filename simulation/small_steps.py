@@ -232,7 +232,11 @@ def _of_cluster(world: World) -> Iterator[Step]:
     if world.distrusted is None:
         for broker, member in world.members.items():
             is_owner = broker in world.owners.values()
-            if is_owner and not member.is_serving and world.epochs[broker] in (member.epoch, member.epoch or -1):
+            if (
+                is_owner
+                and not member.is_serving
+                and world.epochs[broker] in (member.epoch, member.epoch or -1)
+            ):
                 yield f"{broker} is replaced", lambda after, broker=broker: _replace(after, broker)
         return
     shards, left = world.distrusted
@@ -282,9 +286,7 @@ def _restart(world: World, broker: int) -> None:
     world.epochs[broker] += 1
     sequence = world.members[broker].sequence
     view = tuple(world.owners.values())
-    world.members[broker] = Member(
-        epoch=world.epochs[broker], sequence=sequence, view=view
-    )
+    world.members[broker] = Member(epoch=world.epochs[broker], sequence=sequence, view=view)
     shards = frozenset(shard for shard, owner in world.owners.items() if owner == broker)
     if shards:
         world.owners.update(dict.fromkeys(shards, None))

@@ -215,7 +215,6 @@ class Engine:
         self.published.partitions._views = member.published
         return self.loop
 
-
     def shard(self, key: PartitionKey) -> int:
         """Return the shard of a partition."""
         return partition_shard(key.topic_id, key.index)

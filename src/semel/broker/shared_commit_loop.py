@@ -207,17 +207,19 @@ class SharedCommitLoop(CommitLoop):
         """Nothing was written: restore the state before the tick, and refuse its commands."""
         self.state.undo()
         if isinstance(full, _NewTerm):
-            self._replies.refuse(tick.pending, full)
             await self._begin_term()
-            return
         for each in tick.pending:
             each.resolve(full)
 
     async def _begin_term(self) -> None:
-        """Forget all copies, because they may be ahead of the ledger, and abort what may be incomplete."""
+        """Forget all copies, because they may be ahead of the ledger, and abort what may be incomplete.
+
+        Groups stay, with the deadlines of their members: what is written of them is always flushed.
+        """
         log.warning("term %d begins: unsynced work of open transactions may be lost", self._store.term)
         self.unsynced.take()
-        self.state = SharedState(term=self._store.term)
+        before, self.state = self.state, SharedState(term=self._store.term)
+        self.state.take_over(before)
         # If PostgreSQL is away again, the next tick tries it again.
         self._must_recall = True
         with contextlib.suppress(StoreRefused):

@@ -148,6 +148,14 @@ class SharedState(BrokerState):
         self._sessions_replaced.clear()
         self._emptied.clear()
 
+    def take_over(self, other: "SharedState") -> None:
+        """Take over what a new term does not make wrong: groups with their sessions, latest connections."""
+        self.latest_connections.update(other.latest_connections)
+        self.latest_offset_connections.update(other.latest_offset_connections)
+        self.groups.update(other.groups)
+        self.sessions.update(other.sessions)
+        self.versions.update((key, each) for key, each in other.versions.items() if type(key) is GroupKey)
+
     # -- forgetting ---------------------------------------------------------------------------------------
 
     def forget(self, keys: Iterable[Key]) -> None:

@@ -168,3 +168,13 @@ def test_evicted_entities_lose_their_versions() -> None:
         state.put_versioned(PartitionKey(TOPIC.topic_id, index), Partition(), index + 1)
     assert state.evict(50) > 0
     assert state.versions.keys() == state.partitions.keys()
+
+
+def test_groups_are_taken_over_with_their_sessions() -> None:
+    """A new term forgets everything but groups: what is written of them is always flushed."""
+    before, after = loaded(), SharedState(term=2)
+    before.sessions["g"] = Session()
+    after.take_over(before)
+    assert after.is_current(GroupKey("g"))
+    assert after.sessions == before.sessions
+    assert not after.is_current(ZERO)

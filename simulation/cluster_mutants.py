@@ -60,14 +60,14 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     # Notices.
     _broker(
         "answers do not wait for notices",
-        "shared_commit_loop",
+        "unannounced",
         "            await self._announcer.announce(notices)\n",
         "            self._announcer.announce_later(notices)\n",
     ),
     _broker(
         "answers do not wait for the notices of an earlier tick",
-        "shared_commit_loop",
-        "        earlier = {self._unannounced[key] for key in reads if key in self._unannounced}\n",
+        "unannounced",
+        "        earlier = {self._by_key[key] for key in reads if key in self._by_key}\n",
         "        earlier = set()\n",
     ),
     _broker(
@@ -124,7 +124,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "shards are given away before the notices have arrived",
         "cluster_member",
-        "            await self._loop.announced()\n",
+        "            await self._loop.unannounced.wait()\n",
         "",
     ),
     # Leases and shards.

@@ -133,7 +133,7 @@ class Broker:
         ownership = ShardOwnership(self.node_id, lease_clock)
         sender = NoticeSender(store.membership, ownership, connect(store.membership.secret))
         loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
-        loop.fatal = lambda error: self.fatal(error)
+        loop.unannounced.fatal = lambda error: self.fatal(error)
         self.ownership = ownership
         self.member = ClusterMember(store.membership, ownership, sender, loop, self.catalog, clock)
         register(metrics, ownership, sender, loop, self.member)

@@ -137,7 +137,7 @@ class ClusterMember:
         if self._dividing is not None:
             self._dividing.cancel()
             await asyncio.gather(self._dividing, return_exceptions=True)
-        await self._loop.stop_announcing()
+        await self._loop.unannounced.stop()
         await self._sender.stop()
 
     # -- one renewal --------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class ClusterMember:
     ) -> None:
         async def give_away() -> None:
             # The next owner may answer a client that repeats its request.
-            await self._loop.announced()
+            await self._loop.unannounced.wait()
             self._ownership.release(shards)
             await commit(owners)
             self._ownership.moved(owners)

@@ -25,7 +25,7 @@ def register(
     gauge(
         "waiting_answers",
         "Committed ticks that are answered when other brokers have their notices.",
-        lambda: loop.waiting_answers,
+        lambda: len(loop.unannounced),
     )
     counter(
         "conflicts",

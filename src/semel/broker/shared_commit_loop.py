@@ -13,11 +13,10 @@
   all copies are forgotten, because they may be ahead of the ledger.
 """
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop
@@ -28,6 +27,7 @@ from semel.broker.pending_commands import PendingCommands
 from semel.broker.published_log import Publisher, partitions_of
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick
+from semel.broker.unannounced import Announcer, Unannounced
 from semel.config import Settings
 from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
@@ -38,20 +38,8 @@ from semel.store.sharing import Conflict, SharedStore, TermEnded
 log = logging.getLogger("semel.broker")
 
 PAGE: Final = 1_000
-ANNOUNCE_SECONDS: Final = 0.1
-"""How long shards are kept because of notices that are under way. Then they are given away another time."""
 TRIES_MAX: Final = 100
 """How often a tick is decided. The first conflict locks, so a second one is rare."""
-
-
-class Announcer(Protocol):
-    """Brings notices to other brokers."""
-
-    async def announce(self, notices: Notices) -> None:
-        """Return when every recipient has its notice, or will have it before it serves anybody."""
-
-    def announce_later(self, notices: Notices) -> None:
-        """Send notices that nobody waits for. They may get lost."""
 
 
 class SharedCommitLoop(CommitLoop):
@@ -80,12 +68,8 @@ class SharedCommitLoop(CommitLoop):
         self._notices: Notices = {}
         self._later: Notices = {}
         """The notices of this tick: those that its answers wait for, and the others."""
-        self._unannounced: dict[Key, asyncio.Task[None]] = {}
-        """Entities whose owners do not have the notice of the newest commit yet."""
-        self._announcing: dict[asyncio.Task[None], None] = {}
-        """Answers that wait for other brokers."""
+        self.unannounced = Unannounced(announcer)
         self._has_left = False
-        self.fatal: Callable[[BaseException], None] = _raise
         self.conflicts = 0
         """How often a tick was decided again, because another broker had changed what it read."""
 
@@ -240,54 +224,10 @@ class SharedCommitLoop(CommitLoop):
         self._forget_foreign((*reads, *written))
         if later:
             self._announcer.announce_later(later)
-        earlier = {self._unannounced[key] for key in reads if key in self._unannounced}
-        if not notices and not earlier:
-            super()._answer(tick)
-            return
-        task = asyncio.get_running_loop().create_task(self._answer_later(tick, notices, earlier))
-        self._announcing[task] = None
-        keys = [key for notice in notices.values() for key in notice.keys]
-        self._unannounced.update(dict.fromkeys(keys, task))
-        task.add_done_callback(lambda _: self._announced(keys, task))
+        self.unannounced.answer(reads, notices, lambda: super(SharedCommitLoop, self)._answer(tick))
 
     def _forget_foreign(self, keys: Iterable[Key]) -> None:
         self.state.forget([key for key in keys if not self._owns(key)])
-
-    async def _answer_later(
-        self, tick: Tick, notices: Notices, earlier: "Collection[asyncio.Task[None]]"
-    ) -> None:
-        if notices:
-            await self._announcer.announce(notices)
-        if earlier:
-            await asyncio.wait(earlier)
-        super()._answer(tick)
-
-    def _announced(self, keys: Iterable[Key], task: "asyncio.Task[None]") -> None:
-        del self._announcing[task]
-        for key in keys:
-            if self._unannounced.get(key) is task:
-                del self._unannounced[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fatal(error)
-
-    @property
-    def waiting_answers(self) -> int:
-        """How many ticks are committed and wait for other brokers before they are answered."""
-        return len(set(self._unannounced.values()))
-
-    async def announced(self) -> None:
-        """Wait until other brokers know all commits. StoreRefused if that takes long."""
-        if self._announcing:
-            _, waiting = await asyncio.wait(self._announcing, timeout=ANNOUNCE_SECONDS)
-            if waiting:
-                raise StoreRefused("other brokers do not know the latest commits yet")
-
-    async def stop_announcing(self) -> None:
-        """Cancel the answers that wait for other brokers, because this one ends."""
-        tasks = list(self._announcing)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- between ticks ------------------------------------------------------------------------------------
 
@@ -401,7 +341,3 @@ class SharedCommitLoop(CommitLoop):
 
 class _NewTerm(StoreFull):
     """A commit found that the term has ended."""
-
-
-def _raise(error: BaseException) -> None:
-    raise error

@@ -1,0 +1,87 @@
+"""Answers that wait until other brokers have the notices of their commits.
+
+A later tick that read one of the entities of such a commit is answered after it: its client must not learn
+what other brokers do not know yet.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
+
+from semel.broker.notice import Notices
+from semel.core.types import Key
+from semel.store.interface import StoreRefused
+
+ANNOUNCE_SECONDS: Final = 0.1
+"""How long shards are kept because of notices that are under way. Then they are given away another time."""
+
+
+class Announcer(Protocol):
+    """Brings notices to other brokers."""
+
+    async def announce(self, notices: Notices) -> None:
+        """Return when every recipient has its notice, or will have it before it serves anybody."""
+
+    def announce_later(self, notices: Notices) -> None:
+        """Send notices that nobody waits for. They may get lost."""
+
+
+class Unannounced:
+    """Commits whose notices are under way."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+        self._by_key: dict[Key, asyncio.Task[None]] = {}
+        """Entities whose owners do not have the notice of the newest commit yet."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.fatal: Callable[[BaseException], None] = _raise
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def answer(self, reads: Iterable[Key], notices: Notices, answer: Callable[[], None]) -> None:
+        """Announce a commit, then answer; at once if nothing has to be waited for."""
+        earlier = {self._by_key[key] for key in reads if key in self._by_key}
+        if not notices and not earlier:
+            answer()
+            return
+        task = asyncio.get_running_loop().create_task(self._answer_later(notices, earlier, answer))
+        self._tasks[task] = None
+        keys = [key for notice in notices.values() for key in notice.keys]
+        self._by_key.update(dict.fromkeys(keys, task))
+        task.add_done_callback(lambda _: self._ended(keys, task))
+
+    async def _answer_later(
+        self, notices: Notices, earlier: "Collection[asyncio.Task[None]]", answer: Callable[[], None]
+    ) -> None:
+        if notices:
+            await self._announcer.announce(notices)
+        if earlier:
+            await asyncio.wait(earlier)
+        answer()
+
+    def _ended(self, keys: Iterable[Key], task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        for key in keys:
+            if self._by_key.get(key) is task:
+                del self._by_key[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fatal(error)
+
+    async def wait(self) -> None:
+        """Wait until other brokers know all commits. StoreRefused if that takes long."""
+        if self._tasks:
+            _, waiting = await asyncio.wait(self._tasks, timeout=ANNOUNCE_SECONDS)
+            if waiting:
+                raise StoreRefused("other brokers do not know the latest commits yet")
+
+    async def stop(self) -> None:
+        """Cancel the answers that wait, because this broker ends."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -52,7 +52,7 @@ class SmallFold(VersionedFold):
 
 
 class SmallLedger:
-    """The store of the broker whose step is taken. Implements what the commit loop uses of ``SharedStore``."""
+    """The store of the broker whose step is taken: what the commit loop uses of ``SharedStore``."""
 
     term = 1
     has_unsynced = False

@@ -1,4 +1,4 @@
-"""A small cluster as plain data: three brokers, two partitions, two transactions, and every step they can take.
+"""A small cluster as plain data: three brokers, two partitions, two transactions, all steps they can take.
 
 The brokers decide, commit, undo, publish, take notices and adopt shards with the real commit loop
 (``SharedCommitLoop``). A step is whatever happens without another broker in between: to load the entities of

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.metrics import Metrics
-from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing
+from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing, revealing
 from semel.broker.ownership import Ownership
 from semel.broker.pending_commands import PendingCommands
 from semel.broker.published_log import Publisher, partitions_of
@@ -244,7 +244,7 @@ class SharedCommitLoop(CommitLoop):
             return
         task = asyncio.get_running_loop().create_task(self._answer_later(tick, notices, earlier))
         self._announcing[task] = None
-        keys = [key for notice in notices.values() for key in notice.keys]
+        keys = revealing(tick, notices)
         self._unannounced.update(dict.fromkeys(keys, task))
         task.add_done_callback(lambda _: self._announced(keys, task))
 

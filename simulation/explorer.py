@@ -16,7 +16,7 @@ from semel.core.types import PartitionKey, TransactionKey, TransactionState
 from semel.wire.records import read_header, read_marker
 from simulation.small_ledger import content_of
 from simulation.small_steps import read, steps
-from simulation.small_world import ENGINE, IDS, PARTITIONS, PRODUCERS, PROGRAMS, Client, World
+from simulation.small_world import ENGINE, IDS, PARTITIONS, PRODUCERS, Client, World
 
 PROBLEMS_MAX = 5
 
@@ -69,7 +69,7 @@ def explore(*, crashes: int, lost: int, lapses: int, states_max: int = 10_000_00
 
 
 def _is_done(client: Client) -> bool:
-    return client.is_over and not any(answer.error for answer in client.answers)
+    return client.is_over and not client.answers[-1].error
 
 
 def _told(path: Any) -> list[str]:
@@ -162,17 +162,13 @@ def _copies(world: World) -> Iterator[str]:
 def _acknowledged(world: World) -> Iterator[str]:
     """What was acknowledged is in the ledger, and in what serving owners show."""
     for name, client in world.clients.items():
-        for request, answer in zip(PROGRAMS[name], client.answers, strict=False):
-            if answer.error or not request.is_end:
-                continue
-            transaction = world.ledger.values[TransactionKey, TransactionKey(name)]
-            if transaction.state is TransactionState.ONGOING:
-                yield f"the end of {name} was acknowledged, and it is open"
-            is_commit = request.command.is_commit  # type: ignore[attr-defined]
-            is_committed = transaction.state is TransactionState.COMPLETE_COMMIT
-            if is_commit != is_committed:
-                yield f"the end of {name} was acknowledged, and it is {transaction.state.name}"
-            yield from _shown(world, name)
+        if not _is_done(client):
+            continue
+        transaction = world.ledger.values[TransactionKey, TransactionKey(name)]
+        expected = TransactionState.COMPLETE_ABORT if client.aborts else TransactionState.COMPLETE_COMMIT
+        if transaction.state is not expected:
+            yield f"the end of {name} was acknowledged, and it is {transaction.state.name}"
+        yield from _shown(world, name)
 
 
 def _shown(world: World, name: str) -> Iterator[str]:

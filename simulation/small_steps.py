@@ -18,7 +18,6 @@ from simulation.small_world import (
     ENGINE,
     HOME,
     PARTITIONS,
-    PROGRAMS,
     Announcement,
     Client,
     Job,
@@ -53,25 +52,41 @@ def _member(world: World, broker: int) -> Member:
 
 
 def _of_client(world: World, name: str, client: Client) -> Iterator[Step]:
-    if client.is_over or client.asked is not None:
+    if client.is_over:
         return
-    shard = PROGRAMS[name][client.at].shard
+    if client.asked is not None:
+        if world.lost:
+            # It may repeat its request, or abort, while the broker is still at work.
+            yield f"{name} gives up", lambda after: _give_up(after, name, aborts=False)
+            if not client.request(name).is_end:
+                yield f"{name} aborts", lambda after: _give_up(after, name, aborts=True)
+        return
+    shard = client.request(name).shard
     for broker, member in world.members.items():
         # Others answer NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR.
         if member.is_serving and member.job is None and shard in member.adopted:
             yield f"{name} asks {broker}", lambda after, broker=broker: _load(after, broker, name)
 
 
+def _give_up(world: World, name: str, *, aborts: bool) -> None:
+    world.lost -= 1
+    _unanswered(world, name)
+    if aborts:
+        world.clients[name] = world.clients[name]._replace(aborts=True)
+
+
 def _unanswered(world: World, name: str) -> None:
-    world.clients[name] = world.clients[name]._replace(asked=None)
+    client = world.clients[name]
+    world.clients[name] = client._replace(asked=None, attempt=client.attempt + 1)
 
 
 def _answered(world: World, name: str, answer: Any) -> None:
     client = world.clients[name]
-    at = client.at + 1
-    # A client that was fenced, or whose transaction was aborted, gives up.
-    is_over = answer.error is not ErrorCode.NONE or at == len(PROGRAMS[name])
-    world.clients[name] = Client(at, None, is_over, (*client.answers, answer))
+    # A client that was fenced, or whose transaction was aborted, stops.
+    is_over = answer.error is not ErrorCode.NONE or client.request(name).is_end
+    world.clients[name] = client._replace(
+        at=client.at + 1, asked=None, is_over=is_over, answers=(*client.answers, answer)
+    )
 
 
 # -- one broker -------------------------------------------------------------------------------------------
@@ -97,10 +112,11 @@ def _of_broker(world: World, broker: int, member: Member) -> Iterator[Step]:
 
 def _load(world: World, broker: int, name: str) -> None:
     member = _member(world, broker)
-    world.clients[name] = world.clients[name]._replace(asked=broker)
+    client = world.clients[name] = world.clients[name]._replace(asked=broker)
+    request = client.request(name)
     loop = ENGINE.seated(world, broker)
-    run(loop._load([PendingCommands([PROGRAMS[name][world.clients[name].at].command])]))
-    member.job = Job(name, tuple(loop._reads))
+    run(loop._load([PendingCommands([request.command])]))
+    member.job = Job(name, request, client.attempt, tuple(loop._reads))
 
 
 def _commit(world: World, broker: int) -> None:
@@ -109,7 +125,7 @@ def _commit(world: World, broker: int) -> None:
     assert job is not None
     loop = ENGINE.seated(world, broker)
     loop._reads = dict.fromkeys(job.reads)
-    pending = PendingCommands([PROGRAMS[job.client][world.clients[job.client].at].command])
+    pending = PendingCommands([job.request.command])
     try:
         tick: Tick = run(loop._commit(loop._decide([pending])))
     except StoreFenced:
@@ -120,8 +136,14 @@ def _commit(world: World, broker: int) -> None:
     loop._answer(tick)
     member.job = None
     # Nobody waits for the other notices: whether they arrive must not matter, so here they never do.
-    awaited = tuple((shard, each) for shard, each in loop.sent().items() if shard is not None)
-    member.announcing = (*member.announcing, Announcement(job.client, pending.answers[0], awaited))
+    announcement = Announcement(job.client, job.attempt, pending.answers[0], *loop.answered)
+    if announcement.left or _is_awaited(world, announcement):
+        member.announcing = (*member.announcing, announcement)
+
+
+def _is_awaited(world: World, announcement: Announcement) -> bool:
+    client = world.clients[announcement.client]
+    return client.asked is not None and client.attempt == announcement.attempt
 
 
 def _adopt(world: World, broker: int, shards: frozenset[int]) -> None:
@@ -170,9 +192,9 @@ def _lapse(world: World, broker: int) -> None:
 def _of_announcement(world: World, broker: int, number: int, announcement: Announcement) -> Iterator[Step]:
     name = announcement.client
     if not announcement.left:
-        yield f"{broker} answers {name}", lambda after: _answer(after, broker, number)
-        if world.lost:
-            yield f"the answer for {name} is lost", lambda after: _answer(after, broker, number, is_lost=True)
+        before = world.members[broker].announcing[:number]
+        if not any(each.left and each.keys & announcement.reads for each in before):
+            yield f"{broker} answers {name}", lambda after: _answer(after, broker, number)
         return
     for at, (shard, _) in enumerate(announcement.left):
         owner = world.members[broker].view[SHARDS.index(shard)]
@@ -181,14 +203,11 @@ def _of_announcement(world: World, broker: int, number: int, announcement: Annou
             yield f"{broker} tells {owner}", lambda after, at=at: _tell(after, broker, number, at)
 
 
-def _answer(world: World, broker: int, number: int, *, is_lost: bool = False) -> None:
+def _answer(world: World, broker: int, number: int) -> None:
     member = _member(world, broker)
     announcement = member.announcing[number]
     member.announcing = member.announcing[:number] + member.announcing[number + 1 :]
-    world.lost -= is_lost
-    if is_lost:
-        _unanswered(world, announcement.client)
-    else:
+    if _is_awaited(world, announcement):
         _answered(world, announcement.client, announcement.answer)
 
 

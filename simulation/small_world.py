@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.metrics import Metrics
-from semel.broker.notice import Notice, Notices
+from semel.broker.notice import Notice, revealing
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.shared_state import SharedState
@@ -33,7 +33,7 @@ IDS: Final = ("first", "second")
 PRODUCERS: Final = {"first": 11, "second": 22}
 HOME: Final[dict[int, int]] = {
     name_shard("first"): 1,
-    name_shard("second"): 2,
+    name_shard("second"): 3,
     partition_shard(TOPIC, 0): 2,
     partition_shard(TOPIC, 1): 3,
 }
@@ -51,12 +51,12 @@ class Request(NamedTuple):
     is_end: bool
 
 
-def _append(transactional_id: str, partition: PartitionKey) -> Request:
+def _append(transactional_id: str, partition: PartitionKey, sequence: int = 0) -> Request:
     batch = encode_batch(
         [Record(0, NOW, None, transactional_id.encode())],
         producer_id=PRODUCERS[transactional_id],
         producer_epoch=0,
-        base_sequence=0,
+        base_sequence=sequence,
         transactional=True,
     )
     context = TransactionContext(transactional_id, 2)
@@ -75,15 +75,22 @@ PROGRAMS: Final[dict[str, tuple[Request, ...]]] = {
         _append("first", PARTITIONS[1]),
         _end("first", is_commit=True),
     ),
-    "second": (_append("second", PARTITIONS[0]), _end("second", is_commit=False)),
+    "second": (
+        _append("second", PARTITIONS[0]),
+        _append("second", PARTITIONS[0], 1),
+        _end("second", is_commit=True),
+    ),
 }
-"""What each client does, one request after the other. It repeats what is not answered."""
+"""What each client does, one request after the other. It repeats what is not answered, or aborts."""
+ABORTS: Final = {name: _end(name, is_commit=False) for name in PROGRAMS}
 
 
 class Job(NamedTuple):
     """The tick of a broker, loaded and not decided: the request of one client."""
 
     client: str
+    request: "Request"
+    attempt: int
     reads: tuple[Key, ...]
 
 
@@ -91,7 +98,11 @@ class Announcement(NamedTuple):
     """An answer that waits for the owners of what was changed."""
 
     client: str
+    attempt: int
     answer: Any
+    reads: frozenset[Key]
+    keys: frozenset[Key]
+    """The entities that it was based on, and those that reveal it."""
     left: tuple[tuple[int, Notice], ...]
     """The shards whose owners do not have the notice yet."""
 
@@ -150,8 +161,15 @@ class Client(NamedTuple):
     at: int = 0
     asked: int | None = None
     """The broker that has its request."""
+    attempt: int = 0
+    """Counts requests that it does not wait for any more."""
+    aborts: bool = False
     is_over: bool = False
     answers: tuple[Any, ...] = ()
+
+    def request(self, name: str) -> Request:
+        """What it asks for next."""
+        return ABORTS[name] if self.aborts else PROGRAMS[name][self.at]
 
 
 class _Seat:
@@ -170,16 +188,18 @@ class _Seat:
 class _Loop(SharedCommitLoop):
     """The real commit loop, whose answers are steps of their own."""
 
+    answered: tuple[frozenset[Key], frozenset[Key], tuple[tuple[int, Notice], ...]]
+    """What the last tick has read, what reveals it, and the notices that its answer waits for."""
+
     async def between_ticks(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return await work()
 
     def _answer(self, tick: Tick) -> None:
-        self._forget_foreign(self._reads)
-
-    def sent(self) -> Notices:
-        """The notices of the last commit that its answer waits for."""
-        notices, self._notices, self._later = self._notices, {}, {}
-        return notices
+        reads, notices = frozenset(self._reads), self._notices
+        self._forget_foreign(reads)
+        awaited = tuple((shard, each) for shard, each in notices.items() if shard is not None)
+        self.answered = (reads, frozenset(revealing(tick, notices)), awaited)
+        self._notices, self._later = {}, {}
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

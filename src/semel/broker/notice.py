@@ -23,7 +23,7 @@ from semel.core.facts import (
     TransactionChanged,
 )
 from semel.core.placement import entity_of, shard_of, versioned_by
-from semel.core.types import Buffer, Fact, Key, TransactionState
+from semel.core.types import Buffer, Fact, Key, TransactionKey, TransactionState
 from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
 
 UNKNOWN: Final = -1
@@ -113,6 +113,15 @@ def outgoing(
         for part in parts
     )
     return awaited, others
+
+
+def revealing(tick: Tick, notices: Notices) -> list[Key]:
+    """Return the entities that reveal a committed tick: who reads them is answered after its notices.
+
+    Whoever repeats the end of a transaction reads only the transaction, which may be an own one.
+    """
+    ended = [key for key in keys_of(tick.durable) if type(key) is TransactionKey]
+    return [*ended, *(key for notice in notices.values() for key in notice.keys)]
 
 
 def _kept(fact: Fact, batch: Buffer) -> bytes | None:

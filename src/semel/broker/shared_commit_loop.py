@@ -21,7 +21,7 @@ from typing import Final
 from semel.broker.clock import Clock
 from semel.broker.commit_loop import CommitLoop
 from semel.broker.metrics import Metrics
-from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing
+from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing, revealing
 from semel.broker.ownership import Ownership
 from semel.broker.pending_commands import PendingCommands
 from semel.broker.published_log import Publisher, partitions_of
@@ -224,7 +224,9 @@ class SharedCommitLoop(CommitLoop):
         self._forget_foreign((*reads, *written))
         if later:
             self._announcer.announce_later(later)
-        self.unannounced.answer(reads, notices, lambda: super(SharedCommitLoop, self)._answer(tick))
+        self.unannounced.answer(
+            reads, notices, revealing(tick, notices), lambda: super(SharedCommitLoop, self)._answer(tick)
+        )
 
     def _forget_foreign(self, keys: Iterable[Key]) -> None:
         self.state.forget([key for key in keys if not self._owns(key)])

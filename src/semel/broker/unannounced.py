@@ -39,15 +39,20 @@ class Unannounced:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def answer(self, reads: Iterable[Key], notices: Notices, answer: Callable[[], None]) -> None:
-        """Announce a commit, then answer; at once if nothing has to be waited for."""
+    def answer(
+        self, reads: Iterable[Key], notices: Notices, revealing: Iterable[Key], answer: Callable[[], None]
+    ) -> None:
+        """Announce a commit, then answer; at once if nothing has to be waited for.
+
+        Whoever reads one of the ``revealing`` entities later is answered after it, too.
+        """
         earlier = {self._by_key[key] for key in reads if key in self._by_key}
         if not notices and not earlier:
             answer()
             return
         task = asyncio.get_running_loop().create_task(self._answer_later(notices, earlier, answer))
         self._tasks[task] = None
-        keys = [key for notice in notices.values() for key in notice.keys]
+        keys = list(revealing)
         self._by_key.update(dict.fromkeys(keys, task))
         task.add_done_callback(lambda _: self._ended(keys, task))
 

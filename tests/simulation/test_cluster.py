@@ -15,7 +15,7 @@ from semel.broker.announcing import pack_notices
 from semel.broker.notice import Notice
 from semel.config import Settings
 from semel.core.facts import TopicDeleted
-from semel.core.offsets import Committer
+from semel.core.offsets import Committer, FetchOffsets
 from semel.core.partition import AllocateProducerId, Append, TransactionContext
 from semel.core.placement import SHARDS, owner_of
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
@@ -145,6 +145,37 @@ def test_offsets_of_a_foreign_group_are_not_kept() -> None:
         ended = await two.broker.ask(EndTransaction(transactional_id, given.producer_id, 0, True, 2))
         assert ended.error is ErrorCode.NONE
         assert not two.broker._loop.state.offsets
+
+    in_cluster(work)
+
+
+def test_committed_offsets_are_as_new_as_the_pending_ones() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        group, first, second = named(world, one), named(world, two), named(world, one)
+        key, other = OffsetKey(group, "t", 0), OffsetKey(group, "t", 1)
+        assert (await one.broker.ask(FetchOffsets(group, offsets=(key,)))).offsets == (None,)
+        producers = {}
+        for life, name, offset in ((two, first, key), (one, second, other)):
+            given = await life.broker.ask(InitProducer(name, 60_000))
+            producers[name] = given.producer_id, offset
+
+        def pending(name: str) -> CommitPending:
+            producer_id, offset = producers[name]
+            return CommitPending(
+                name, producer_id, 0, group, Committer(), ((offset, CommittedOffset(5)),), version=2
+            )
+
+        await one.broker.ask(pending(first))
+        world.faults.odds["lost notice"] = 1.0
+        two.broker.submit([EndTransaction(first, producers[first][0], 0, True, 2)])
+        while world.open_transactions():
+            await virtual_time.sleep(0.001)
+        # The version of the pending offsets has moved, so this loads them again.
+        await one.broker.ask(pending(second))
+        (found,) = (await one.broker.ask(FetchOffsets(group, offsets=(key,)))).offsets
+        assert found is not None
+        assert found.offset == 5
 
     in_cluster(work)
 

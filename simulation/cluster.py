@@ -80,7 +80,7 @@ class ClusterWorld:
         self.last_arrival = 0.0
         self._alive: dict[int, BrokerLife] = {}
         self._starting: dict[int, Process] = {}
-        self._absent: set[int] = set()
+        self._absent = {self.nodes[-1]} if brokers > 2 and faults.odds.get("joined broker") else set()
         """Brokers that have not joined yet."""
         self._cut: set[frozenset[int]] = set()
         self._connections = count(1)
@@ -104,8 +104,6 @@ class ClusterWorld:
 
     async def start(self) -> None:
         """Begin the first lives. Some brokers may join later."""
-        if self.faults.odds.get("joined broker") and len(self.nodes) > 2:
-            self._absent = {self.nodes[-1]}
         await asyncio.gather(*(self._start(node) for node in self.nodes if node not in self._absent))
         await self.settled()
 

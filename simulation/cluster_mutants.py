@@ -138,7 +138,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "a broker is replaced before its lease is over",
         "shared_membership",
         "        row.lease_until = now + LEASE_SECONDS\n        peers",
-        "        row.lease_until = now + LEASE_SECONDS / 2\n        peers",
+        "        row.lease_until = now + LEASE_SECONDS / 2.5\n        peers",
     ),
     _model(
         "a commit does not check the epoch",

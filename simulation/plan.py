@@ -64,6 +64,10 @@ class Plan:
         return replace(self, seconds=self.seconds / 2)
 
 
+RESTLESS = {"stopped broker": 0.3, "joined broker": 0.3, "lost notice": 0.4, "killed broker": 0.0}
+"""Shards move all the time, and brokers do not know at once where they are."""
+ISOLATED = {"cut from ledger": 0.2, "paused broker": 0.2, "killed broker": 0.0, "stopped broker": 0.0}
+"""Leases end all the time, while clients can reach the brokers."""
 WRITERS = ("first", "first", "first", "second", "second", "second", "twin first", "twin second")
 """Transactional writers by generation; twins share their transactional id and fence each other."""
 
@@ -76,9 +80,8 @@ def make(seed: int, brokers: int = 1) -> Plan:
         # A calmer history, in which only another producer or the timeout fences a producer.
         faults.odds = {kind: odds for kind, odds in faults.odds.items() if kind not in OTHER_REASONS}
         faults.odds["lost response"] = 0.12
-    if brokers > 1 and random.random() < 0.3:
-        # Shards move all the time, and brokers do not know at once where they are.
-        faults.odds |= {"stopped broker": 0.3, "joined broker": 0.3, "lost notice": 0.4, "killed broker": 0.0}
+    if brokers > 1:
+        faults.odds |= random.choice((RESTLESS, ISOLATED, {}, {}))
     if random.random() < 0.3:
         # Mostly copiers, with pauses long enough that the group considers them dead.
         faults.odds["paused client"] = 0.08

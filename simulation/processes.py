@@ -71,7 +71,7 @@ class _ProcessHandle(Handle):
 class ProcessLoop(VirtualLoop):
     """The event loop of a history with several brokers."""
 
-    calls_max = 3_000_000
+    calls_max = 1_000_000
     handle = _ProcessHandle
 
     def create_task(self, coro: Any, *, context: Context | None = None, **named: Any) -> "asyncio.Task[Any]":

@@ -31,7 +31,15 @@ from semel.broker.unannounced import Announcer, Unannounced
 from semel.config import Settings
 from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
-from semel.core.types import ClusterKey, GroupKey, Key, PartitionKey, TransactionKey, TransactionState
+from semel.core.types import (
+    ClusterKey,
+    GroupKey,
+    Key,
+    PartitionKey,
+    PendingKey,
+    TransactionKey,
+    TransactionState,
+)
 from semel.store.interface import StoreFull, StoreRefused
 from semel.store.sharing import Conflict, SharedStore, TermEnded
 
@@ -103,11 +111,19 @@ class SharedCommitLoop(CommitLoop):
             self._reads.update(dict.fromkeys(more))
 
     async def _load_missing(self, keys: Iterable[Key]) -> None:
-        missing = list(dict.fromkeys(key for key in keys if not self.state.is_current(key)))
+        wanted = list(keys)
+        self._forget_offsets({key.group_id for key in wanted if type(key) is PendingKey and self._owns(key)})
+        missing = list(dict.fromkeys(key for key in wanted if not self.state.is_current(key)))
         if missing:
             found = await self._shared.load(missing, locks=self._has_locks)
             for key, (value, version) in zip(missing, found, strict=True):
                 self.state.put_versioned(key, value, version)
+
+    def _forget_offsets(self, groups: set[str]) -> None:
+        """Forget committed offsets that are older than the pending ones, whose version covers them."""
+        old = {each for each in groups if not self.state.is_current(PendingKey(each))}
+        if old:
+            self.state.forget([key for key in self.state.offsets if key.group_id in old])
 
     def _decide(self, pending: list[PendingCommands]) -> Tick:
         self.state.begin_tick()

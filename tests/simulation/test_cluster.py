@@ -1,0 +1,315 @@
+"""Several brokers over one ledger: histories, the small cluster, and what once went wrong, one by one."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from semel.broker.announcing import pack_notices
+from semel.broker.notice import Notice
+from semel.config import Settings
+from semel.core.facts import TopicDeleted
+from semel.core.offsets import Committer, FetchOffsets
+from semel.core.partition import AllocateProducerId, Append, TransactionContext
+from semel.core.placement import SHARDS, owner_of
+from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
+from semel.core.types import (
+    CommittedOffset,
+    ErrorCode,
+    OffsetKey,
+    PartitionKey,
+    ProducerKey,
+    TransactionKey,
+    TransactionState,
+)
+from semel.store.interface import StoreRefused
+from semel.wire.records import Record, encode_batch, read_header
+from simulation import virtual_time
+from simulation.__main__ import one_of_several, several
+from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.explorer import explore
+from simulation.faults import Faults
+from simulation.plan import make
+from simulation.processes import ProcessLoop
+from simulation.run import run
+
+ROOT = Path(__file__).parents[2]
+TOPIC = b"t".ljust(16, b".")
+DIGESTS = """
+from simulation.plan import make
+from simulation.run import run
+print(*(run(make(seed, 2 + seed % 4)).digest for seed in range(8)))
+"""
+
+
+def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2) -> None:
+    """Do something with brokers that no fault disturbs, and a topic t of many partitions."""
+
+    async def main() -> None:
+        await world.start()
+        await world.make_topics(2)
+        try:
+            async with asyncio.timeout(60):
+                await work(world)
+        finally:
+            assert not world.errors
+        await world.stop()
+
+    loop = ProcessLoop()
+    settings = Settings(transaction_abort_timed_out_transaction_cleanup_interval_ms=50)
+    world = ClusterWorld(loop, Random(1), Faults(), settings, {"t": {"partitions": "16"}}, brokers)
+    virtual_time.run(loop, main())
+
+
+def named(world: ClusterWorld, owner: BrokerLife) -> str:
+    """A name that a broker owns, as a group and as a transactional id."""
+    return next(name for name in map(str, range(100)) if owner.ownership.coordinates(name))
+
+
+def partition_of(owner: BrokerLife) -> PartitionKey:
+    """A partition that a broker leads."""
+    keys = (PartitionKey(TOPIC, index) for index in range(16))
+    return next(key for key in keys if owner.ownership.leads(key))
+
+
+def batch(transactional_id: str, partition: PartitionKey, producer_id: int, sequence: int = 0) -> Append:
+    records = encode_batch(
+        [Record(0, 1_700_000_000_000, None, b"x")],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    context = TransactionContext(transactional_id, 2)
+    return Append(partition, read_header(records), bytes(records), transaction_context=context)
+
+
+# -- histories --------------------------------------------------------------------------------------------
+
+
+def test_histories_of_several_brokers_are_correct() -> None:
+    for seed in range(24):
+        _, problems, operations, _ = one_of_several(seed)
+        assert not problems
+        assert operations
+
+
+def test_a_seed_is_the_same_history_in_every_process() -> None:
+    def digests(hash_seed: str) -> list[str]:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        told = subprocess.run(
+            [sys.executable, "-c", DIGESTS], cwd=ROOT, env=environment, capture_output=True, check=True
+        )
+        return told.stdout.decode().split()
+
+    assert digests("1") == digests("2")
+
+
+def test_faults_of_every_kind_happen() -> None:
+    seen: set[str] = set()
+    planned: set[str] = set()
+    for seed in range(40):
+        outcome = run(make(seed, several(seed)))
+        seen |= outcome.faults.keys()
+        planned |= outcome.plan.odds.keys()
+    assert seen == planned
+
+
+def test_every_interleaving_of_a_small_cluster_is_correct() -> None:
+    for faults in ({"crashes": 0, "lost": 1, "lapses": 0}, {"crashes": 0, "lost": 0, "lapses": 0}):
+        found = explore(**faults)
+        assert found.is_complete
+        assert not found.problems
+        assert found.ends
+
+
+# -- what once went wrong ---------------------------------------------------------------------------------
+
+
+def test_offsets_of_a_foreign_group_are_not_kept() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        group, transactional_id = named(world, one), named(world, two)
+        given = await two.broker.ask(InitProducer(transactional_id, 60_000))
+        offset = (OffsetKey(group, "t", 0), CommittedOffset(5))
+        pending = CommitPending(
+            transactional_id, given.producer_id, 0, group, Committer(), (offset,), version=2
+        )
+        assert await one.broker.ask(pending) == (ErrorCode.NONE,)
+        ended = await two.broker.ask(EndTransaction(transactional_id, given.producer_id, 0, True, 2))
+        assert ended.error is ErrorCode.NONE
+        assert not two.broker._loop.state.offsets
+
+    in_cluster(work)
+
+
+def test_committed_offsets_are_as_new_as_the_pending_ones() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        group, first, second = named(world, one), named(world, two), named(world, one)
+        key, other = OffsetKey(group, "t", 0), OffsetKey(group, "t", 1)
+        assert (await one.broker.ask(FetchOffsets(group, offsets=(key,)))).offsets == (None,)
+        producers = {}
+        for life, name, offset in ((two, first, key), (one, second, other)):
+            given = await life.broker.ask(InitProducer(name, 60_000))
+            producers[name] = given.producer_id, offset
+
+        def pending(name: str) -> CommitPending:
+            producer_id, offset = producers[name]
+            return CommitPending(
+                name, producer_id, 0, group, Committer(), ((offset, CommittedOffset(5)),), version=2
+            )
+
+        await one.broker.ask(pending(first))
+        world.faults.odds["lost notice"] = 1.0
+        two.broker.submit([EndTransaction(first, producers[first][0], 0, True, 2)])
+        while world.open_transactions():
+            await virtual_time.sleep(0.001)
+        # The version of the pending offsets has moved, so this loads them again.
+        await one.broker.ask(pending(second))
+        (found,) = (await one.broker.ask(FetchOffsets(group, offsets=(key,)))).offsets
+        assert found is not None
+        assert found.offset == 5
+
+    in_cluster(work)
+
+
+def test_entities_of_others_are_not_kept_after_a_refused_tick() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
+        world.faults.odds["full"] = 1.0
+        with pytest.raises(StoreRefused):
+            await two.broker.ask(batch(name, key, given.producer_id))
+        assert key not in two.broker._loop.state.partitions
+        assert ProducerKey(*key.values(), given.producer_id) not in two.broker._loop.state.producers
+
+    in_cluster(work)
+
+
+def test_a_transaction_whose_notice_was_lost_times_out() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        given = await two.broker.ask(InitProducer(name := named(world, two), 100))
+        world.faults.odds["lost notice"] = 1.0
+        await one.broker.ask(batch(name, partition_of(one), given.producer_id))
+        assert world.open_transactions() == [name]
+        while world.open_transactions():
+            await virtual_time.sleep(0.1)
+        assert world.loop.now < 30
+
+    in_cluster(work)
+
+
+def test_a_term_begins_although_the_ledger_is_away_again() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, _ = world.everybody()
+        loop: Any = one.broker._loop
+        load = loop.load_open_transactions
+
+        async def refuse_once() -> None:
+            loop.load_open_transactions = load
+            raise StoreRefused("the ledger is away")
+
+        loop.load_open_transactions = refuse_once
+        world.server.crash()
+        with pytest.raises(StoreRefused):
+            await one.broker.ask(AllocateProducerId())
+        assert await one.broker.ask(AllocateProducerId()) > 0
+
+    in_cluster(work)
+
+
+def test_unsynced_work_of_a_deleted_topic_is_not_published() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        given = await one.broker.ask(InitProducer(name := named(world, one), 60_000))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        assert key in one.broker._loop.unsynced.partitions
+        (topic,) = await one.broker.catalog.all()
+        assert one.broker.member is not None
+        notice = Notice((TopicDeleted(topic),), (), 1, (0,))
+        await one.broker.member.receive(pack_notices({None: notice}))
+        await one.broker.flush()
+        assert one.broker.reads.view(key) is None
+
+    in_cluster(work)
+
+
+def test_unsynced_work_is_not_published_over_what_another_broker_has_committed() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        world.faults.odds["lost notice"] = 1.0
+        two.broker.submit([EndTransaction(name, given.producer_id, 0, True, 2)])
+        await virtual_time.sleep(0.01)
+        loaded = await one.broker.reads.partition(key)
+        await one.broker.flush()
+        shown = await one.broker.reads.partition(key)
+        assert loaded is not None and shown is not None
+        assert loaded.high_watermark == shown.high_watermark == 2
+
+    in_cluster(work)
+
+
+def test_the_end_of_a_transaction_is_visible_when_its_repetition_is_answered() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        await one.broker.flush()
+        assert (await one.broker.reads.partition(key)).last_stable_offset == 0  # type: ignore[union-attr]
+        world.faults.odds["held notice"] = 1.0
+        end = EndTransaction(name, given.producer_id, 0, True, 2)
+        first = two.broker.submit([end])
+        await virtual_time.sleep(0.02)
+        await two.broker.ask(end)
+        assert (await one.broker.reads.partition(key)).last_stable_offset == 2  # type: ignore[union-attr]
+        await first
+
+    in_cluster(work)
+
+
+def test_what_a_dead_broker_has_committed_is_visible_when_the_next_owner_answers() -> None:
+    async def work(world: ClusterWorld) -> None:
+        one, two, _ = world.everybody()
+        key = partition_of(one)
+        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        await one.broker.flush()
+        assert (await one.broker.reads.partition(key)).last_stable_offset == 0  # type: ignore[union-attr]
+        world.faults.odds["lost notice"] = 1.0
+        end = EndTransaction(name, given.producer_id, 0, True, 2)
+        two.broker.submit([end])
+        ended = TransactionState.COMPLETE_COMMIT
+        while world.server.ledger.values[TransactionKey, TransactionKey(name)].state is not ended:
+            await virtual_time.sleep(0.001)
+        world._end(2, two.process)
+        world.faults.odds.clear()
+        others = [life for life in world.everybody() if life is not two]
+        while not (owner := [life for life in others if life.ownership.coordinates(name)]):
+            await virtual_time.sleep(0.01)
+        given = await owner[0].broker.ask(end)
+        assert given.error is ErrorCode.NONE
+        assert (await one.broker.reads.partition(key)).last_stable_offset == 2  # type: ignore[union-attr]
+
+    in_cluster(work, brokers=3)
+
+
+def test_shards_are_divided_by_rendezvous() -> None:
+    async def work(world: ClusterWorld) -> None:
+        owners = [shard.owner for shard in world.server.shards]
+        assert owners == [owner_of(shard, (1, 2, 3)) for shard in range(SHARDS)]
+
+    in_cluster(work, brokers=3)

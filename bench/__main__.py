@@ -35,7 +35,7 @@ FILE = ROOT / "results" / "benchmarks.json"
 PARTIAL = FILE.with_suffix(".partial.json")
 """What a run has so far: it is gone when the run has come to its end."""
 CLUSTER_NAME = "cluster"
-CLUSTER_ROUNDS, CLUSTER_SECONDS = 3, 2.0
+CLUSTER_ROUNDS, CLUSTER_SECONDS, CLUSTER_RECORDS = 3, 2.0, 100_000
 """The least, in every size."""
 
 
@@ -93,8 +93,12 @@ def _sized(size: Size, workload: type[Workload[Any]]) -> Size:
     """Clusters vary more from round to round, and their p99 needs more than a moment."""
     if workload not in CLUSTER:
         return size
-    rounds, seconds = max(size.rounds, CLUSTER_ROUNDS), max(size.seconds, CLUSTER_SECONDS)
-    return replace(size, rounds=rounds, seconds=seconds)
+    return replace(
+        size,
+        rounds=max(size.rounds, CLUSTER_ROUNDS),
+        seconds=max(size.seconds, CLUSTER_SECONDS),
+        records=max(size.records, CLUSTER_RECORDS),
+    )
 
 
 def _is_warm(subject: Subject, size: Size, results: Results) -> bool:

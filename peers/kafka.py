@@ -1,4 +1,4 @@
-"""Apache Kafka from the jars of its release: nodes that are broker and controller, alone or several together."""
+"""Apache Kafka from the jars of its release: nodes that are broker and controller, alone or together."""
 
 import base64
 import shutil

@@ -1,4 +1,4 @@
-"""Many brokers over PostgreSQL and an object store, beside three nodes of Apache Kafka and the embedded broker.
+"""Many brokers over PostgreSQL and an object store, beside Apache Kafka and the embedded broker.
 
 `subjects` starts the clusters, `watching` has clients that live through faults. `transactions`, `cost`,
 `faults`, `volume` and `slow_store` are one workload each, and `goals` says what should have come out.

@@ -1,4 +1,4 @@
-"""What a transaction and a megabyte cost with more and more brokers: processor time, theirs and PostgreSQL's."""
+"""What a transaction and a megabyte cost on one to four brokers: their processor time and PostgreSQL's."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,8 +37,8 @@ class Cost(Workload[Unit]):
     text = (
         "Processor time of all brokers and of PostgreSQL, divided by the work done: transactions of 8"
         " librdkafka producers that write 10 records of 100 bytes to each of 5 partitions, and megabytes of"
-        " 1 KiB records that one producer writes to 8 partitions as fast as it can. *cluster-1* to *cluster-4*"
-        " have so many brokers."
+        " 1 KiB records that one producer writes to 8 partitions as fast as it can. *cluster-1* to"
+        " *cluster-4* have so many brokers."
     )
     metrics: ClassVar = (
         Metric(ALL, "ms", False),

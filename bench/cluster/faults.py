@@ -34,12 +34,13 @@ class Faults(Workload[Happening]):
     title = "Cluster: what clients notice of faults"
     subjects = BESIDE
     text = (
-        "Two librdkafka producers run transactions over 8 partitions and two write without transactions, while"
-        " a broker is killed or restarted, or PostgreSQL is stopped (mode fast) and started again. The longest"
-        " wait is the time of the slowest transaction or write. Errors are those that the library tells its"
-        " application. The other nodes replace a dead broker of Semel after its lease of 3 seconds, and a dead"
-        " node of Kafka after its session of 9 seconds (both defaults). *Server away* is the time from the end"
-        " of the broker or server until it is ready again."
+        "Two librdkafka producers run transactions over 8 partitions and two write without transactions,"
+        " while a broker is killed or restarted, or PostgreSQL is stopped (mode fast) and started again. The"
+        " longest wait is the time of the slowest transaction or write. Errors are those that the library"
+        " tells its application. The other nodes replace a dead broker of Semel after its lease of 3 seconds,"
+        " and a dead node of Kafka after its session of 9 seconds (both defaults). *Server away* is the time"
+        " from the end of the broker or server until it is ready again. A broker that was killed is started"
+        " again when clients have gone on without it."
     )
     metrics: ClassVar = (
         Metric(LONGEST, "ms", False),

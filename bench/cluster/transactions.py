@@ -1,4 +1,4 @@
-"""Short transactions and small writes on three brokers, beside three nodes of Kafka and an embedded broker."""
+"""Short transactions and small writes on three brokers, beside Apache Kafka and the embedded broker."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -52,10 +52,10 @@ class ClusterTransactions(ByClients[Transaction]):
     title = "Cluster: transactions per second"
     subjects = BESIDE
     text = (
-        "*cluster-3* is three brokers of Semel over one PostgreSQL with `fsync` on. *kafka-3* is three nodes of"
-        " Apache Kafka in combined mode, with replication factor 3 and `min.insync.replicas=2`; they do not"
-        " flush. *semel* is the embedded broker. All nodes and clients share one machine, so neither cluster"
-        " waits for a network. A transaction writes 10 records of 100 bytes to each of 5 partitions. A single"
+        "*cluster-3* is three brokers of Semel over one PostgreSQL with `fsync` on. *kafka-3* is three nodes"
+        " of Apache Kafka in combined mode, with replication factor 3 and `min.insync.replicas=2`; they do"
+        " not flush. *semel* is the embedded broker. All nodes and clients share one machine, so neither"
+        " cluster waits for a network. A transaction writes 10 records of 100 bytes to each of 5 partitions. A single"
         " record is written with acks=all by an idempotent producer that waits for each answer."
     )
     metrics: ClassVar = (Metric(RATE, "1/s"), Metric(P50, "ms", False), Metric(P99, "ms", False))

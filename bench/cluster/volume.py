@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from support.waiting import until
 
@@ -21,6 +21,7 @@ PARTITIONS = {BULK: 4, BATCHES: 4, TRANSACTIONS: 5}
 PRODUCERS, RECORDS = 8, 10
 TRANSACTIONS_SECONDS = 4
 """For each second of other measurements: a run of batches needs a thousand of them."""
+BATCH_BYTES, LIBRDKAFKA_BATCH_BYTES = 16_384, 1_000_000
 GIGABYTE, TERABYTE = 1e9, 1e12
 PATIENCE_SECONDS = 120.0
 QUIET_SECONDS = 3.0
@@ -74,8 +75,8 @@ class Volume(Workload[Kind]):
         " 16 KiB*: the same with `batch.size=16384`, the default of the Java client. *Transactions*: 8"
         " producers write 10 records of 100 bytes to each of 5 partitions. Objects, requests and bytes"
         " uploaded are for one gigabyte of batches, before merging. Requests to read are those of a consumer"
-        " after a restart of all brokers, when batches have been merged. Rows are those of batches, chunks and"
-        " objects, for one terabyte of batches."
+        " after a restart of all brokers, when batches have been merged. Rows are those of batches, chunks"
+        " and objects, for one terabyte of batches."
     )
     metrics: ClassVar = (
         Metric(MERGED_ROWS, "per TB", False),
@@ -124,7 +125,8 @@ class Volume(Workload[Kind]):
             seconds = size.seconds * TRANSACTIONS_SECONDS
             librdkafka(Load(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, self.fresh("id")))
         else:
-            config = {"batch.size": 16_384} if what == BATCHES else {}
+            largest = BATCH_BYTES if what == BATCHES else LIBRDKAFKA_BATCH_BYTES
+            config: dict[str, Any] = {"batch.size": largest}
             bulk_produce(subject.bootstrap, where, size.records, **config)
 
 

@@ -77,9 +77,7 @@ def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watc
             each.join(PATIENCE_SECONDS)
 
 
-def _plain_write(
-    bootstrap: str, places: Sequence[Place], name: str, errors: list[str]
-) -> Callable[[], None]:
+def _plain_write(bootstrap: str, places: Sequence[Place], name: str, errors: list[str]) -> Callable[[], None]:
     """Records to every place, all acknowledged in the end; what was refused is written again."""
     producer = idempotent(bootstrap)
 
@@ -101,9 +99,7 @@ def _plain_write(
     return operate
 
 
-def _transaction(
-    bootstrap: str, places: Sequence[Place], name: str, errors: list[str]
-) -> Callable[[], None]:
+def _transaction(bootstrap: str, places: Sequence[Place], name: str, errors: list[str]) -> Callable[[], None]:
     """A transaction, done again if it has to be aborted."""
     producers = [transactional(bootstrap, name)]
 

@@ -2,5 +2,6 @@
 
 `__main__` is the command. `side_by_side` has the workloads and their harness, `cluster` those about many
 brokers, `bars` the targets of earlier work; `subjects` starts brokers, `figures` computes, `results` keeps,
-`plots`, `page` and `readme` show, `reasons` says why a target is not reached, and `profile` where the time goes.
+`plots`, `page` and `readme` show, `reasons` says why a target is not reached, and `profile` where
+the time goes.
 """

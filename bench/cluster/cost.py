@@ -12,6 +12,7 @@ from bench.subjects import Subject
 from bench.workloads import VALUE, bulk_produce
 
 ALL, BROKERS, POSTGRES = "processor time", "of the brokers", "of PostgreSQL"
+COMMITS, CONFLICTS = "commits", "conflicts"
 TRANSACTION, MEGABYTE = "a transaction", "a megabyte"
 PARTITIONS, RECORDS, PRODUCERS = 5, 10, 8
 BULK_PARTITIONS = 8
@@ -38,12 +39,15 @@ class Cost(Workload[Unit]):
         "Processor time of all brokers and of PostgreSQL, divided by the work done: transactions of 8"
         " librdkafka producers that write 10 records of 100 bytes to each of 5 partitions, and megabytes of"
         " 1 KiB records that one producer writes to 8 partitions as fast as it can. *cluster-1* to"
-        " *cluster-4* have so many brokers."
+        " *cluster-4* have so many brokers. A conflict is a tick that a broker had to decide again, because"
+        " another broker had changed what it read."
     )
     metrics: ClassVar = (
         Metric(ALL, "ms", False),
         Metric(BROKERS, "ms", False),
         Metric(POSTGRES, "ms", False),
+        Metric(COMMITS, "commits", False),
+        Metric(CONFLICTS, "conflicts", False),
     )
 
     def cells(self, size: Size) -> list[Unit]:
@@ -54,13 +58,23 @@ class Cost(Workload[Unit]):
         is_bulk = cell.what == MEGABYTE
         name, count = ("cost-bulk", BULK_PARTITIONS) if is_bulk else ("cost", PARTITIONS)
         where = places(subject, name, count)
-        brokers, postgres = subject.broker_seconds(), subject.postgres_seconds()
+        before = _spent(subject)
         if is_bulk:
             bulk_produce(subject.bootstrap, where, size.records)
             done = size.records * len(VALUE) / 1e6
         else:
             load = Load(subject.bootstrap, where, RECORDS, PRODUCERS, size.seconds, self.fresh("id"))
             done = librdkafka(load).count + WARM * PRODUCERS
-        of_brokers = (subject.broker_seconds() - brokers) / done * 1e3
-        of_postgres = (subject.postgres_seconds() - postgres) / done * 1e3
-        return {ALL: of_brokers + of_postgres, BROKERS: of_brokers, POSTGRES: of_postgres}
+        return {name: (value - before[name]) / done for name, value in _spent(subject).items()}
+
+
+def _spent(subject: SemelCluster) -> dict[str, float]:
+    """So far, for all work."""
+    brokers, postgres = subject.broker_seconds() * 1e3, subject.postgres_seconds() * 1e3
+    return {
+        ALL: brokers + postgres,
+        BROKERS: brokers,
+        POSTGRES: postgres,
+        COMMITS: subject.commits(),
+        CONFLICTS: subject.conflicts(),
+    }

@@ -1,6 +1,7 @@
 """Clusters that are measured: brokers of Semel over PostgreSQL, and three nodes of Apache Kafka."""
 
 import time
+import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from support import postgres, s3
 from support.cluster import Cluster, s3_environment
 from support.faulty_s3 import Fault, FaultyS3
-from support.process import BrokerProcess
+from support.process import BrokerProcess, free_port
 from support.waiting import until
 
 from bench.subjects import KAFKA_JAVA, KAFKA_VERSION, Semel, Subject
@@ -47,6 +48,9 @@ class SemelCluster(Several):
         if reason is not None:
             raise CannotBuild(reason)
         self.cluster = self._cluster()
+        self._pages = [f"127.0.0.1:{free_port()}" for _ in self.cluster.brokers]
+        for each, page in zip(self.cluster.brokers, self._pages, strict=True):
+            each.options = (*each.options, "--metrics", page)
 
     def _cluster(self) -> Cluster:
         return Cluster(self.directory, brokers=self.count, settings=self.settings)
@@ -85,6 +89,20 @@ class SemelCluster(Several):
 
     def processor_seconds(self) -> float:
         return self.broker_seconds() + self.postgres_seconds()
+
+    def commits(self) -> int:
+        """Commits of all brokers so far."""
+        return int(self.cluster.query("SELECT sum(sequence)::bigint FROM semel.brokers")[0][0])
+
+    def conflicts(self) -> float:
+        """Ticks that brokers had to decide again, because another broker had changed what they read."""
+        return sum(map(_conflicts, self._pages))
+
+
+def _conflicts(page: str) -> float:
+    with urllib.request.urlopen(f"http://{page}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith("semel_conflicts_total "))
 
 
 def seconds_of(pid: int) -> float:

@@ -55,8 +55,8 @@ class ClusterTransactions(ByClients[Transaction]):
         "*cluster-3* is three brokers of Semel over one PostgreSQL with `fsync` on. *kafka-3* is three nodes"
         " of Apache Kafka in combined mode, with replication factor 3 and `min.insync.replicas=2`; they do"
         " not flush. *semel* is the embedded broker. All nodes and clients share one machine, so neither"
-        " cluster waits for a network. A transaction writes 10 records of 100 bytes to each of 5 partitions. A single"
-        " record is written with acks=all by an idempotent producer that waits for each answer."
+        " cluster waits for a network. A transaction writes 10 records of 100 bytes to each of 5 partitions."
+        " A single record is written with acks=all by an idempotent producer that waits for each answer."
     )
     metrics: ClassVar = (Metric(RATE, "1/s"), Metric(P50, "ms", False), Metric(P99, "ms", False))
 

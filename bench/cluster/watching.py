@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from bench.side_by_side.clients import PATIENCE_SECONDS, idempotent, transactional, write
 from bench.workloads import Place
 
+TRANSACTIONS, WRITES = "transactions", "writes"
 RECORDS = 10
 EACH = 2
 """Producers of each kind: with transactions, and without."""
@@ -22,7 +23,8 @@ OPERATIONS = 20
 class Watch:
     """What became of all operations so far."""
 
-    took: list[float] = field(default_factory=list)
+    took: dict[str, list[float]] = field(default_factory=lambda: {TRANSACTIONS: [], WRITES: []})
+    """Seconds, by kind."""
     errors: list[str] = field(default_factory=list)
     """Those that a library has told its application."""
     ended: list[int] = field(default_factory=list)
@@ -39,9 +41,8 @@ class Watch:
                 raise self.failed[0]
             time.sleep(0.01)
 
-    @property
-    def longest_ms(self) -> float:
-        return max(self.took) * 1e3
+    def longest_ms(self, kind: str) -> float:
+        return max(self.took[kind]) * 1e3
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watc
     over = threading.Event()
 
     def work(number: int) -> None:
-        one = _transaction if number < EACH else _plain_write
+        kind, one = (TRANSACTIONS, _transaction) if number < EACH else (WRITES, _plain_write)
         try:
             operate = one(bootstrap, places, f"{name}-{number}", watch.errors)
             # The first finds coordinators and leaders.
@@ -59,22 +60,23 @@ def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watc
             while not over.is_set():
                 began = time.perf_counter()
                 operate()
-                watch.took.append(time.perf_counter() - began)
+                watch.took[kind].append(time.perf_counter() - began)
                 watch.ended[number] += 1
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             watch.failed.append(error)
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2 * EACH)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         watch.go_on()
-        watch.took.clear()
+        for each in watch.took.values():
+            each.clear()
         yield watch
     finally:
         over.set()
-        for each in threads:
-            each.join(PATIENCE_SECONDS)
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
 
 
 def _plain_write(bootstrap: str, places: Sequence[Place], name: str, errors: list[str]) -> Callable[[], None]:

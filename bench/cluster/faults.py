@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bench.cluster.subjects import BESIDE, SemelCluster, Several
-from bench.cluster.watching import TRANSACTIONS, WRITES, Watch, watched
+from bench.cluster.watching import KINDS, Watch, watched
 from bench.results import Metric
 from bench.side_by_side.measuring import Cell, Size, Workload
 from bench.side_by_side.places import places
 from bench.subjects import Subject
 
-LONGEST, WRITE, ERRORS, AWAY = "longest wait", "longest wait of writes", "errors", "server away"
+LONGEST, ERRORS, AWAY = "longest wait", "errors", "server away"
 KILL, RESTART, POSTGRES = "kill -9 of a broker", "planned restart of a broker", "restart of PostgreSQL"
 PARTITIONS = 8
 
@@ -38,16 +38,17 @@ class Faults(Workload[Happening]):
     title = "Cluster: what clients notice of faults"
     subjects = BESIDE
     text = (
-        "Two librdkafka producers run transactions over 8 partitions and two write without transactions,"
-        " while a broker is killed or restarted, or PostgreSQL is stopped (mode fast) and started again. The"
-        " longest wait is the time of the slowest transaction or write. Errors are those that the library"
-        " tells its application. The other nodes replace a dead broker of Semel after its lease of 3 seconds,"
-        " and a dead node of Kafka after its session of 9 seconds (both defaults). It is started again when"
-        " clients have gone on without it. *Server away* is how long PostgreSQL did not run."
+        "Two librdkafka producers run transactions over 8 partitions, two write without transactions, and two"
+        " of `semel.client` run transactions, while a broker is killed or restarted, or PostgreSQL is stopped"
+        " (mode fast) and started again. The longest wait is the time of the slowest transaction or write."
+        " Errors are those that the library tells its application. The other nodes replace a dead broker of"
+        " Semel after its lease of 3 seconds, and a dead node of Kafka after its session of 9 seconds (both"
+        " defaults). It is started again when clients have gone on without it. *Server away* is how long"
+        " PostgreSQL did not run."
     )
     metrics: ClassVar = (
         Metric(LONGEST, "ms", False),
-        Metric(WRITE, "ms", False),
+        *(Metric(f"{LONGEST} of {kind}", "ms", False) for kind in KINDS),
         Metric(ERRORS, "errors", False),
         Metric(AWAY, "ms", False),
     )
@@ -70,8 +71,8 @@ class Faults(Workload[Happening]):
             watch.go_on()
             subject.settle()
             watch.go_on()
-        writes, transactions = watch.longest_ms(WRITES), watch.longest_ms(TRANSACTIONS)
-        return {LONGEST: max(writes, transactions), WRITE: writes, ERRORS: float(len(watch.errors)), **found}
+        longest = {f"{LONGEST} of {kind}": watch.longest_ms(kind) for kind in KINDS}
+        return {LONGEST: max(longest.values()), **longest, ERRORS: float(len(watch.errors)), **found}
 
 
 def _happen(subject: Several, what: str, watch: Watch) -> dict[str, float]:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from bench.side_by_side.clients import PATIENCE_SECONDS, idempotent, transactional, write
+from bench.side_by_side.clients import PATIENCE_SECONDS, VALUE, idempotent, transactional, write
 from bench.workloads import Place
+from semel.client import Client, ClientError, TransactionalProducer
+from semel.client import KafkaError as WireError
 
-TRANSACTIONS, WRITES = "transactions", "writes"
+TRANSACTIONS, WRITES, OWN = "transactions", "writes", "transactions of semel.client"
 RECORDS = 10
 EACH = 2
-"""Producers of each kind: with transactions, and without."""
+"""Producers of each kind."""
 OPERATIONS = 20
 """That everybody ends before a fault begins, and after it is over."""
 
@@ -23,7 +25,7 @@ OPERATIONS = 20
 class Watch:
     """What became of all operations so far."""
 
-    took: dict[str, list[float]] = field(default_factory=lambda: {TRANSACTIONS: [], WRITES: []})
+    took: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     """Seconds, by kind."""
     errors: list[str] = field(default_factory=list)
     """Those that a library has told its application."""
@@ -48,13 +50,13 @@ class Watch:
 @contextmanager
 def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watch]:
     """Clients at work until the end of the block."""
-    watch = Watch(ended=[0] * (2 * EACH))
+    kinds = [kind for kind in KINDS for _ in range(EACH)]
+    watch = Watch(ended=[0] * len(kinds))
     over = threading.Event()
 
-    def work(number: int) -> None:
-        kind, one = (TRANSACTIONS, _transaction) if number < EACH else (WRITES, _plain_write)
+    def work(number: int, kind: str) -> None:
         try:
-            operate = one(bootstrap, places, f"{name}-{number}", watch.errors)
+            operate = KINDS[kind](bootstrap, places, f"{name}-{number}", watch.errors)
             # The first finds coordinators and leaders.
             operate()
             while not over.is_set():
@@ -65,7 +67,7 @@ def watched(bootstrap: str, places: Sequence[Place], name: str) -> Iterator[Watc
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             watch.failed.append(error)
 
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2 * EACH)]
+    threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(kinds)]
     for thread in threads:
         thread.start()
     try:
@@ -94,7 +96,7 @@ def _plain_write(bootstrap: str, places: Sequence[Place], name: str, errors: lis
                     refused.append((str(message.topic()), int(message.partition() or 0)))
 
             for topic, partition in left:
-                producer.produce(topic, b"x" * 100, partition=partition, on_delivery=told)
+                producer.produce(topic, VALUE, partition=partition, on_delivery=told)
             assert producer.flush(PATIENCE_SECONDS) == 0, "records were not acknowledged"
             left = refused
 
@@ -113,6 +115,37 @@ def _transaction(bootstrap: str, places: Sequence[Place], name: str, errors: lis
     return operate
 
 
+def _own_transaction(
+    bootstrap: str, places: Sequence[Place], name: str, errors: list[str]
+) -> Callable[[], None]:
+    """The same with `semel.client`, which is opened anew after an error."""
+    producers = [TransactionalProducer(Client(bootstrap), name)]
+    producers[0].init()
+
+    def is_committed(producer: TransactionalProducer) -> bool:
+        try:
+            with producer.transaction():
+                for topic, partition in places:
+                    for _ in range(RECORDS):
+                        producer.send(topic, VALUE, partition=partition)
+        except (ClientError, WireError) as error:
+            errors.append(f"semel.client: {error}")
+            return False
+        return True
+
+    def operate() -> None:
+        while not is_committed(producers[0]):
+            producers[0] = TransactionalProducer(Client(bootstrap), name)
+            producers[0].init()
+
+    return operate
+
+
+KINDS: dict[str, Callable[[str, Sequence[Place], str, list[str]], Callable[[], None]]] = {
+    TRANSACTIONS: _transaction,
+    WRITES: _plain_write,
+    OWN: _own_transaction,
+}
 FATAL = "fatal: "
 
 

@@ -3,32 +3,40 @@ and the figures of README.md.
 
     python -m bench --quick              every workload on every subject, in a few minutes
     python -m bench --only transactions  one workload
+    python -m bench --only cluster       all workloads about many brokers
     python -m bench --page               only the page, from what was measured last
 
 The raw results are in results/benchmarks.json. A run of some workloads replaces those and keeps the rest; a
-run that is quick, of some subjects only, or not to be written leaves the files alone.
+run that is quick, of some subjects only, or not to be written leaves the files alone. A quick run of the
+cluster alone is written, because its workloads have enough rounds in every size.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from bench import bars, page
 from bench.environment import environment, load
 from bench.results import BARS, Results
 from bench.rows import table
 from bench.side_by_side.bar import rows
-from bench.side_by_side.catalogue import WORKLOADS
-from bench.side_by_side.measuring import SIZES, Size, measure, noted, started
+from bench.side_by_side.catalogue import CLUSTER, WORKLOADS
+from bench.side_by_side.measuring import SIZES, Size, Workload, measure, noted, started
 from bench.side_by_side.warming import warm_up
-from bench.subjects import KAFKA_VERSION, SUBJECTS, Subject
+from bench.subjects import KAFKA_VERSION, Subject
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "results" / "benchmarks.json"
 PARTIAL = FILE.with_suffix(".partial.json")
 """What a run has so far: it is gone when the run has come to its end."""
+CLUSTER_NAME = "cluster"
+CLUSTER_ROUNDS, CLUSTER_SECONDS, CLUSTER_RECORDS = 3, 2.0, 100_000
+"""The least, in every size."""
 
 
 def main() -> None:
@@ -38,7 +46,8 @@ def main() -> None:
         return
     results = Results(options.size, environment(KAFKA_VERSION))
     began = time.perf_counter()
-    is_kept = not options.no_write and options.size != "quick" and not options.subjects
+    is_whole = options.size != "quick" or options.only == [CLUSTER_NAME]
+    is_kept = not options.no_write and is_whole and not options.subjects
     so_far = [*([PARTIAL] if is_kept else []), *([options.output] if options.output else [])]
 
     def save() -> None:
@@ -59,14 +68,13 @@ def _measure(
     results: Results, size: Size, only: list[str], names: list[str], save: Callable[[], None]
 ) -> None:
     """Side by side first: Spark's own connector has to be there when Java is started."""
-    chosen = [each for each in WORKLOADS if not only or each.name in only]
-    if chosen:
-        makes = [each for each in SUBJECTS if not names or each.name in names]
-        with started(makes, results) as subjects:
+    chosen = [each for each in WORKLOADS if not only or each.name in only or _section(each) in only]
+    for kinds, workloads in groupby(chosen, lambda each: each.subjects):
+        with started([each for each in kinds if not names or each.name in names], results) as subjects:
             warm = [each for each in subjects if _is_warm(each, size, results)]
-            for make in chosen:
+            for make in workloads:
                 _say(f"measuring: {make.name} …")
-                measure(make(), warm, size, results, _say)
+                measure(make(), warm, _sized(size, make), results, _say)
                 save()
     if not only or BARS in only:
         results.bars_measured = results.run
@@ -75,6 +83,22 @@ def _measure(
             with noted(f"{BARS}: {name}", results, _say):
                 results.bars.extend(part())
             save()
+
+
+def _section(workload: type[Workload[Any]]) -> str | None:
+    return CLUSTER_NAME if workload in CLUSTER else None
+
+
+def _sized(size: Size, workload: type[Workload[Any]]) -> Size:
+    """Clusters vary more from round to round, and their p99 needs more than a moment."""
+    if workload not in CLUSTER:
+        return size
+    return replace(
+        size,
+        rounds=max(size.rounds, CLUSTER_ROUNDS),
+        seconds=max(size.seconds, CLUSTER_SECONDS),
+        records=max(size.records, CLUSTER_RECORDS),
+    )
 
 
 def _is_warm(subject: Subject, size: Size, results: Results) -> bool:
@@ -108,7 +132,7 @@ def _keep(results: Results) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [BARS, *(each.name for each in WORKLOADS)]
+    names = [BARS, CLUSTER_NAME, *(each.name for each in WORKLOADS)]
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--size", choices=list(SIZES), default="default")
     parser.add_argument(
@@ -118,7 +142,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--subjects",
         nargs="+",
-        choices=[each.name for each in SUBJECTS],
+        choices=list(dict.fromkeys(each.name for make in WORKLOADS for each in make.subjects)),
         default=[],
         help="only these, without writing",
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.cluster.subjects import CLUSTERS, ClusterOfFour, ClusterOfOne, ClusterOfThree, KafkaOfThree
 from bench.figures import Estimate, number, ratio_of
 from bench.plots import bar_plot, line_plot, ratio_plot
 from bench.readme import readme
@@ -18,6 +19,14 @@ from bench.subjects import SUBJECTS, FlushingKafka, Kafka, Semel
 
 SHARE = "share"
 PLOTS = "plots"
+COMPARED = [
+    (Semel.name, Kafka.name),
+    (Semel.name, FlushingKafka.name),
+    (ClusterOfThree.name, KafkaOfThree.name),
+    (ClusterOfThree.name, Semel.name),
+    (ClusterOfFour.name, ClusterOfOne.name),
+]
+"""Of which subjects tables have the ratio: the first over the second."""
 
 HEAD = """# Benchmarks
 
@@ -45,7 +54,8 @@ above describes the newest.
 - **mock**: librdkafka's in-memory mock cluster, which stores nothing. It shows the *client's floor*: the best
   result that the client can reach with any broker.
 
-All subjects run at the same time, each in its own process. Clients use one at a time.
+All subjects run at the same time, each in its own process. Clients use one at a time. The sections about
+clusters name their own subjects, and those of one section run at the same time.
 """
 
 BAR = """
@@ -150,8 +160,8 @@ def _measured(run: str) -> str:
 def _table(results: Results, about: About, metric: Metric) -> str:
     names = _subjects(results, about.name)
     better = "more is better" if metric.higher_is_better else "less is better"
-    others = [each.name for each in (Kafka, FlushingKafka) if each.name in names]
-    head = [f"{metric.name}, {metric.unit}", *names, *(f"Semel over {each}" for each in others)]
+    pairs = [pair for pair in COMPARED if set(pair) <= set(names)]
+    head = [f"{metric.name}, {metric.unit}", *names, *(_over(*pair) for pair in pairs)]
     lines = [f"\n| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for cell in _cells(results, about, metric):
         values = {
@@ -160,15 +170,19 @@ def _table(results: Results, about: About, metric: Metric) -> str:
             if (found := results.find(about.name, cell, name, metric.name)) is not None
         }
         shown = [_spread(values[name]) if name in values else "–" for name in names]
-        shown += [_beside(values, each) for each in others]
+        shown += [_beside(values, *pair) for pair in pairs]
         lines.append(f"| {cell} | {' | '.join(shown)} |")
     return "\n".join(lines) + f"\n\n({better})\n"
 
 
-def _beside(values: dict[str, list[float]], other: str) -> str:
-    if Semel.name not in values or other not in values or not all(values[other]):
+def _over(mine: str, other: str) -> str:
+    return f"{'Semel' if mine == Semel.name else mine} over {other}"
+
+
+def _beside(values: dict[str, list[float]], mine: str, other: str) -> str:
+    if mine not in values or other not in values or not all(values[other]):
         return "–"
-    each = ratio_of(values[Semel.name], values[other])
+    each = ratio_of(values[mine], values[other])
     if each.rounds == 1:
         return number(each.value)
     return f"{number(each.value)} ({number(each.low)} to {number(each.high)})"
@@ -181,7 +195,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def _subjects(results: Results, workload: str) -> list[str]:
     found = {series.subject for series in results.of(workload)}
-    return [each.name for each in SUBJECTS if each.name in found]
+    return [each.name for each in (*SUBJECTS, *CLUSTERS) if each.name in found]
 
 
 def _cells(results: Results, about: About, metric: Metric) -> list[str]:
@@ -194,7 +208,8 @@ def _plot(results: Results, about: About) -> str:
     names = _subjects(results, about.name)
     cells = _cells(results, about, metric)
     better = "more is better" if metric.higher_is_better else "less is better"
-    if metric.unit == SHARE or Kafka.name not in names:
+    base = next((each.name for each in (Kafka, KafkaOfThree) if each.name in names), None)
+    if metric.unit == SHARE or base is None:
         amounts = {
             cell: {
                 name: statistics.median(found.values)
@@ -206,14 +221,14 @@ def _plot(results: Results, about: About) -> str:
         return bar_plot(f"{about.title}: {metric.name}, {metric.unit} ({better})", amounts)
     ratios: dict[str, dict[str, Estimate]] = {}
     for cell in cells:
-        floor = results.find(about.name, cell, Kafka.name, metric.name)
+        floor = results.find(about.name, cell, base, metric.name)
         if floor is not None and all(floor.values):
             ratios[cell] = {
                 name: ratio_of(found.values, floor.values)
                 for name in names
                 if (found := results.find(about.name, cell, name, metric.name)) is not None
             }
-    return ratio_plot(f"{about.title}: {metric.name}, as a multiple of kafka's ({better})", ratios)
+    return ratio_plot(f"{about.title}: {metric.name}, as a multiple of {base}'s ({better})", ratios)
 
 
 def _growth_file(what: str) -> str:

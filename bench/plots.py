@@ -19,7 +19,17 @@ TOP, BOTTOM = 60, 40
 LINE = 18
 FONT = "font-family='sans-serif' font-size='11'"
 INK, FAINT = "#222222", "#dddddd"
-COLOURS = {"semel": "#0b7a5b", "kafka": "#c4472b", "kafka-flush": "#e0a03a", "mock": "#7a7a7a"}
+COLOURS = {
+    "semel": "#0b7a5b",
+    "kafka": "#c4472b",
+    "kafka-flush": "#e0a03a",
+    "mock": "#7a7a7a",
+    "kafka-3": "#c4472b",
+    "cluster-1": "#a9c6e8",
+    "cluster-2": "#6f9bd1",
+    "cluster-3": "#3a6ea5",
+    "cluster-4": "#1d4677",
+}
 OTHER_COLOUR = "#3a6ea5"
 
 Point = tuple[float, float]

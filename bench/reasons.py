@@ -21,6 +21,14 @@ _FRESH_MEMORY = (
 )
 
 WHY = {
+    "cluster, processor time of a transaction *": (
+        "On one broker, 8 producers share commits. On several, each leader commits its part of a transaction,"
+        " and these commits change the same rows, so some of them are conflicts: they are loaded, locked and"
+        " decided again. The section shows how many commits and conflicts a transaction costs."
+    ),
+    "cluster, processor time of a megabyte *": (
+        "Each broker commits and uploads what it receives, so the same bytes are more and smaller commits."
+    ),
     "a producer beside bulk: p99*": (
         "A request waits for the commit in progress and for its own, each of which writes and flushes up"
         " to 8 MiB. Ten clients that write as fast as they can keep the disk busy, and on this machine"

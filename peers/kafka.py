@@ -1,12 +1,14 @@
-"""Apache Kafka in a process of its own: one node, broker and controller, from the jars of its release."""
+"""Apache Kafka from the jars of its release: nodes that are broker and controller, alone or together."""
 
+import base64
 import shutil
 import signal
 import socket
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 60.0
@@ -23,6 +25,16 @@ ONE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
 }
 """What has to be said because there is one node; all the rest is as Kafka has it."""
+REPLICATED = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+}
+"""What has to be said of three nodes that keep everything three times."""
 
 
 def free_port() -> int:
@@ -32,11 +44,18 @@ def free_port() -> int:
         return port
 
 
+class Quorum(NamedTuple):
+    """The nodes of a cluster: its id, and the port of each node's controller by the node's id."""
+
+    cluster_id: str
+    ports: Mapping[int, int]
+
+
 class KafkaProcess:
     """Start, stop and start again, on the same ports and the same directory, which is formatted at first.
 
     `advertised` is the address that clients are told, if it is not its own. Further `listeners` are given by
-    protocol and port.
+    protocol and port. A node of a `quorum` has its id in the settings.
     """
 
     def __init__(
@@ -48,12 +67,15 @@ class KafkaProcess:
         advertised: str | None = None,
         listeners: Mapping[str, int] | None = None,
         java_options: Sequence[str] = ("-Xmx1g",),
+        quorum: Quorum | None = None,
     ) -> None:
         java = shutil.which("java")
         assert java is not None, "java is not installed"
         self._java = [java, *java_options, "-cp", class_path]
         self._directory = directory
-        self.port, self._controller_port = free_port(), free_port()
+        self._quorum = quorum
+        self.port = free_port()
+        self._controller_port = quorum.ports[int(settings["node.id"])] if quorum else free_port()
         self.log = directory / "kafka.log"
         self.data = directory / "data"
         self._properties = directory / "server.properties"
@@ -69,6 +91,10 @@ class KafkaProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     def prepare(self) -> None:
         """Format the directory, unless that was done."""
@@ -109,7 +135,7 @@ class KafkaProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
+        if self.is_running:
             self.kill()
 
     def _write_properties(
@@ -123,18 +149,45 @@ class KafkaProcess:
             "listeners": ",".join([*plain, *more]),
             "advertised.listeners": ",".join([f"PLAINTEXT://{advertised}", *more]),
             "listener.security.protocol.map": ",".join(protocols),
-            "controller.quorum.bootstrap.servers": f"{HOST}:{self._controller_port}",
+            **self._voters(),
             "log.dirs": str(self.data),
             **settings,
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
+    def _voters(self) -> Mapping[str, str]:
+        if self._quorum is None:
+            return {"controller.quorum.bootstrap.servers": f"{HOST}:{self._controller_port}"}
+        voters = (f"{node_id}@{HOST}:{port}" for node_id, port in self._quorum.ports.items())
+        return {"controller.quorum.voters": ",".join(voters)}
+
     def _format(self) -> None:
         """Give it a cluster id, and with it transaction.version 2."""
         storage = [*self._java, "kafka.tools.StorageTool"]
-        cluster = subprocess.run([*storage, "random-uuid"], capture_output=True, text=True, check=True)
+        kind = [] if self._quorum else ["--standalone"]
+        cluster_id = self._quorum.cluster_id if self._quorum else new_cluster_id()
         subprocess.run(
-            [*storage, "format", "--standalone", "-t", cluster.stdout.strip(), "-c", str(self._properties)],
+            [*storage, "format", *kind, f"--cluster-id={cluster_id}", "-c", str(self._properties)],
             capture_output=True,
             check=True,
         )
+
+
+def new_cluster_id() -> str:
+    """16 random bytes, written as Kafka writes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def three_nodes(class_path: str, directory: Path, java_options: Sequence[str]) -> list[KafkaProcess]:
+    """A cluster that keeps everything three times, and answers when two have it."""
+    quorum = Quorum(new_cluster_id(), {node_id: free_port() for node_id in (1, 2, 3)})
+    return [
+        KafkaProcess(
+            class_path,
+            directory / f"node-{node_id}",
+            {**REPLICATED, "node.id": str(node_id)},
+            java_options=java_options,
+            quorum=quorum,
+        )
+        for node_id in quorum.ports
+    ]

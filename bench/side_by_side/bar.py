@@ -3,11 +3,13 @@
 import statistics
 from dataclasses import replace
 
-from bench.figures import Estimate, median_of, ratio_of
+from bench.cluster import goals
+from bench.figures import median_of, ratio_of
 from bench.results import Results
 from bench.rows import Row
 from bench.side_by_side import bulk, neighbours, overhead, stall, starting, transactions, visibility
 from bench.side_by_side.attacks import ATTACKS
+from bench.side_by_side.comparing import ratio_rows, row_of
 from bench.side_by_side.measuring import counted
 from bench.side_by_side.transactions import BAR_RECORDS, JAVA, LIBRDKAFKA, OURS, PARTITIONS, Transaction
 from bench.subjects import Kafka, Mock, Semel
@@ -34,6 +36,7 @@ def rows(results: Results) -> list[Row]:
         *_pipeline(results),
         *_starting(results),
         *_neighbours(results),
+        *goals.rows(results),
     ]
 
 
@@ -90,7 +93,7 @@ def _overhead(results: Results) -> list[Row]:
             floor = results.find("overhead", cell.label, Mock.name, metric)
             least = statistics.median(floor.values) if floor is not None else 0.0
             own = f"the client itself loses {least:.2f} with the mock cluster" if least > OVERHEAD_MAX else ""
-            found.append(_row(what, median_of(ours.values), OVERHEAD_MAX, own, higher_is_better=False))
+            found.append(row_of(what, median_of(ours.values), OVERHEAD_MAX, own, higher_is_better=False))
     for cell in cells:
         ours = results.find("overhead", cell.label, Semel.name, metric)
         theirs = results.find("overhead", cell.label, Kafka.name, metric)
@@ -98,7 +101,7 @@ def _overhead(results: Results) -> list[Row]:
             pairs = zip(ours.values, theirs.values, strict=False)
             less = median_of([mine - other for mine, other in pairs])
             what = f"overhead of a transaction, {cell.label}: less Apache Kafka's"
-            found.append(_row(what, less, 0.0, _with_and_without(results, cell), higher_is_better=False))
+            found.append(row_of(what, less, 0.0, _with_and_without(results, cell), higher_is_better=False))
     return found
 
 
@@ -125,7 +128,7 @@ def _readers(results: Results) -> list[Row]:
     read = results.find("stall", cell, Semel.name, stall.SHARE)
     if read is not None:
         what = f"a producer hangs, {cell}: share of the committed records that a reader gets meanwhile"
-        found.append(_row(what, median_of(read.values), 1.0))
+        found.append(row_of(what, median_of(read.values), 1.0))
     return found
 
 
@@ -173,8 +176,8 @@ def _neighbours(results: Results) -> list[Row]:
         both = f"{statistics.median(beside.values):,.4g} and {statistics.median(alone.values):,.4g} ms"
         ratio = ratio_of(beside.values, alone.values)
         what = f"a producer {label}: p99"
-        found.append(_row(f"{what}, over alone", ratio, NOISE_MAX, both, higher_is_better=False))
-        found.append(_row(f"{what}, in ms", median_of(beside.values), NOISE_MS_MAX, higher_is_better=False))
+        found.append(row_of(f"{what}, over alone", ratio, NOISE_MAX, both, higher_is_better=False))
+        found.append(row_of(f"{what}, in ms", median_of(beside.values), NOISE_MS_MAX, higher_is_better=False))
     return found
 
 
@@ -188,17 +191,4 @@ def _ratio(
     higher_is_better: bool = True,
 ) -> list[Row]:
     """Semel's over another's, if both were measured."""
-    workload, cell, metric = where
-    ours = results.find(workload, cell, Semel.name, metric)
-    theirs = results.find(workload, cell, other, metric)
-    if ours is None or theirs is None:
-        return []
-    both = f"{statistics.median(ours.values):,.4g} and {statistics.median(theirs.values):,.4g}"
-    return [_row(what, ratio_of(ours.values, theirs.values), target, both, higher_is_better=higher_is_better)]
-
-
-def _row(
-    what: str, estimate: Estimate, target: float, more: str = "", *, higher_is_better: bool = True
-) -> Row:
-    seen = "one round" if estimate.rounds == 1 else f"{estimate.low:,.2f} to {estimate.high:,.2f}"
-    return Row(what, seen + (f"; {more}" if more else ""), estimate.value, target, higher_is_better)
+    return ratio_rows(results, what, where, (Semel.name, other), target, higher_is_better=higher_is_better)

@@ -2,6 +2,11 @@
 
 from typing import Any
 
+from bench.cluster.cost import Cost
+from bench.cluster.faults import Faults
+from bench.cluster.slow_store import SlowStore
+from bench.cluster.transactions import ClusterTransactions
+from bench.cluster.volume import Volume
 from bench.side_by_side.bulk import Bulks
 from bench.side_by_side.growth import Growth
 from bench.side_by_side.loop import Loop
@@ -15,6 +20,8 @@ from bench.side_by_side.starting import Starting
 from bench.side_by_side.transactions import Transactions
 from bench.side_by_side.visibility import Visible
 
+CLUSTER: tuple[type[Workload[Any]], ...] = (ClusterTransactions, Faults, Cost, Volume, SlowStore)
+"""Those about many brokers."""
 WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Transactions,
     Overhead,
@@ -27,4 +34,5 @@ WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Pipeline,
     Starting,
     Growth,
+    *CLUSTER,
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, Self, TypeVar
 
 from bench.results import About, Metric, Results, Skipped
-from bench.subjects import Subject, running
+from bench.subjects import SUBJECTS, Subject, running
 from peers.programs import CannotBuild
 
 LESS = "only measured where there is a target, to keep a run under three hours"
@@ -83,6 +83,7 @@ class Workload(ABC, Generic[C]):
     title: ClassVar[str]
     text: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
+    subjects: ClassVar[tuple[type[Subject], ...]] = SUBJECTS
 
     def __enter__(self) -> Self:
         return self

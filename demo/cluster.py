@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.cluster import query, s3_environment  # type: ignore[import-not-found]
-from support.postgres import PostgresServer, postgres_server  # type: ignore[import-not-found]
-from support.s3 import s3_server  # type: ignore[import-not-found]
+from support.cluster import query, s3_environment
+from support.postgres import PostgresServer, postgres_server
+from support.s3 import s3_server
 
 from demo import processes
 from demo.__main__ import Demo, Victim, run

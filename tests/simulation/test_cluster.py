@@ -229,7 +229,7 @@ def test_a_term_begins_although_the_ledger_is_away_again() -> None:
 
 def test_unsynced_work_of_a_deleted_topic_is_not_published() -> None:
     async def work(world: ClusterWorld) -> None:
-        one, two = world.everybody()
+        one, _ = world.everybody()
         key = partition_of(one)
         given = await one.broker.ask(InitProducer(name := named(world, one), 60_000))
         await one.broker.ask(batch(name, key, given.producer_id))
@@ -256,7 +256,8 @@ def test_unsynced_work_is_not_published_over_what_another_broker_has_committed()
         loaded = await one.broker.reads.partition(key)
         await one.broker.flush()
         shown = await one.broker.reads.partition(key)
-        assert loaded is not None and shown is not None
+        assert loaded is not None
+        assert shown is not None
         assert loaded.high_watermark == shown.high_watermark == 2
 
     in_cluster(work)

@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -212,7 +213,10 @@ class Cluster:
         until(lambda: set(self.owners()) == running, seconds, f"shards of {running}")
         for member in self.brokers:
             if member.node_id in running:
-                until(lambda at=member: self._nodes(at) == running, seconds, f"{member.node_id} knows all")
+                until(partial(self._knows, member, running), seconds, f"{member.node_id} knows all")
+
+    def _knows(self, member: Member, running: set[int]) -> bool:
+        return self._nodes(member) == running
 
     def _nodes(self, member: Member) -> set[int]:
         with contextlib.suppress(KafkaError, ClientError), Client(member.bootstrap, timeout_s=5) as client:

@@ -88,7 +88,7 @@ class S3Server:
 
     def _is_ready(self) -> bool:
         """Whether it takes an object: it answers before it has made the bucket."""
-        store = S3Store(BUCKET, **self.options, retry_config={"max_retries": 0})  # type: ignore[arg-type]
+        store = S3Store(BUCKET, **self.options, retry_config={"max_retries": 0})
         try:
             obstore.put(store, "ready", b"yes", use_multipart=False)
         except (BaseError, OSError):

@@ -12,8 +12,9 @@ from uuid import uuid4
 from support.chance import fresh_seed
 from support.chaos_run import Run, run_of
 from support.cluster import Cluster
+from support.waiting import until
 from support.workloads import Writer
-from support.workloads_copy import Copy
+from support.workloads_copy import PATIENCE_SECONDS, Copy
 from support.workloads_money import Money
 
 KINDS = ("own", "librdkafka", "aiokafka")
@@ -29,8 +30,11 @@ class Load:
         ]
 
     def go_on(self, steps: int = 5) -> None:
-        """Everyone ends a transaction, and all together so many."""
+        """Everyone ends a transaction, and all together so many; something was copied."""
         self.run.progress(steps, of_everyone=True)
+        for workload in self.run.workloads:
+            if isinstance(workload, Copy):
+                until(workload.has_copied, PATIENCE_SECONDS, "a copy")
 
     @property
     def slowest_seconds(self) -> float:

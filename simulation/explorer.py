@@ -67,6 +67,12 @@ def explore(*, crashes: int, lost: int, lapses: int, states_max: int = 10_000_00
     return found
 
 
+def explore_with(faults: tuple[int, int, int]) -> Explored:
+    """Explore with so many crashes, lost answers and lapsed leases."""
+    crashes, lost, lapses = faults
+    return explore(crashes=crashes, lost=lost, lapses=lapses)
+
+
 def _is_done(client: Client) -> bool:
     return client.is_over and not client.answers[-1].error
 

@@ -7,7 +7,6 @@ take-over at every step. States that are equal are visited once. ``python -m sim
 import argparse
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,9 +39,9 @@ def explore(*, crashes: int, lost: int, lapses: int, states_max: int = 10_000_00
     read(first)
     seen = {first.key()}
     # Paths are kept as pairs of a step and the path before it.
-    waiting: deque[tuple[World, Any]] = deque([(first, None)])
+    waiting: list[tuple[World, Any]] = [(first, None)]
     while waiting and len(found.problems) < PROBLEMS_MAX:
-        world, path = waiting.popleft()
+        world, path = waiting.pop()
         found.states += 1
         found.ends += all(_is_done(client) for client in world.clients.values())
         if found.states >= states_max:
@@ -66,6 +65,12 @@ def explore(*, crashes: int, lost: int, lapses: int, states_max: int = 10_000_00
                 continue
             waiting.append((after, (name, path)))
     return found
+
+
+def explore_with(faults: tuple[int, int, int]) -> Explored:
+    """Explore with so many crashes, lost answers and lapsed leases."""
+    crashes, lost, lapses = faults
+    return explore(crashes=crashes, lost=lost, lapses=lapses)
 
 
 def _is_done(client: Client) -> bool:

@@ -6,7 +6,7 @@ time, so that its leader publishes whatever is oldest.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from semel.broker.notice import Notice
 from semel.broker.pending_commands import PendingCommands
@@ -16,7 +16,6 @@ from semel.store.interface import StoreFenced
 from simulation.small_world import (
     BROKERS,
     ENGINE,
-    HOME,
     PARTITIONS,
     Announcement,
     Client,
@@ -27,7 +26,6 @@ from simulation.small_world import (
 )
 
 Step = tuple[str, Callable[[World], None]]
-SHARDS: Final = tuple(HOME)
 
 
 def steps(world: World) -> Iterator[Step]:
@@ -77,7 +75,12 @@ def _give_up(world: World, name: str, *, aborts: bool) -> None:
 
 def _unanswered(world: World, name: str) -> None:
     client = world.clients[name]
-    world.clients[name] = client._replace(asked=None, attempt=client.attempt + 1)
+    # Counted only while an answer to an earlier request may come.
+    is_expected = any(
+        name in (member.job and member.job.client, *(each.client for each in member.announcing))
+        for member in world.members.values()
+    )
+    world.clients[name] = client._replace(asked=None, attempt=client.attempt + 1 if is_expected else 0)
 
 
 def _answered(world: World, name: str, answer: Any) -> None:
@@ -150,7 +153,6 @@ def _adopt(world: World, broker: int, shards: frozenset[int]) -> None:
     member = _member(world, broker)
     run(ENGINE.seated(world, broker).adopt(shards))
     member.adopted |= shards
-    member.view = tuple(world.owners.values())
 
 
 def _renew(world: World, broker: int) -> None:
@@ -160,7 +162,6 @@ def _renew(world: World, broker: int) -> None:
     for notice in inbox:
         run(loop.forget_copies() if notice is None else loop.take_notices([notice]))
     member.is_serving = True
-    member.view = tuple(world.owners.values())
 
 
 def read(world: World) -> None:
@@ -197,7 +198,8 @@ def _of_announcement(world: World, broker: int, number: int, announcement: Annou
             yield f"{broker} answers {name}", lambda after: _answer(after, broker, number)
         return
     for at, (shard, _) in enumerate(announcement.left):
-        owner = world.members[broker].view[SHARDS.index(shard)]
+        # One that was the owner before says so, which changes nothing.
+        owner = world.owners[shard]
         # A broker takes a notice between two ticks.
         if owner is None or owner == broker or world.members[owner].job is None:
             yield f"{broker} tells {owner}", lambda after, at=at: _tell(after, broker, number, at)
@@ -212,36 +214,26 @@ def _answer(world: World, broker: int, number: int) -> None:
 
 
 def _tell(world: World, broker: int, number: int, at: int) -> None:
-    """Bring a notice to the owner that the sender knows, or have the sender look who owns the shard now."""
+    """Bring a notice to the owner of a shard. Without one, the next owner loads after the commit."""
     member = _member(world, broker)
     announcement = member.announcing[number]
     shard, notice = announcement.left[at]
-    now = tuple(world.owners.values())
-    owner = member.view[SHARDS.index(shard)]
-    if owner is None or owner == broker:
-        is_done = member.view == now
-    else:
-        is_done = _arrives(world, owner, shard, notice)
-    if is_done:
-        left = announcement.left[:at] + announcement.left[at + 1 :]
-        others = member.announcing
-        member.announcing = (*others[:number], announcement._replace(left=left), *others[number + 1 :])
-    member.view = now
+    owner = world.owners[shard]
+    # If the owner is down, its lease is over, and whoever comes next loads after the commit.
+    if owner is not None and owner != broker and world.members[owner].epoch:
+        _bring(world, owner, notice)
+    left = announcement.left[:at] + announcement.left[at + 1 :]
+    others = member.announcing
+    member.announcing = (*others[:number], announcement._replace(left=left), *others[number + 1 :])
 
 
-def _arrives(world: World, owner: int, shard: int, notice: Notice) -> bool:
-    """Whether the owner has the notice, or will before it serves anybody."""
-    if not world.members[owner].epoch:
-        # Its lease is over. It is still the owner, so whoever comes next loads after the commit.
-        return world.owners[shard] == owner
+def _bring(world: World, owner: int, notice: Notice) -> None:
     receiver = _member(world, owner)
-    if shard not in receiver.adopted and world.owners[shard] != owner:
-        return False
     if receiver.is_serving:
         run(ENGINE.seated(world, owner).take_notices([notice]))
     else:
+        # It is left in the ledger, and carried out before the lease is prolonged.
         receiver.inbox = (*receiver.inbox, notice)
-    return world.epochs[owner] == receiver.epoch
 
 
 # -- the cluster ------------------------------------------------------------------------------------------
@@ -304,8 +296,7 @@ def _restart(world: World, broker: int) -> None:
     """Begin another life. What the last one owned is divided like the shards of any dead broker."""
     world.epochs[broker] += 1
     sequence = world.members[broker].sequence
-    view = tuple(world.owners.values())
-    world.members[broker] = Member(epoch=world.epochs[broker], sequence=sequence, view=view)
+    world.members[broker] = Member(epoch=world.epochs[broker], sequence=sequence)
     shards = frozenset(shard for shard, owner in world.owners.items() if owner == broker)
     if shards:
         world.owners.update(dict.fromkeys(shards, None))

@@ -115,8 +115,6 @@ class Member:
     """Zero if it is down."""
     is_serving: bool = True
     adopted: frozenset[int] = frozenset()
-    view: tuple[int | None, ...] = ()
-    """The owners of the shards, as it saw them last."""
     sequence: int = 0
     state: SharedState = field(default_factory=lambda: SharedState(term=1))
     published: dict[PartitionKey, Partition] = field(default_factory=dict)
@@ -137,7 +135,7 @@ class Member:
             tables = tuple(frozenset(table.items()) for table in state.tables.values())
             self._key = hash(
                 (
-                    (self.epoch, self.is_serving, self.adopted, self.view, self.sequence, self.job),
+                    (self.epoch, self.is_serving, self.adopted, self.sequence, self.job),
                     (tables, frozenset(state.versions.items())),
                     (frozenset(self.published.items()), self.announcing, self.inbox),
                 )
@@ -263,10 +261,7 @@ class World:
     def initial(cls, *, crashes: int, lost: int, lapses: int) -> "World":
         """Everybody runs, and both producers are initialised."""
         members = {
-            broker: Member(
-                adopted=frozenset(shard for shard, owner in HOME.items() if owner == broker),
-                view=tuple(HOME.values()),
-            )
+            broker: Member(adopted=frozenset(shard for shard, owner in HOME.items() if owner == broker))
             for broker in BROKERS
         }
         transactions = [Transaction(name, PRODUCERS[name], 0, 60_000, term=1) for name in IDS]

@@ -6,7 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from simulation.__main__ import killed_by, one
+from simulation.__main__ import killed_by, killed_by_several, one, one_of_several
+from simulation.cluster_mutants import CLUSTER_MUTANTS
+from simulation.explorer import Explored, explore_with
 from simulation.mutants import MUTANTS
 from verification import (
     bit_rot,
@@ -74,28 +76,49 @@ def _seeds(ran: list[range]) -> str:
     return ", ".join(f"{each.start}–{each.stop - 1}" for each in ran)
 
 
-def histories(count: int) -> Iterator[Found]:
-    """Simulated histories, and their problems."""
-    wrong: list[str] = []
-    faults = operations = 0
+def _histories(name: str, run: Callable[[int], tuple[int, list[str], int, dict[str, int]]]) -> Run:
+    def check(count: int) -> Iterator[Found]:
+        wrong: list[str] = []
+        faults = operations = 0
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            for seed, problems, size, counts in pool.map(run, range(count), chunksize=10):
+                operations += size
+                faults += sum(counts.values())
+                if problems or not size:
+                    # A history without operations proves nothing.
+                    wrong.append(f"seed {seed}: {problems[0] if problems else 'nothing happened'}")
+        seeds = f"0–{count - 1}"
+        yield Found(name, count, count, seeds)
+        yield Found(f"operations in {name}", operations, count)
+        yield Found(f"faults in {name}", faults, count)
+        yield Found(f"anomalies in {name}", len(wrong), 0, seeds, "; ".join(wrong[:3]))
+
+    return check
+
+
+def small_cluster(count: int) -> Iterator[Found]:
+    """Every state of a small cluster with up to so many faults at once."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for seed, problems, size, counts in pool.map(one, range(count), chunksize=10):
-            operations += size
-            faults += sum(counts.values())
-            if problems or not size:
-                # A history without operations proves nothing.
-                wrong.append(f"seed {seed}: {problems[0] if problems else 'nothing happened'}")
-    seeds = f"0–{count - 1}"
-    yield Found("simulated histories", count, count, seeds)
-    yield Found("operations in simulated histories", operations, count)
-    yield Found("faults in simulated histories", faults, count)
-    yield Found("anomalies in simulated histories", len(wrong), 0, seeds, "; ".join(wrong[:3]))
+        parts: list[Explored] = list(pool.map(explore_with, _FAULTS[count]))
+    problems = [problem for part in parts for problem in part.problems]
+    states = sum(part.states for part in parts)
+    yield Found("states of a small cluster, all that there are", states, _STATES_MIN[count])
+    yield Found("violations in states of a small cluster", len(problems), 0, "", "; ".join(problems[:3]))
+
+
+_FAULTS: Final = {
+    1: [(0, 0, 0), (0, 1, 0)],
+    2: [(1, 1, 0), (0, 1, 1), (1, 0, 1)],
+}
+"""Crashes, lost answers and lapsed leases."""
+_STATES_MIN: Final = {1: 10_000, 2: 1_000_000}
 
 
 def defects(count: int) -> Iterator[Found]:
     """Defects of the rules and of the store, or a sample of them. Each must be found."""
     kinds = (
         (MUTANTS, killed_by),
+        (CLUSTER_MUTANTS, killed_by_several),
         (store_mutants.MUTANTS, store_mutants.killed_by),
         (store_mutants.ROT, store_mutants.rot_killed_by),
     )
@@ -234,7 +257,11 @@ def scenarios(count: int) -> Iterator[Found]:
 
 
 CHECKS: Final = {
-    "histories": Check(histories, (500, 100_000, 1_000_000)),
+    "histories": Check(_histories("simulated histories", one), (500, 100_000, 1_000_000)),
+    "clusters": Check(
+        _histories("simulated histories of several brokers", one_of_several), (150, 20_000, 200_000)
+    ),
+    "small": Check(small_cluster, (1, 2, 2)),
     "defects": Check(defects, (12, 1_000, 1_000)),
     "checker": Check(checker, (150, 10_000, 100_000)),
     "rules": Check(rules, (10_000, 100_000, 2_000_000)),

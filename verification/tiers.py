@@ -118,7 +118,6 @@ def defects(count: int) -> Iterator[Found]:
     """Defects of the rules and of the store, or a sample of them. Each must be found."""
     kinds = (
         (MUTANTS, killed_by),
-        (CLUSTER_MUTANTS, killed_by_several),
         (store_mutants.MUTANTS, store_mutants.killed_by),
         (store_mutants.ROT, store_mutants.rot_killed_by),
     )
@@ -130,6 +129,17 @@ def defects(count: int) -> Iterator[Found]:
             found.update(zip((each.name for each in some), pool.map(finder, some), strict=True))
     survivors = [name for name, by in found.items() if by is None]
     yield Found("defects found", len(found) - len(survivors), len(found), "", "; ".join(survivors))
+
+
+def cluster_defects(count: int) -> Iterator[Found]:
+    """Defects of a cluster, all of them. Each must be found."""
+    some = CLUSTER_MUTANTS[:count]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip((each.name for each in some), pool.map(killed_by_several, some), strict=True))
+    survivors = [name for name, by in found.items() if by is None]
+    yield Found(
+        "defects of a cluster found", len(found) - len(survivors), len(found), "", "; ".join(survivors)
+    )
 
 
 def checker(count: int) -> Iterator[Found]:
@@ -263,6 +273,7 @@ CHECKS: Final = {
     ),
     "small": Check(small_cluster, (1, 2, 2)),
     "defects": Check(defects, (12, 1_000, 1_000)),
+    "cluster-defects": Check(cluster_defects, (0, 1_000, 1_000)),
     "checker": Check(checker, (150, 10_000, 100_000)),
     "rules": Check(rules, (10_000, 100_000, 2_000_000)),
     "properties": Check(properties, (0, 10, 100)),

@@ -52,7 +52,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import LedgerDamaged, Store, StoreFull, StoreRefused
+from semel.store.interface import LedgerDamaged, Store, StoreRefused
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class CommitLoop:
 
     def end_waits(self) -> None:
         """Answer parked requests, such as joins, with a retriable error. Their decisions stay in force."""
-        self._replies.refuse((), StoreFull("the broker stops"))
+        self._replies.refuse((), StoreRefused("the broker stops"))
 
     async def run(self) -> None:
         """Run ticks until stopped. Any exception is fatal to the process: see the module's invariants."""

@@ -40,7 +40,7 @@ from semel.core.types import (
     TransactionKey,
     TransactionState,
 )
-from semel.store.interface import StoreFull, StoreRefused
+from semel.store.interface import StoreRefused
 from semel.store.sharing import Conflict, SharedStore, TermEnded
 
 log = logging.getLogger("semel.broker")
@@ -87,7 +87,7 @@ class SharedCommitLoop(CommitLoop):
         if self._has_left:
             # Nobody would be told of a commit, if this broker ends before its notices.
             for each in pending:
-                each.resolve(StoreFull("the broker stops"))
+                each.resolve(StoreRefused("the broker stops"))
             return
         try:
             await super()._tick(pending)
@@ -137,7 +137,7 @@ class SharedCommitLoop(CommitLoop):
                     return await super()._commit(tick)
                 except Conflict as conflict:
                     tick = await self._decide_again(tick, conflict.keys)
-            raise StoreFull("other brokers change the same entities all the time")
+            raise StoreRefused("other brokers change the same entities all the time")
         except TermEnded:
             raise _NewTerm("PostgreSQL has crashed; open transactions are aborted") from None
         finally:
@@ -204,10 +204,17 @@ class SharedCommitLoop(CommitLoop):
         return key is None or type(key) is ClusterKey or self._ownership.owns(key)
 
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
-        """Nothing was written: restore the state before the tick, and refuse its commands."""
+        """Nothing was written: restore the state before the tick, and refuse its commands.
+
+        If a term begins, they are decided again: what they meet now, they would also meet when retried.
+        """
         self.state.undo()
         if isinstance(full, _NewTerm):
             await self._begin_term()
+            for each in tick.pending:
+                each.answers.clear()
+            await self._tick(list(tick.pending))
+            return
         for each in tick.pending:
             each.resolve(full)
 
@@ -352,10 +359,10 @@ class SharedCommitLoop(CommitLoop):
             finally:
                 self.state.forget_unless(self._owns)
                 self._publisher.drop_unless(self._owns)
-                self._replies.refuse((), StoreFull("another broker coordinates this group now"))
+                self._replies.refuse((), StoreRefused("another broker coordinates this group now"))
 
         await self.between_ticks(release)
 
 
-class _NewTerm(StoreFull):
+class _NewTerm(StoreRefused):
     """A commit found that the term has ended."""

@@ -38,8 +38,6 @@ PARTITIONS_AT_ONCE: Final = 1_000
 SEVERAL_PRODUCERS: Final = Refusal(
     ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
 )
-FULL: Final = Appended(ErrorCode.KAFKA_STORAGE_ERROR)
-FULL_MESSAGE: Final = "the broker's disk is full; records are refused until there is room"
 
 
 def produce(
@@ -151,7 +149,7 @@ class _Produce:
             try:
                 answers += await self._broker.submit(self._joined_together(some))
             except StoreRefused:
-                answers += [FULL] * len(some)
+                answers += [Appended(ErrorCode.KAFKA_STORAGE_ERROR)] * len(some)
         parts: list[PartitionProduceResponse] = []
         for part in self._answered(answers):
             parts.append(part)
@@ -215,13 +213,20 @@ class _Produce:
         return any(part.records is not None and is_transactional(part.records) for part in parts)
 
     def _decided(self, decided: Answers) -> None:
-        """Called after the commit, or when there was no room for it."""
-        answers = [FULL] * len(self._prepared.commands) if isinstance(decided, Exception) else decided
+        """Called after the commit, or when the store refused it."""
+        if isinstance(decided, Exception):
+            self._refuse(decided)
+            decided = []
         try:
-            response: ProduceResponse | Exception | None = self._response(list(self._answered(answers)))
+            response: ProduceResponse | Exception | None = self._response(list(self._answered(decided)))
         except Exception as error:  # noqa: BLE001  the commit loop must not fail for one client's response
             response = error
         self.promise.resolve(response)
+
+    def _refuse(self, refused: Exception) -> None:
+        message = refused.told if isinstance(refused, StoreRefused) else None
+        refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self._prepared.refused = [each or refusal for each in self._prepared.refused]
 
     def _answered(self, decided: Iterable[Appended]) -> Iterator[PartitionProduceResponse]:
         """The responses of all partitions, in the order of the request."""
@@ -279,7 +284,7 @@ def _answer(
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time,
         log_start_offset=appended.log_start_offset,
-        error_message=FULL_MESSAGE if appended is FULL else None,
+        error_message=None,
     )
 
 

@@ -45,8 +45,6 @@ NO_TOPIC_ID = bytes(16)
 PARTITIONS_AT_ONCE: Final = 500
 """A request that creates or deletes more partitions waits for other such requests."""
 
-DISK_FULL = "the broker's disk is full; nothing was changed"
-
 
 async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicAnswer]:
     """Have topic commands decided in one tick; a full disk is an answer too, and clients retry it.
@@ -60,8 +58,8 @@ async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicA
         async with broker.large_changes:
             await broker.listings.catch_up()
             return await broker.submit(commands)
-    except StoreRefused:
-        return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, DISK_FULL)] * len(commands)
+    except StoreRefused as refused:
+        return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, refused.told)] * len(commands)
 
 
 def _partitions(broker: Broker, command: Command) -> int:

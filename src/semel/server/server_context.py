@@ -12,7 +12,7 @@ from semel.server import descriptors
 from semel.server.budgets import RequestBudget, ResponseBudget, decoded_bytes
 from semel.server.dispatch import FETCH, PRODUCE, Dispatch
 from semel.server.logs import RateLimit, event
-from semel.store.interface import LedgerDamaged, StoreFull
+from semel.store.interface import LedgerDamaged, StoreFull, StoreRefused
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser
 from semel.wire.messages import APIS
@@ -27,6 +27,7 @@ EXPECTED: Final = {
     ProtocolError: "malformed request",
     StoreFull: "no room",
     LedgerDamaged: "damaged ledger",
+    StoreRefused: "the store refused",
 }
 """The reasons to close a connection for errors that are not bugs."""
 

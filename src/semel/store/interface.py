@@ -20,7 +20,7 @@ own.
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from semel.core.types import (
     Buffer,
@@ -63,9 +63,14 @@ class StoreFenced(StoreBroken):
 class StoreRefused(Exception):
     """The store cannot do this now. Nothing was written, and other calls still work."""
 
+    told: ClassVar[str] = "the broker cannot write now; nothing was changed"
+    """What clients are told. The message of the exception is for the log of the broker."""
+
 
 class StoreFull(StoreRefused):
     """There is no room to write. Reads still work."""
+
+    told = "the broker's disk is full; nothing was changed"
 
 
 class LedgerDamaged(StoreRefused):

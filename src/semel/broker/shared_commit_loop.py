@@ -15,7 +15,8 @@
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from semel.broker.clock import Clock
@@ -31,8 +32,10 @@ from semel.broker.unannounced import Announcer, Unannounced
 from semel.config import Settings
 from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
+from semel.core.transactions.commands import AddOffsets, AddPartitions
 from semel.core.types import (
     ClusterKey,
+    Command,
     GroupKey,
     Key,
     PartitionKey,
@@ -47,7 +50,9 @@ log = logging.getLogger("semel.broker")
 
 PAGE: Final = 1_000
 TRIES_MAX: Final = 100
-"""How often a tick is decided. The first conflict locks, so a second one is rare."""
+"""How often a tick is decided."""
+TRIES_WITHOUT_LOCKS: Final = 3
+"""Then its entities are locked, so that it cannot lose again and again. A lock costs the others time."""
 
 
 class SharedCommitLoop(CommitLoop):
@@ -101,7 +106,7 @@ class SharedCommitLoop(CommitLoop):
 
     async def _load(self, pending: list[PendingCommands]) -> None:
         commands = [command for each in pending for command in each.commands]
-        self._reads = dict.fromkeys(key for command in commands for key in command.keys())  # noqa: SIM118
+        self._reads = dict.fromkeys(_keys_of(commands))
         await self._load_missing(self._reads)
         if any(each.has_more_keys for each in pending):
             more = [
@@ -131,11 +136,12 @@ class SharedCommitLoop(CommitLoop):
 
     async def _commit(self, tick: Tick) -> Tick:
         try:
-            for _ in range(TRIES_MAX):
+            for number in range(1, TRIES_MAX + 1):
                 try:
                     await self._check_transactions(tick)
                     return await super()._commit(tick)
                 except Conflict as conflict:
+                    self._has_locks = number >= TRIES_WITHOUT_LOCKS
                     tick = await self._decide_again(tick, conflict.keys)
             raise StoreRefused("other brokers change the same entities all the time")
         except TermEnded:
@@ -162,19 +168,23 @@ class SharedCommitLoop(CommitLoop):
                 raise Conflict(changed)
 
     async def _decide_again(self, tick: Tick, changed: Sequence[Key]) -> Tick:
-        """Undo the tick, load what it read under locks, and decide it again."""
+        """Undo the tick, load what has changed, perhaps under locks, and decide it again."""
         self.conflicts += 1
         self.state.undo()
-        # A group may be ahead of the ledger, while its members join. Nobody else writes it, normally.
-        self.state.forget(key for key in self._reads if type(key) is not GroupKey)
+        reads = [key for key in self._reads if type(key) is not GroupKey]
+        if self._has_locks or not changed:
+            # A group may be ahead of the ledger, while its members join. Nobody else writes it, normally.
+            self.state.forget(reads)
         self.state.forget(changed)
         pending = list(tick.pending)
         for each in pending:
             each.answers.clear()
-        self._has_locks = True
         while True:
             try:
                 await self._shared.unlock()
+                if self._has_locks:
+                    # All at once, because brokers that lock in several steps may wait for each other.
+                    await self._load_missing(reads)
                 await self._load(pending)
                 return self._decide(pending)
             except Conflict:
@@ -362,6 +372,27 @@ class SharedCommitLoop(CommitLoop):
                 self._replies.refuse((), StoreRefused("another broker coordinates this group now"))
 
         await self.between_ticks(release)
+
+
+def _keys_of(commands: Sequence[Command]) -> Iterator[Key]:
+    """What these commands read.
+
+    What an end of the same transaction would need is left out if there is none. Others change it all the
+    time, and a commit would conflict with them for nothing.
+    """
+    ids: Counter[str] = Counter()
+    if any(isinstance(each, AddPartitions | AddOffsets) for each in commands):
+        ids.update(
+            key.transactional_id
+            for command in commands
+            for key in command.keys()  # noqa: SIM118
+            if type(key) is TransactionKey
+        )
+    for command in commands:
+        if isinstance(command, AddPartitions | AddOffsets) and ids[command.transactional_id] == 1:
+            yield TransactionKey(command.transactional_id)
+        else:
+            yield from command.keys()
 
 
 class _NewTerm(StoreRefused):

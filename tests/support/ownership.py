@@ -71,6 +71,9 @@ class Seat:
     def nodes(self) -> Sequence[Node]:
         return [self.owners.nodes[node_id] for node_id in sorted(self.owners.nodes)]
 
+    def listed(self) -> Sequence[Node]:
+        return self.nodes()
+
     def node(self, node_id: int) -> Node | None:
         return self.owners.nodes.get(node_id)
 

@@ -49,6 +49,9 @@ class Ownership(Protocol):
     def nodes(self) -> Sequence[Node]:
         """The live brokers, ordered by id."""
 
+    def listed(self) -> Sequence[Node]:
+        """The brokers that clients are told of: also those that have gone a short time ago."""
+
     def node(self, node_id: int) -> Node | None:
         """The live broker with this id."""
 
@@ -87,6 +90,10 @@ class Alone:
         self._leader = Leader(node_id, 0)
 
     def nodes(self) -> Sequence[Node]:
+        """This broker."""
+        return (self._node,)
+
+    def listed(self) -> Sequence[Node]:
         """This broker."""
         return (self._node,)
 

@@ -15,6 +15,12 @@ from semel.core.types import Key, PartitionKey
 from semel.store.sharing import ClusterView, Peer, Shard
 
 NOBODY: Final = -1
+LISTED_SECONDS: Final = 10.0
+"""How long clients are told of a broker that has gone. Kafka does it until the broker's session times out.
+
+A broker that restarts is back before. Since 2.11, librdkafka drops a broker that is not listed, and its
+``send_offsets_to_transaction`` may never return if that was the group's coordinator (its issue 5511).
+"""
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -35,15 +41,23 @@ class ShardOwnership:
         self._shards: Sequence[Shard] = [Shard(None, 0)] * SHARDS
         self._peers: dict[int, Peer] = {}
         self._nodes: dict[int, Node] = {}
+        self._gone: dict[int, tuple[Node, float]] = {}
+        """Brokers that are not live any more, and since when."""
 
     # -- changes ------------------------------------------------------------------------------------------
 
     def update(self, view: ClusterView) -> None:
-        """Take over a new view of the cluster."""
+        """Take over a new view of the cluster. Called with each renewal of the lease."""
+        since = self.clock() - LISTED_SECONDS
+        if past := [each for each, (_, at) in self._gone.items() if at < since]:
+            for each in past:
+                del self._gone[each]
+            self.changes += 1
         peers = {peer.broker_id: peer for peer in view.peers}
         if peers == self._peers and view.shards == self._shards:
             return
         self._peers, self._shards = peers, view.shards
+        before, now = self._nodes, self.clock()
         self._nodes = {
             peer.broker_id: Node(
                 peer.broker_id,
@@ -53,6 +67,8 @@ class ShardOwnership:
             for peer in view.peers
             if peer.is_live and peer.endpoints
         }
+        gone = {each: (node, now) for each, node in before.items()} | self._gone
+        self._gone = {each: pair for each, pair in gone.items() if each not in self._nodes}
         self.changes += 1
 
     def serve_until(self, moment: float) -> None:
@@ -126,6 +142,11 @@ class ShardOwnership:
     def nodes(self) -> Sequence[Node]:
         """The live brokers, ordered by id."""
         return [self._nodes[each] for each in sorted(self._nodes)]
+
+    def listed(self) -> Sequence[Node]:
+        """The live brokers, and those that have gone a short time ago."""
+        gone = {each: node for each, (node, _) in self._gone.items()}
+        return [node for _, node in sorted((gone | self._nodes).items())]
 
     def node(self, node_id: int) -> Node | None:
         """The live broker with this id."""

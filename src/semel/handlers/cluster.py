@@ -51,7 +51,7 @@ async def describe_cluster(
         controller_id=controller(broker, context),
         brokers=[
             DescribeClusterBroker(broker_id=node.node_id, host=host, port=port, rack=node.rack)
-            for node, (host, port) in reachable(broker, context)
+            for node, (host, port) in reachable(broker.ownership.nodes(), context)
         ],
     )
     if request.include_cluster_authorized_operations:

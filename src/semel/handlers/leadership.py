@@ -7,7 +7,7 @@ Metadata has the leader epoch of a partition, which grows with every new leader.
 with epoch 0, because no leader ever truncates a log: in every epoch the log is the same, only longer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from semel.broker.broker import Broker
@@ -44,10 +44,10 @@ def refused_by_store(broker: Broker, name: str) -> ErrorCode:
     return coordination_error(broker, name) or ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def reachable(broker: Broker, context: RequestContext) -> list[tuple[Node, Endpoint]]:
-    """The live brokers that have the listener of the client, with their addresses there."""
+def reachable(nodes: Sequence[Node], context: RequestContext) -> list[tuple[Node, Endpoint]]:
+    """The brokers that have the listener of the client, with their addresses there."""
     found = []
-    for node in broker.ownership.nodes():
+    for node in nodes:
         endpoint = node.endpoint(context.listener)
         if endpoint is not None:
             found.append((node, endpoint))
@@ -79,7 +79,7 @@ class ShownLeaders:
         nodes = self._ownership.nodes()
         self._live = {node.node_id for node in nodes}
         self._any = nodes[0].node_id if nodes else broker.node_id
-        self._replicas = {node.node_id: [node.node_id] for node, _ in reachable(broker, context)}
+        self._replicas = {node.node_id: [node.node_id] for node, _ in reachable(nodes, context)}
         self._without_listener = (
             ErrorCode.LISTENER_NOT_FOUND if knows_listeners else ErrorCode.LEADER_NOT_AVAILABLE
         )

@@ -175,7 +175,7 @@ def _metadata(
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
-            for node, (host, port) in reachable(broker, context)
+            for node, (host, port) in reachable(broker.ownership.listed(), context)
         ],
         cluster_id=broker.cluster_id,
         controller_id=controller(broker, context),

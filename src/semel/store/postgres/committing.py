@@ -112,7 +112,9 @@ class Committer:
             async with self._connection() as (connection, is_transaction):
                 if len(calls) == 1 and calls[0].function == WRITE_ROWS:
                     arguments = (claim, expectations.argument, *calls[0].arguments)
-                    await _called(connection, Call("commit_rows", arguments))
+                    (moved,) = await _called(connection, Call("commit_rows", arguments))
+                    if moved is not None:
+                        raise Conflict(expectations.moved(moved))
                     return
                 count = Call("count_commit", (claim,))
                 if not calls and expectations.are_none:
@@ -189,8 +191,9 @@ async def _transaction(connection: Any, is_open: bool) -> AsyncIterator[None]:
         yield
 
 
-async def _called(connection: Any, call: Call) -> None:
+async def _called(connection: Any, call: Call) -> Any:
     marks = ", ".join(f"${number}" for number in range(1, len(call.arguments) + 1))
     row = await connection.fetchrow(f"SELECT * FROM {call.function}({marks})", *call.arguments)
     if call.returns is not None:
         assert tuple(row) == call.returns, "the core counts as the ledger does"
+    return row

@@ -101,7 +101,8 @@ BEGIN
 END
 $$;
 
--- A whole commit: checks what it expects, writes rows, and counts it.
+-- A whole commit: checks what it expects, writes rows, and counts it. If entities have moved, it writes nothing and
+-- returns which (moved_entities). That is no error: a server logs errors, and conflicts are ordinary.
 CREATE FUNCTION commit_rows(
     mine claim, expected expectations,
     new_partitions partitions[], new_batches batches[], new_aborted aborted[],
@@ -111,15 +112,20 @@ CREATE FUNCTION commit_rows(
     pending_groups pending_versions[], new_pending pending_offsets[],
     new_groups groups[], new_leftovers leftovers[], new_dropped dropped[], new_objects objects[],
     new_chunks chunks[], new_bytes inline_bytes[]
-) RETURNS void LANGUAGE plpgsql AS $$
+) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM check_versions(expected);
+    IF NOT lock_entities(expected) THEN
+        -- There is nothing to flush but locks.
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN coalesce(moved_entities(expected), '[]');
+    END IF;
     PERFORM write_rows(
         new_partitions, new_batches, new_aborted, new_producers, gone_producers, new_offsets, gone_offsets,
         new_transactions, gone_transactions, pending_groups, new_pending, new_groups, new_leftovers,
         new_dropped, new_objects, new_chunks, new_bytes
     );
     PERFORM count_commit(mine);
+    RETURN NULL;
 END
 $$;
 

@@ -251,10 +251,9 @@ def _lose_one_answer(monkeypatch: pytest.MonkeyPatch, function: str, *, happened
     called = committing._called
     lost: list[Call] = []
 
-    async def losing(connection: Any, call: Call) -> None:
+    async def losing(connection: Any, call: Call) -> Any:
         if call.function != function or lost:
-            await called(connection, call)
-            return
+            return await called(connection, call)
         lost.append(call)
         if happened:
             await called(connection, call)

@@ -214,7 +214,9 @@ def test_a_transaction_that_is_gone_is_not_decided(client: Client, tmp_path: Pat
     prepared = write(client, plan, b"gone")
     fence_producer(client, prepared.transactional_id)
     good = write(client, plan, b"good", attempt=1)
-    with pytest.raises(PipelineError, match=f"nothing was decided.*{prepared.transactional_id} already") as no:
+    with pytest.raises(
+        PipelineError, match=f"nothing was decided.*{prepared.transactional_id} already"
+    ) as no:
         batch_commit.decide(client, plan, [good, prepared])
     # Other brokers do not say whether another copy of the pipeline did it.
     assert type(no.value) is (AttemptsLost if form == TOGETHER else PipelineError)

@@ -207,8 +207,8 @@ def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
 
 def _aborted_text(lost: Iterable[str]) -> str:
     return (
-        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. The machine of "
-        "the broker was restarted, or PostgreSQL has crashed, or the batch took longer than "
+        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. Its machine "
+        "was restarted, or PostgreSQL has crashed, or the batch took longer than "
         "semel.attempt.timeout.ms. Start the query again; it writes the batch again"
     )
 

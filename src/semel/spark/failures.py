@@ -9,7 +9,7 @@ _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
 #: How `edge` starts an error of ours, before any traceback.
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
-#: Failures that a restart resolves: the broker was unavailable, it has lost what was open and not yet decided,
+#: Failures that a restart resolves: the broker was unavailable, or has aborted what was not decided yet,
 #: compaction was faster than a lookup, or a Python process of Spark died.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "

@@ -44,11 +44,13 @@ class Load:
 
     def audit(self, audits: int = 3) -> None:
         """All accounts are added up so many times more."""
-        enough = self.money.auditor.audits + audits
+        auditor = self.money.auditor
+        enough = auditor.audits + audits
 
         def is_enough() -> bool:
             self.run.mend()
-            return self.money.auditor.audits >= enough or bool(self.run.failures())
+            # An auditor that has found a wrong sum looks no more, and the verdict tells.
+            return auditor.audits >= enough or bool(auditor.wrong or self.run.failures())
 
         until(is_enough, PATIENCE_SECONDS, "audits")
 

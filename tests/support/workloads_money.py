@@ -26,6 +26,7 @@ from support.workloads import PATIENCE_SECONDS, Place, Reader, Worker, Workload,
 from support.workloads_clients import Sent
 
 ACCOUNTS = 4
+ANSWER_SECONDS = 3.0
 BANKS = 2
 """Topics, so that accounts are spread over several."""
 
@@ -101,7 +102,9 @@ class Auditor(Worker):
     def work(self) -> None:
         process = self.place.recorder.process("auditor")
         bootstrap, is_cluster = self.place.bootstrap, self.place.is_cluster
-        with RoutedClient(bootstrap) if is_cluster else StubbornClient(bootstrap) as client:
+        # A broker that is cut off may not answer. Others are asked soon.
+        routed = RoutedClient(bootstrap, timeout_seconds=ANSWER_SECONDS) if is_cluster else None
+        with routed or StubbornClient(bootstrap) as client:
             while not self.stopping.wait(0.05):
                 started = self.place.recorder.clock()
                 cut = ends_together(client, self.partitions, END_TOGETHER if is_cluster else LATEST)
@@ -111,6 +114,8 @@ class Auditor(Worker):
                     process.ends(started, key, high_watermark=end)
                 for key, end in cut.items():
                     self._read(Log(client, *key), key, end)
+                if self.stopping.is_set():
+                    return
                 self.audits += 1
                 self.steps += 1
                 if self._balance:
@@ -119,7 +124,7 @@ class Auditor(Worker):
 
     def _read(self, log: Log, key: Partition, end: int) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._positions[key] < end:
+        while self._positions[key] < end and not self.stopping.is_set():
             part = log.fetch(self._positions[key], isolation=READ_UNCOMMITTED)
             if part.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self.stopping.wait(0.05):
                 # A broker without descriptors cannot open the chunk, and says so. Clients ask again.

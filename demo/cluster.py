@@ -2,7 +2,7 @@
 
 PostgreSQL and an S3 server come from packages of PyPI. Besides the brokers, one session of PostgreSQL is
 killed, and all of PostgreSQL. Both are crashes that begin a new term: what was open is aborted, and the
-pipeline stops and is started again.
+pipeline writes that batch again.
 """
 
 import os

@@ -9,9 +9,14 @@ import pytest
 from support.cluster import LEASE_SECONDS, Cluster, Member
 from support.cluster_load import loaded
 from support.load import idempotent_load
+from support.raw_log import Log
+from support.raw_transactions import RawProducer
+from support.routed import RoutedClient
 from support.waiting import until
 
 from semel.server.run import EXIT_BROKEN, EXIT_LOCKED, EXIT_OK
+
+from .conftest import Create
 
 PATIENCE_SECONDS = 6.0
 """What a client may need beyond the lease, on a busy machine: it looks for the leader, and tries again."""
@@ -67,16 +72,24 @@ def test_a_broker_joins_under_load(cluster: Cluster) -> None:
     cluster.settle()
 
 
-def test_a_broker_that_wakes_up_in_a_commit_finds_itself_replaced(cluster: Cluster) -> None:
+@pytest.mark.parametrize("seconds", [LEASE_SECONDS + 2, pytest.param(30.0, marks=pytest.mark.long)])
+def test_a_broker_that_wakes_up_in_a_commit_finds_itself_replaced(
+    cluster: Cluster, spread: Create, seconds: float
+) -> None:
     """It writes nothing, tells nobody anything, says why, and ends; its supervisor starts it again."""
     sleeper = cluster.brokers[2]
+    others = ",".join(each.bootstrap for each in cluster.brokers if each is not sleeper)
+    topic = spread()
     with loaded(cluster) as load:
         load.go_on()
         # A commit is on its way, and arrives after the broker was replaced.
         sleeper.to_postgres.silence()
         until(lambda: sleeper.to_postgres.held, what="a commit")
         sleeper.pause()
-        time.sleep(LEASE_SECONDS + 2)
+        wakes_at = time.monotonic() + seconds
+        until(lambda: sleeper.node_id not in cluster.owners(), LEASE_SECONDS + PATIENCE_SECONDS, "heirs")
+        transactions_go_on(others, topic)
+        time.sleep(max(0.0, wakes_at - time.monotonic()))
         sleeper.to_postgres.mend()
         sleeper.resume()
         code = sleeper.wait()
@@ -87,7 +100,18 @@ def test_a_broker_that_wakes_up_in_a_commit_finds_itself_replaced(cluster: Clust
     assert "the broker stops: " in said
     assert "another process took" in said
     assert "Traceback" not in said
+    assert f"broker {sleeper.node_id} has not renewed its lease and was replaced" in cluster.logs()
     cluster.settle()
+
+
+def transactions_go_on(bootstrap: str, topic: str) -> None:
+    """Somebody who does not wait for the sleeper writes to all partitions, also those that it led."""
+    with RoutedClient(bootstrap) as client:
+        producer = RawProducer(client)
+        for partition in range(6):
+            producer.write(topic, b"meanwhile", partition=partition)
+        producer.commit()
+        assert [Log(client, topic, each).values() for each in range(6)] == [[b"meanwhile"]] * 6
 
 
 def test_two_brokers_with_one_node_id(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from support.sparking import committed, create, fill, values
 
 from semel.client import Client, Producer
+from semel.client.transactions_admin import fence_producer, list_transactions
 from semel.embedded import Embedded
 from semel.pipeline import DeclarationError, Delta, Lookup, Pipeline, Topic, pipeline
 from semel.spark import PipelineError, start
@@ -192,6 +193,42 @@ def test_a_broker_that_comes_back(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_transactions_that_the_broker_has_aborted_are_written_again(
+    spark: SparkSession, semel_broker: Embedded, tmp_path: Path
+) -> None:
+    """As after a crash of PostgreSQL: the queries go on in the same driver, and every record counts once."""
+    bootstrap = semel_broker.bootstrap_servers
+    create(bootstrap, ("in", 1), ("out", 1))
+    fill(bootstrap, "in", range(10))
+    stop, restarts = threading.Event(), []
+
+    def abort() -> None:
+        with Client(bootstrap) as client:
+            while not restarts and not stop.is_set():
+                for each in list_transactions(client, ["Ongoing"], pattern=r"copy/\d.*"):
+                    fence_producer(client, each.transactional_id)
+
+    aborting = threading.Thread(target=abort)
+    aborting.start()
+    try:
+        place = Place(bootstrap, str(tmp_path), trigger="100 milliseconds")
+        count = 10
+        for event in Run(spark, copying(), place).watch(stop.is_set):
+            if isinstance(event, Restarted):
+                restarts.append(event.why)
+            elif isinstance(event, Progress) and event.rows and restarts:
+                stop.set()
+            elif isinstance(event, Progress) and event.rows:
+                # It was faster than the thread.
+                fill(bootstrap, "in", range(count, count := count + 10))
+    finally:
+        stop.set()
+        aborting.join()
+    assert restarts[0].startswith("nothing was decided, because the broker has ended copy/")
+    assert committed(bootstrap, "out") == values(range(count))
+
+
+@pytest.mark.spark
 def test_what_is_wrong_for_good_is_not_tried_again(
     spark: SparkSession, semel_broker: Embedded, tmp_path: Path
 ) -> None:
@@ -241,5 +278,6 @@ def test_explanations() -> None:
     assert not is_passing(PySparkException(headed))
     away = headed.replace("spark.errors.PipelineError", "client.errors.ConnectionLost")
     assert is_passing(PySparkException(away))
+    assert is_passing(PySparkException(headed.replace("PipelineError", "AttemptsLost")))
     assert not is_passing(PySparkException(pages))
     assert is_passing(PySparkException(f"{frame}semel.client.errors.BrokerUnreachable: no broker answers"))

@@ -108,6 +108,29 @@ async def test_a_term_and_unsynced_work_survive_a_clean_restart(
         assert await ids(one) == ["later", "other", "unsynced"]
 
 
+async def test_a_crash_before_the_flush_of_a_reader_has_it_look_again(
+    server: PostgresServer, tmp_path: Path, scribe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it saw is lost, so it must not be returned: others will write at the same offsets."""
+    async with opened(server, tmp_path) as (one, other):
+        (key,) = await scribe.create(one)
+        durable = scribe.partitions[key]
+        fact, _ = scribe.append(key, size=3)
+        await one.commit([fact, *scribe.changed()], [b"abc"], defers_sync=True)
+        make_durable = other.ledger.committer.make_durable
+        flushes = 0
+
+        async def crash_first(*arguments: Any) -> None:
+            nonlocal flushes
+            flushes += 1
+            if flushes == 1:
+                await crash(server, CRASHES[1])
+            await make_durable(*arguments)
+
+        monkeypatch.setattr(other.ledger.committer, "make_durable", crash_first)
+        assert await other.ledger.load([key]) == [durable]
+
+
 @pytest.mark.parametrize("reader", [0, 1])
 @pytest.mark.parametrize("how", CRASHES)
 async def test_what_a_reader_has_seen_of_a_partition_survives_a_crash(

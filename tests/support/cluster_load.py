@@ -1,7 +1,8 @@
 """Load on a cluster while a test does something to it, and what the clients had of it.
 
-Money moves between accounts of several leaders by transactions of three libraries, and a group copies what
-another producer writes. All of it goes to a history that `semel.check` judges at the end.
+Money moves between accounts of several leaders by transactions of three libraries, an auditor adds up all of
+it again and again, and a group copies what another producer writes. All of it goes to a history that
+`semel.check` judges at the end.
 """
 
 import random
@@ -35,6 +36,23 @@ class Load:
         for workload in self.run.workloads:
             if isinstance(workload, Copy):
                 until(workload.has_copied, PATIENCE_SECONDS, "a copy")
+
+    @property
+    def money(self) -> Money:
+        """The transfers."""
+        return next(each for each in self.run.workloads if isinstance(each, Money))
+
+    def audit(self, audits: int = 3) -> None:
+        """All accounts are added up so many times more."""
+        auditor = self.money.auditor
+        enough = auditor.audits + audits
+
+        def is_enough() -> bool:
+            self.run.mend()
+            # An auditor that has found a wrong sum looks no more, and the verdict tells.
+            return auditor.audits >= enough or bool(auditor.wrong or self.run.failures())
+
+        until(is_enough, PATIENCE_SECONDS, "audits")
 
     @property
     def slowest_seconds(self) -> float:

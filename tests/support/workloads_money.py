@@ -3,26 +3,30 @@
 An account is a partition. A transfer takes an amount from one and gives it to another, in one transaction,
 so the sum over all accounts is zero at every moment at which one looks at all of them at once. An auditor
 does, all the time: the ends that one ListOffsets tells are those of one commit, and below them is the whole
-of a transaction or nothing (docs/adr/0025). In a cluster nobody can look at all of them at once: the
-partitions of several leaders have several answers. There the sum at the end has to do.
+of a transaction or nothing (docs/adr/0025). In a cluster any broker tells them, also those of partitions that
+others lead, if it is asked for the ends after one commit.
 """
 
 import itertools
 import random
+import time
 from collections.abc import Sequence
 
-from semel.client import Isolation, Partition
+from semel.client import LATEST, Isolation, Partition
+from semel.client.offsets import END_TOGETHER
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from semel.wire.records import decode_batch, iter_batches, read_marker
 from support.raw import RawClient
 from support.raw_log import READ_UNCOMMITTED, Log
-from support.routed import raw_client
+from support.routed import RoutedClient, error_codes, raw_client
 from support.stubborn import StubbornClient
-from support.workloads import Place, Reader, Worker, Workload, Writer
+from support.waiting import PAUSE_SECONDS
+from support.workloads import PATIENCE_SECONDS, Place, Reader, Worker, Workload, Writer
 from support.workloads_clients import Sent
 
 ACCOUNTS = 4
+ANSWER_SECONDS = 3.0
 BANKS = 2
 """Topics, so that accounts are spread over several."""
 
@@ -40,10 +44,10 @@ class Money(Workload):
             Writer(self.place, kind, each, self._transfer, chance.randrange(2**32))
             for kind, each in zip(kinds, self._ids, strict=True)
         ]
-        self.auditor = None if place.is_cluster else Auditor(self.place, self.partitions, visibility)
+        self.auditor = Auditor(self.place, self.partitions, visibility)
         self.workers = [
             *self.tellers,
-            *([] if self.auditor is None else [self.auditor]),
+            self.auditor,
             Reader(self.place, self.partitions, Isolation.READ_COMMITTED),
             Reader(self.place, self.partitions, Isolation.READ_UNCOMMITTED),
         ]
@@ -72,8 +76,6 @@ class Money(Workload):
         problems = [f"at the end the sum of all accounts is {total}"] if total else []
         if not values:
             problems.append("no money was moved")
-        if self.auditor is None:
-            return problems
         if not self.auditor.audits:
             problems.append("nobody looked at all accounts at once")
         return problems + self.auditor.wrong
@@ -99,14 +101,21 @@ class Auditor(Worker):
 
     def work(self) -> None:
         process = self.place.recorder.process("auditor")
-        with StubbornClient(self.place.bootstrap) as client:
+        bootstrap, is_cluster = self.place.bootstrap, self.place.is_cluster
+        # A broker that is cut off may not answer. Others are asked soon.
+        routed = RoutedClient(bootstrap, timeout_seconds=ANSWER_SECONDS) if is_cluster else None
+        with routed or StubbornClient(bootstrap) as client:
             while not self.stopping.wait(0.05):
                 started = self.place.recorder.clock()
-                cut = ends_together(client, self.partitions)
+                cut = ends_together(client, self.partitions, END_TOGETHER if is_cluster else LATEST)
+                if cut is None:
+                    continue
                 for key, end in cut.items():
                     process.ends(started, key, high_watermark=end)
                 for key, end in cut.items():
                     self._read(Log(client, *key), key, end)
+                if self.stopping.is_set():
+                    return
                 self.audits += 1
                 self.steps += 1
                 if self._balance:
@@ -114,13 +123,18 @@ class Auditor(Worker):
                     return
 
     def _read(self, log: Log, key: Partition, end: int) -> None:
-        while self._positions[key] < end:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._positions[key] < end and not self.stopping.is_set():
             part = log.fetch(self._positions[key], isolation=READ_UNCOMMITTED)
             if part.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self.stopping.wait(0.05):
                 # A broker without descriptors cannot open the chunk, and says so. Clients ask again.
                 continue
             assert part.error_code == ErrorCode.NONE, part
             data = bytes(part.records or b"")
+            if not data and self.place.is_cluster and time.monotonic() < deadline:
+                # The leader has not heard yet of a commit that another broker has made.
+                time.sleep(PAUSE_SECONDS)
+                continue
             assert data, f"{key} ends at {end}, and there is nothing at {self._positions[key]}"
             for at, header in iter_batches(data):
                 if header.base_offset >= end:
@@ -141,14 +155,18 @@ class Auditor(Worker):
             self._held[key, producer_id] = self._held.get((key, producer_id), 0) + total
 
 
-def ends_together(client: RawClient, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """Where partitions end, in one answer."""
+def ends_together(
+    client: RawClient, partitions: Sequence[Partition], timestamp: int = LATEST
+) -> dict[Partition, int] | None:
+    """Where partitions end, in one answer; None if the broker cannot tell now."""
     topics: dict[str, ListOffsetsTopic] = {}
     for name, index in partitions:
         topic = topics.setdefault(name, ListOffsetsTopic(name=name))
-        topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=-1))
+        topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=list(topics.values()))
     answer = client.ask(request, 7)
+    if any(error_codes(answer)):
+        return None
     return {
         (topic.name, each.partition_index): each.offset
         for topic in answer.topics

@@ -20,7 +20,7 @@ class Clock:
         time_of_day: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._time_of_day = time_of_day
+        self._system = self._time_of_day = time_of_day
         self._steady = steady
         self._anchor_ms = time_of_day() * 1000 - steady() * 1000
         self._ahead_seconds = 0.0
@@ -33,6 +33,10 @@ class Clock:
     def time_of_day(self) -> int:
         """The time of the system clock."""
         return int(self._time_of_day() * 1000)
+
+    def seconds_ahead(self) -> float:
+        """How far the system clock is ahead of the time of day that is followed."""
+        return self._system() - self._time_of_day()
 
     def follow(self, time_of_day_ms: int) -> None:
         """Take the time of day from the ledger of the cluster, which all brokers share.

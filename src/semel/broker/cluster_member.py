@@ -28,6 +28,10 @@ LOOK_SECONDS: Final = 10.0
 """How often to look for open transactions that nobody has told this broker of, so that they time out."""
 
 
+CLOCK_SECONDS_MAX: Final = 10.0
+"""A clock that is wrong by more is reported. It confuses object stores, certificates and readers of logs."""
+
+
 class ClusterMember:
     """Use ``join``, then ``run`` as a task, then ``leave``."""
 
@@ -49,6 +53,7 @@ class ClusterMember:
         self._joined_at = 0.0
         self._patient_until = 0.0
         """Nobody is replaced before: the ledger was away, and the others have to renew their leases too."""
+        self._is_clock_wrong = False
         self._is_leaving = False
         self._renewing = asyncio.Lock()
         self._dividing: asyncio.Task[None] | None = None
@@ -153,6 +158,7 @@ class ClusterMember:
             if view.notices:
                 await self._carry_out(view)
             self._clock.follow(view.time_of_day_ms)
+            self._compare_clocks()
             if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
                 # Others may not know of this broker yet, and not tell it of changed topics.
                 self._catalog.clear()
@@ -164,6 +170,18 @@ class ClusterMember:
                 await self._replace_the_dead(view)
             await self._balance()
             self._start_dividing()
+
+    def _compare_clocks(self) -> None:
+        seconds = self._clock.seconds_ahead()
+        was_wrong, self._is_clock_wrong = self._is_clock_wrong, abs(seconds) > CLOCK_SECONDS_MAX
+        if self._is_clock_wrong and not was_wrong:
+            where = "ahead of" if seconds > 0 else "behind"
+            log.warning(
+                "the clock of this machine is %.0f s %s that of PostgreSQL, which all brokers go by",
+                *(abs(seconds), where),
+            )
+        elif was_wrong and not self._is_clock_wrong:
+            log.warning("the clock of this machine is right again")
 
     async def _carry_out(self, view: ClusterView) -> None:
         for _, message in view.notices:

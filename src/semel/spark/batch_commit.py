@@ -45,10 +45,10 @@ from semel.client.commit_transactions import (
     Run,
     serves_commit_transactions,
 )
-from semel.client.transactions_admin import fence_producer, list_transactions
+from semel.client.transactions_admin import describe_transactions, fence_producer, list_transactions
 from semel.spark import decision as decisions
 from semel.spark.decision import Decision, Input, remembered
-from semel.spark.errors import DecidedTransactionLost, PipelineError, PipelineFenced
+from semel.spark.errors import AttemptsLost, DecidedTransactionLost, PipelineError, PipelineFenced
 from semel.spark.fencing import fenced_text
 from semel.spark.outputs import check_written
 from semel.spark.partition_offsets import Spans, TopicIds
@@ -59,6 +59,8 @@ ONGOING = "Ongoing"
 FENCED = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 )
+#: The answers to an attempt whose transaction has ended.
+ENDED = FENCED | {ErrorCode.INVALID_TXN_STATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,21 @@ def begin_attempt(
     return attempt
 
 
+def check_attempt(client: Client, plan: Plan, attempt: TransactionalProducer, error: KafkaError) -> None:
+    """Raise a more specific error for an attempt that could not go on, if there is one.
+
+    Nobody else uses the id of an attempt: whoever is fenced was fenced by a newer run, or by a broker that
+    has aborted the transaction.
+    """
+    if error.code not in ENDED or not serves_commit_transactions(client):
+        return
+    driver = decisions.driver_id(plan.pipeline_id)
+    known = describe_transactions(client, [driver]).get(driver)
+    if known is None or (known.producer_id, known.epoch) != plan.run:
+        raise PipelineFenced(fenced_text(client, plan.pipeline_id, plan.run, plan.query_id)) from error
+    raise AttemptsLost(_aborted_text([attempt.transactional_id])) from error
+
+
 # ---- decide and end
 
 
@@ -162,7 +179,8 @@ def _decide_together(client: Client, plan: Plan, made: Decision) -> None:
         if last is not None and (last.run, last.number) == (made.run, made.number):
             return  # It was made before: an answer was lost, and the repetition was refused.
         if isinstance(error, CommitTransactionsRefused):
-            raise PipelineError(_lost_text(plan, error.lost)) from error
+            # Brokers check the run first, so this one is the current run.
+            raise AttemptsLost(_aborted_text(error.lost)) from error
         _explain(client, error, plan)
         raise
 
@@ -183,8 +201,15 @@ def _lost_text(plan: Plan, lost: Iterable[str]) -> str:
     return (
         f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. Another copy "
         f"of pipeline {plan.pipeline_id!r} has taken over, or the batch took longer than "
-        "transaction.timeout.ms (on Semel semel.attempt.timeout.ms), or the machine of the broker was "
-        "restarted. Start the query again"
+        "transaction.timeout.ms. Start the query again"
+    )
+
+
+def _aborted_text(lost: Iterable[str]) -> str:
+    return (
+        f"nothing was decided, because the broker has ended {', '.join(sorted(lost))} already. Its machine "
+        "was restarted, or PostgreSQL has crashed, or the batch took longer than "
+        "semel.attempt.timeout.ms. Start the query again; it writes the batch again"
     )
 
 

@@ -33,6 +33,13 @@ class PipelineMismatch(PipelineError):
     """Checkpoint and pipeline contradict each other."""
 
 
+class AttemptsLost(PipelineError):
+    """The broker aborted transactions of a batch before it was decided. After a restart it is written again.
+
+    Only if the run is still the current one: the copy of a pipeline that another one has replaced must stop.
+    """
+
+
 class DecidedTransactionLost(PipelineError):
     """The broker aborted a transaction after the pipeline had decided to commit it."""
 

@@ -9,11 +9,11 @@ _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
 #: How `edge` starts an error of ours, before any traceback.
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
-#: Failures that a restart resolves: the broker was unavailable, compaction was faster than a lookup, or a
-#: Python process of Spark died.
+#: Failures that a restart resolves: the broker was unavailable, or has aborted what was not decided yet,
+#: compaction was faster than a lookup, or a Python process of Spark died.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
-    r"|(?:^|: )semel\.spark\.errors\.SnapshotOvertaken: "
+    r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|SnapshotOvertaken): "
     r"|Start the query again; it finishes the batch"
     r"|Python worker (exited unexpectedly|failed to connect back)",
     re.MULTILINE,

@@ -121,10 +121,12 @@ class _Writer:
         try:
             rows = self._write_rows(producer, chain([first], batches))
             return Written(plan, producer.prepare(), rows.where, rows.outputs, current_stream_run())
-        except BaseException:
+        except BaseException as error:
             # The exception says more than a failed abort, and the next start aborts what is left.
             with suppress(KafkaError, ClientError):
                 producer.close()
+            if isinstance(error, KafkaError):
+                batch_commit.check_attempt(self._client, plan, producer, error)
             raise
 
     def _write_rows(self, producer: PackedProducer, batches: Iterable[pa.RecordBatch]) -> RowWriter:

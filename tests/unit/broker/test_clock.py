@@ -50,6 +50,19 @@ def test_one_clock_follows_and_the_other_does_not(step_ms: int) -> None:
     assert (clock.now(), clock.time_of_day()) == (TODAY_MS + 1_000, TODAY_MS + 1_000 + step_ms)
 
 
+@EITHER_WAY
+def test_a_clock_that_follows_another_says_how_wrong_the_system_clock_is(step_ms: int) -> None:
+    clock = TurnedClock(TODAY_MS + step_ms)
+    assert clock.seconds_ahead() == 0
+    clock.follow(TODAY_MS)
+    assert (clock.time_of_day(), clock.now()) == (TODAY_MS, TODAY_MS)
+    clock.passes(1_000)
+    assert clock.seconds_ahead() == pytest.approx(step_ms / 1000)
+    clock.is_set(-step_ms)
+    assert clock.seconds_ahead() == pytest.approx(0, abs=0.001)
+    assert clock.time_of_day() == TODAY_MS + 1_000
+
+
 def test_a_later_life_goes_on_where_an_earlier_one_was() -> None:
     clock = TurnedClock()
     clock.not_before(TODAY_MS - 5_000)

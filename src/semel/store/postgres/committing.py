@@ -95,15 +95,15 @@ class Committer:
         """Return the version of what a commit of this broker writes."""
         return self._place.slot << SLOT_SHIFT | number
 
-    async def make_durable(self, versions: Iterable[int]) -> None:
-        """Flush what was written with these versions, if that may not have happened yet. StoreRefused."""
+    async def make_durable(self, versions: Iterable[int], connection: Any) -> None:
+        """Flush what this connection has seen with these versions, if that may not have happened yet."""
         seen: dict[int, int] = {}
         for version in versions:
             slot, number = version >> SLOT_SHIFT, version & ((1 << SLOT_SHIFT) - 1)
             if number > self._durable.get(slot, 0):
                 seen[slot] = max(number, seen.get(slot, 0))
         if seen:
-            await self._database.value(_FLUSH)
+            await connection.fetchval(_FLUSH)
             for slot, number in seen.items():
                 self._durable[slot] = max(number, self._durable.get(slot, 0))
 

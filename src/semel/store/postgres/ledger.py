@@ -116,12 +116,17 @@ class PostgresLedger:
 
         What clients may read of partitions is durable when it is returned.
         """
-        found = await load(self.database.fetch, keys, self.place.broker_id)
-        shown = zip(keys, found, strict=True)
-        await self.committer.make_durable(
-            each.version for key, each in shown if isinstance(key, PartitionKey)
-        )
-        return [each.value for each in found]
+
+        async def work() -> list[Versioned]:
+            # By one connection, which no crash survives: what was seen cannot be lost before the flush.
+            async with self.database.connection() as connection:
+                found = await load(connection.fetch, keys, self.place.broker_id)
+                shown = zip(keys, found, strict=True)
+                versions = [each.version for key, each in shown if isinstance(key, PartitionKey)]
+                await self.committer.make_durable(versions, connection)
+                return found
+
+        return [each.value for each in await patiently(work, QUERY_PATIENCE_SECONDS)]
 
     async def load_versioned(self, keys: Sequence[Key], *, locks: bool) -> list[Versioned]:
         """Return entities and their versions. With ``locks``, they are locked until the next commit."""

@@ -162,8 +162,6 @@ class Librdkafka:
                 "retry.backoff.ms": 20,
                 # With the default librdkafka 2.16 may never return when its only broker went away.
                 "metadata.recovery.strategy": "none",
-                # It may wait for a connection to the group's coordinator that nothing opens: FINDINGS.md.
-                "enable.sparse.connections": False,
                 "log_level": 0,
             }
         )

@@ -43,7 +43,7 @@ chaos: setup ## kill -9 under load: 50 times each with idempotent producers and 
 	SEMEL_KILLS=50 $(BIN)/python -m pytest tests/chaos/test_kill.py tests/chaos/test_kill_while_deleting.py
 	SEMEL_KILLS=200 $(BIN)/python -m pytest tests/chaos/test_kill_transactions.py
 
-verify: setup ## simulation, defects, power loss, fuzzing, chaos and 100 pipeline kills (about an hour)
+verify: setup ## simulation, defects, power loss, fuzzing, chaos, pipeline kills, protocol tests over a cluster (hours)
 	$(BIN)/python -m pytest -m long tests/cluster
 	$(BIN)/python -m verification verify
 
@@ -69,7 +69,7 @@ demo: setup ## run an exactly-once pipeline on Spark with SIGKILL in the middle 
 demo-cluster: setup ## the same on three brokers over PostgreSQL and S3, of which PostgreSQL is killed too (under four minutes)
 	$(BIN)/python -m demo.cluster
 
-peers: setup ## test with the Java client, franz-go and Apache Kafka (needs Maven and Go)
+peers: setup ## test one broker and a cluster with the Java client, franz-go and Kafka's tools, and 20 kills under Spark (needs Maven and Go)
 	$(BIN)/python -m pytest peers --timeout 900
 
 ci: check test ## everything that CI runs

@@ -1,10 +1,15 @@
-"""The brokers that the peers meet: Semel and Apache Kafka, each behind a wiretap, with like settings."""
+"""The brokers that the peers meet: Semel, alone and as a cluster of three, and Apache Kafka.
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+All have like settings, and each broker is behind a wiretap of its own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.cluster import Cluster, running
 from support.process import BrokerProcess
 from support.raw import RawClient
 from support.waiting import until
@@ -35,20 +40,24 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Broker:
-    """One running broker, as clients see it."""
+    """One running broker, or a cluster of them, as clients see it."""
 
     name: str
-    tap: Wiretap
+    taps: Sequence[Wiretap]
     direct: str
-    """Its own address, past the wiretap: for requests that nobody counts."""
+    """The brokers' own addresses, past the wiretaps: for requests that nobody counts."""
 
     @property
     def bootstrap(self) -> str:
-        return self.tap.bootstrap
+        return ",".join(tap.bootstrap for tap in self.taps)
 
     @property
     def is_semel(self) -> bool:
-        return self.name == "semel"
+        return self.name != "kafka"
+
+    def asked_by(self, client_id: str) -> Counter[tuple[int, int]]:
+        """How often each (api key, version) was asked for by a client so far, at all brokers together."""
+        return sum((tap.asked_by(client_id) for tap in self.taps), Counter())
 
 
 @contextmanager
@@ -59,7 +68,22 @@ def run_semel(directory: Path, **settings: str) -> Iterator[Broker]:
             options += ["--set", f"{name}={value}"]
         with BrokerProcess(directory / "semel", *options) as process:
             tap.broker_port = process.port
-            yield Broker("semel", tap, process.bootstrap)
+            yield Broker("semel", [tap], process.bootstrap)
+
+
+@contextmanager
+def run_cluster(directory: Path, **settings: str) -> Iterator[Broker]:
+    """Three brokers over a PostgreSQL server of their own and a directory of objects."""
+    with ExitStack() as stack:
+        cluster = Cluster(directory, settings=COMMON | settings)
+        taps = []
+        for member in cluster.brokers:
+            tap = stack.enter_context(Wiretap())
+            tap.broker_port = member.port
+            member.options = (*member.options, "--advertise", tap.bootstrap)
+            taps.append(tap)
+        stack.enter_context(running(cluster))
+        yield Broker("cluster", taps, cluster.bootstrap)
 
 
 @contextmanager
@@ -81,7 +105,7 @@ def run_kafka(
         tap.broker_port = kafka.port
         with kafka:
             until(lambda: _serves(kafka), START_SECONDS, "the start of Apache Kafka")
-            yield Broker("kafka", tap, kafka.bootstrap)
+            yield Broker("kafka", [tap], kafka.bootstrap)
 
 
 def _serves(kafka: KafkaProcess) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from support.postgres import why_not
 
-from peers.brokers import Broker, run_kafka, run_semel
+from peers.brokers import Broker, run_cluster, run_kafka, run_semel
 from peers.programs import CannotBuild, Program, build_go, build_java, fetch_kafka
 from peers.tools import Tools
 
@@ -47,9 +48,17 @@ def kafka_broker(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> I
         yield broker
 
 
-@pytest.fixture(scope="session", params=["semel", "kafka"])
+@pytest.fixture(scope="session")
+def cluster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with run_cluster(tmp_path_factory.mktemp("cluster")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session", params=["semel", "cluster", "kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Semel, and Apache Kafka: what passes there is what Semel is measured by."""
+    """Semel, alone and three together, and Apache Kafka: what passes there is what Semel is measured by."""
     found: Broker = request.getfixturevalue(f"{request.param}_broker")
     return found
 

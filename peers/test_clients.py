@@ -40,7 +40,13 @@ def play(program: Program, broker: Broker, scenario: str, visibility: str) -> No
 
 @pytest.mark.parametrize(
     ("broker", "visibility"),
-    [("semel", "marker"), ("semel", "journal"), ("kafka", "marker")],
+    [
+        ("semel", "marker"),
+        ("semel", "journal"),
+        ("cluster", "marker"),
+        ("cluster", "journal"),
+        ("kafka", "marker"),
+    ],
     indirect=["broker"],
     scope="session",
 )
@@ -56,7 +62,7 @@ def test_an_application(program: Program, broker: Broker, scenario: str, visibil
 def asked_since(broker: Broker, client: str, before: Counter[tuple[int, int]]) -> dict[int, set[int]]:
     """The versions of each API that the client asked for."""
     versions: dict[int, set[int]] = {}
-    for (api_key, version), count in broker.tap.asked_by(f"peer-{client}").items():
+    for (api_key, version), count in broker.asked_by(f"peer-{client}").items():
         if count > before[api_key, version]:
             versions.setdefault(api_key, set()).add(version)
     return versions
@@ -65,7 +71,7 @@ def asked_since(broker: Broker, client: str, before: Counter[tuple[int, int]]) -
 def test_behaviour_46_the_second_form_adds_nothing_explicitly(
     program: Program, broker: Broker, client: str
 ) -> None:
-    before = broker.tap.asked_by(f"peer-{client}")
+    before = broker.asked_by(f"peer-{client}")
     for scenario in ("commit", "five-partitions", "pipeline-classic"):
         play(program, broker, scenario, "marker")
     asked = asked_since(broker, client, before)
@@ -78,7 +84,7 @@ def test_behaviour_46_the_second_form_adds_nothing_explicitly(
 def test_behaviour_47_the_first_form_where_the_feature_says_so(
     program: Program, broker: Broker, client: str, tools: Tools
 ) -> None:
-    before = broker.tap.asked_by(f"peer-{client}")
+    before = broker.asked_by(f"peer-{client}")
     tools.set_transaction_version(1)
     try:
         for scenario in SCENARIOS[client]:

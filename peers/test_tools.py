@@ -1,22 +1,27 @@
-"""``kafka-transactions.sh`` and its likes, against both brokers: what an administrator sees and ends."""
+"""``kafka-transactions.sh`` and its likes, against all brokers: what an administrator sees and ends."""
 
 import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from support.confluent import create, done, reader
-from support.raw import RawClient
+from support.postgres import why_not
 from support.raw_transactions import RawProducer
+from support.routed import raw_client
 from support.waiting import until
 
-from peers.brokers import Broker, run_semel
+from peers.brokers import Broker, run_cluster, run_semel
 from peers.tools import Tools
 from semel.wire.errors import ErrorCode
 from semel.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 VERIFICATION = "transaction.partition.verification.enable"
+Run = Callable[..., AbstractContextManager[Broker]]
+needs_postgres = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 @pytest.fixture
@@ -115,7 +120,7 @@ def test_an_open_transaction_does_not_hang(broker: Broker, tools: Tools, admin: 
 
 def write_past_the_coordinator(bootstrap: str, topic: str) -> int:
     """Write in a transaction that nobody opened, with an old time; the error code."""
-    with RawClient(bootstrap) as client:
+    with raw_client(bootstrap) as client:
         producer = RawProducer(client, new_name("id"))
         records = producer.batch(b"hanging", sequence=0, timestamp=1)
         part = PartitionProduceData(index=0, records=records)
@@ -150,9 +155,10 @@ def test_apache_kafka_can_be_made_to_hang(kafka_broker: Broker, kafka_jars: str)
     assert tools.transactions("find-hanging", "--topic", topic) == []
 
 
-def test_semel_cannot_be_made_to_hang(kafka_jars: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [run_semel, pytest.param(run_cluster, marks=needs_postgres)])
+def test_semel_cannot_be_made_to_hang(run: Run, kafka_jars: str, tmp_path: Path) -> None:
     """There a write joins the transaction in the step that appends it, verified or not."""
-    with run_semel(tmp_path, **{VERIFICATION: "false"}) as broker:
+    with run(tmp_path, **{VERIFICATION: "false"}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         topic = create(admin, new_name("hanging"))
         assert write_past_the_coordinator(broker.direct, topic) == ErrorCode.NONE

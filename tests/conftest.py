@@ -14,7 +14,6 @@ from support.companions import (
     follow_leaders,
     is_about_a_lone_broker,
     is_about_one_connection,
-    leave_proxies_out,
     open_among,
     wait_for_shards,
 )
@@ -130,7 +129,6 @@ def _over(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if over == "cluster":
             wait_for_shards(patch)
             follow_leaders(patch)
-            leave_proxies_out(patch)
         yield
 
 

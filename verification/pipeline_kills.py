@@ -5,6 +5,9 @@ a batch: after Spark has written the batch to the offsets log of the checkpoint,
 supervisor restarts stopped processes, as in production. A killed broker restarts with or without Semel's
 protocol extensions. A seed determines the victim, the delay after the last progress and the delay after the
 beginning of the batch, but not what the victim was doing.
+
+The same with a cluster of three: brokers are killed, one or several at once. A reader then looks after each
+kill whether a batch is there in part.
 """
 
 import random
@@ -13,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import psutil
 from confluent_kafka import KafkaError, Message, Producer
@@ -24,13 +28,13 @@ from confluent_kafka import KafkaError, Message, Producer
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.chance import fresh_seed
-from support.process import BrokerProcess
 from support.spark_driver import DriverProcess
 from support.sparking import Pipeline, committed, create, open_transactions, values
 from support.waiting import until
 
-from semel.client import Admin, Client, ClientError
+from semel.client import Admin, Client, ClientError, Consumer
 from semel.client import KafkaError as Refused
+from verification.pipeline_brokers import Brokers, alone
 
 T = TypeVar("T")
 
@@ -41,7 +45,8 @@ PROGRESS_SECONDS: Final = 120.0
 IN_BATCH_SECONDS: Final = 0.4
 """The longest delay between the beginning of a batch and a kill: less than most batches take."""
 RECORDS_EACH_SECOND: Final = 500
-WITHOUT_EXTENSIONS: Final = ("--set", "semel.extensions.enable=false")
+LOOK_SECONDS: Final = 30.0
+"""How long a reader waits for brokers that are away."""
 
 
 class Feeder(threading.Thread):
@@ -88,13 +93,35 @@ class Feeder(threading.Thread):
             self.failed.append(str(error))
 
 
+class Look(NamedTuple):
+    """What a reader saw of the output, and how far the pipeline was in its input before and after."""
+
+    before: Mapping[int, int]
+    seen: Counter[bytes]
+    after: Mapping[int, int]
+
+    def problems(self, inputs: Mapping[int, list[bytes]]) -> list[str]:
+        """Tell what was there in part: a batch has all of its output if its input counts, else nothing."""
+        least, most = (_first(inputs, reached) for reached in (self.before, self.after))
+        missing, early = sorted(least - self.seen), sorted(self.seen - most)
+        told = (
+            [f"{len(missing)} records of batches that count were not seen: {missing[:3]}"] if missing else []
+        )
+        return [*told, *([f"{len(early)} of batches that do not were: {early[:3]}"] if early else [])]
+
+
+def _first(inputs: Mapping[int, list[bytes]], reached: Mapping[int, int]) -> Counter[bytes]:
+    """Return the records of each partition up to an offset."""
+    return Counter(value for number, offset in reached.items() for value in inputs[number][:offset])
+
+
 class Chaos:
     """The pipeline, its supervisor, and the kills so far."""
 
-    def __init__(self, broker: BrokerProcess, directory: Path, seed: int) -> None:
+    def __init__(self, brokers: Brokers, directory: Path, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.broker = broker
-        self.pipeline = Pipeline(None, broker.bootstrap, directory)
+        self.brokers = brokers
+        self.pipeline = Pipeline(None, brokers.bootstrap, directory)
         # More than the input rate, so that batches are small and the pipeline catches up after a pause.
         self.pipeline.source_options["maxOffsetsPerTrigger"] = 20 * RECORDS_EACH_SECOND
         self.driver = DriverProcess(self.pipeline, is_endless=True)
@@ -102,21 +129,32 @@ class Chaos:
         self.in_batch = 0
         """The number of kills within a batch: in the offsets log, but not in the commits log."""
         self.starts = 0
+        self.looks: list[Look] = []
         self._seen: set[psutil.Process] = set()
 
     def supervise(self) -> None:
         """Restart stopped processes."""
-        if self.broker.process is None:
-            self.broker.options = self.chance.choice([(), WITHOUT_EXTENSIONS])
-            self.broker.start()
+        self.brokers.supervise(self.chance)
         if not self.driver.is_alive:
             self.driver.start()
             self.starts += 1
 
     def reached(self) -> int:
         """Return how far the pipeline is."""
-        with Client(self.broker.bootstrap, timeout_s=5) as client:
-            return sum(each.offset for each in Admin(client).groups.offsets(self.pipeline.name).values())
+        with Client(self.brokers.bootstrap, timeout_s=5) as client:
+            return sum(self._offsets(client).values())
+
+    def _offsets(self, client: Client) -> dict[int, int]:
+        """Return how far the pipeline is in each partition of its input."""
+        found = Admin(client).groups.offsets(self.pipeline.name)
+        return {number: each.offset for (_, number), each in found.items()}
+
+    def look(self) -> None:
+        """Read the output while the pipeline runs."""
+        with Client(self.brokers.bootstrap, timeout_s=LOOK_SECONDS) as client:
+            before = self._offsets(client)
+            seen = Counter(value for part in _by_partition(client, "out").values() for value in part)
+            self.looks.append(Look(before, seen, self._offsets(client)))
 
     def await_progress(self, what: str) -> None:
         """Wait for progress of the pipeline, restarting stopped processes."""
@@ -132,11 +170,11 @@ class Chaos:
     def kill_somebody(self) -> str:
         """Send SIGKILL to one of the processes, at a random time within a batch."""
         time.sleep(self.chance.uniform(0, MOMENT_SECONDS))  # the time of the kill is random
-        victim = self.chance.choice(["broker", "driver", "JVM", "Python worker", "Python worker"])
+        victim = self.chance.choice(self.brokers.victims)
         self._await_batch()
         self._seen.update(self.driver.processes())
         if victim == "broker":
-            self.broker.kill()
+            self.brokers.kill(self.chance)
         elif victim == "driver":
             self.driver.kill()
         else:
@@ -221,6 +259,10 @@ class Killed:
     records: int
     lost: list[bytes] = field(default_factory=list)
     doubled: list[bytes] = field(default_factory=list)
+    looks: int = 0
+    """How often a reader looked at the output in between."""
+    torn: list[str] = field(default_factory=list)
+    """What it saw of batches in part."""
     problems: list[str] = field(default_factory=list)
     """Other problems."""
 
@@ -235,25 +277,28 @@ class Killed:
             f"SEMEL_SEED={self.seed}; killed: {victims}, {self.in_batch} in the middle of a batch; "
             f"the driver was started {self.starts} times; "
             f"{self.records} records, {len(self.lost)} lost, {len(self.doubled)} doubled; "
+            f"in {self.looks} looks, {len(self.torn)} torn; "
             f"{'; '.join(self.problems) or 'nothing else is wrong'}"
         )
 
 
-def run(kills: int) -> Killed:
+def run(kills: int, brokers: Callable[[Path], AbstractContextManager[Brokers]] = alone) -> Killed:
     """Kill this often within a batch, then let the pipeline finish, and compare."""
     seed = fresh_seed()
     with tempfile.TemporaryDirectory(prefix="semel-kills-") as name:
         directory = Path(name)
-        with BrokerProcess(directory / "data") as broker:
-            create(broker.bootstrap, ("in", 2), ("out", 3))
-            chaos = Chaos(broker, directory / "pipeline", seed)
-            feeder = Feeder(broker.bootstrap)
+        with brokers(directory) as these:
+            create(these.bootstrap, ("in", 2), ("out", 3))
+            chaos = Chaos(these, directory / "pipeline", seed)
+            feeder = Feeder(these.bootstrap)
             feeder.start()
             try:
                 what = "the start"
                 # A kill whose batch ended just before does not count, and is repeated.
                 while chaos.in_batch < kills:
                     chaos.await_progress(what)
+                    if these.commits_once:
+                        chaos.look()
                     what = f"the kill of a {chaos.kill_somebody()}"
                 chaos.await_progress(what)
                 feeder.stop()
@@ -265,11 +310,12 @@ def run(kills: int) -> Killed:
 
 
 def _judged(chaos: Chaos, feeder: Feeder, seed: int) -> Killed:
-    bootstrap = chaos.broker.bootstrap
+    bootstrap = chaos.brokers.bootstrap
     expected = values(range(feeder.count))
     found = committed(bootstrap, "out")
     killed = Killed(seed, chaos.killed, chaos.in_batch, chaos.starts, feeder.count)
     killed.lost, killed.doubled = sorted(expected - found), sorted(found - expected)
+    killed.looks, killed.torn = len(chaos.looks), _torn(chaos)
     if feeder.failed or feeder.acknowledged != feeder.count:
         killed.problems.append(
             f"of {feeder.count} inputs {feeder.acknowledged} were taken: {feeder.failed[:3]}"
@@ -279,3 +325,21 @@ def _judged(chaos: Chaos, feeder: Feeder, seed: int) -> Killed:
     if left := open_transactions(bootstrap):
         killed.problems.append(f"open transactions: {left}")
     return killed
+
+
+def _torn(chaos: Chaos) -> list[str]:
+    """Return what was seen of batches in part, in any look."""
+    if not chaos.looks:
+        return []
+    with Client(chaos.brokers.bootstrap, timeout_s=LOOK_SECONDS) as client:
+        inputs = _by_partition(client, "in")
+    return [problem for look in chaos.looks for problem in look.problems(inputs)]
+
+
+def _by_partition(client: Client, topic: str) -> dict[int, list[bytes]]:
+    """Return the values of a topic as a reader of committed records gets them, by partition."""
+    found: dict[int, list[bytes]] = {}
+    with Consumer(client, topic) as consumer:
+        for record in consumer.read_to_end():
+            found.setdefault(record.partition, []).append(record.value or b"")
+    return found

@@ -72,6 +72,10 @@ _FOOT = """
 - **legal requests at the limits**: valid requests that use as much as the limits allow. None may block the event loop for long.
 - **pipeline kills**: the broker, driver, JVM or a Python worker of a long exactly-once pipeline on Spark is killed while the offsets log of its checkpoint is
   ahead of the commits log. The broker restarts with or without Semel's extensions. The output is then compared with the input, record by record.
+- **pipeline kills of a cluster**: the same pipeline over three brokers and PostgreSQL. One broker is killed, sometimes two or all, and comes back before or after
+  its lease is over. After each kill, a reader compares the output with the pipeline's offsets: a batch is there completely or not at all.
+- **protocol tests over a cluster**: the tests of the protocol, of clients and of the command line, with every embedded broker replaced by one of three over
+  PostgreSQL (`pytest --over cluster`).
 - **scenarios with a changing environment**: checkpoints are lost, restored and swapped, topics are deleted and recreated, groups are reset, ids are reused, and
   the broker is restored from a backup, between runs and in the middle of batches, with topics and Delta tables as output. Every run must count every record once
   or refuse with a message. `python -m verification.world --seed N` reproduces one.

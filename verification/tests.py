@@ -19,3 +19,13 @@ def run(*arguments: str, **environment: str) -> list[ElementTree.Element]:
         environment = {**os.environ, **environment}
         subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
         return list(ElementTree.parse(report).iter("testcase"))
+
+
+def is_skipped(case: ElementTree.Element) -> bool:
+    """Whether the test was not run, or fails for a known reason."""
+    return case.find("skipped") is not None
+
+
+def has_failed(case: ElementTree.Element) -> bool:
+    """Whether the test failed, or what it needs did."""
+    return case.find("failure") is not None or case.find("error") is not None

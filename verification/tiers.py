@@ -19,6 +19,7 @@ from verification import (
     legal,
     machines,
     named,
+    pipeline_brokers,
     pipeline_kills,
     power_loss,
     store_mutants,
@@ -29,6 +30,7 @@ from verification.world import runs as world_runs
 from verification.world.verdict import End
 
 SIZES: Final = tuple(WORDS)
+PROTOCOL_TESTS: Final = ("tests/wire", "tests/client", "tests/cli")
 SEEDS_APART: Final = 100_000_000
 """The distance between the first seeds of processes that share a check."""
 
@@ -246,6 +248,28 @@ def pipeline(count: int) -> Iterator[Found]:
     )
 
 
+def cluster_pipeline(count: int) -> Iterator[Found]:
+    """Kills of brokers of a cluster under a pipeline on Spark."""
+    ran = pipeline_kills.run(count, pipeline_brokers.three)
+    seed = str(ran.seed)
+    yield Found("pipeline kills of a cluster in the middle of a batch", ran.in_batch, count, seed, str(ran))
+    bad = len(ran.lost) + len(ran.doubled) + len(ran.torn) + len(ran.problems)
+    told = "records lost, doubled or torn, and transactions left open, by pipeline kills of a cluster"
+    yield Found(told, bad, 0, seed, "; ".join([*ran.problems, *ran.torn][:3]))
+
+
+def protocol(count: int) -> Iterator[Found]:
+    """The tests of the protocol against a cluster of three, so many of them at least."""
+    cases = tests.run(*PROTOCOL_TESTS, "--over", "cluster", "--timeout", "600")
+    failed = [
+        f"{case.attrib['classname']}::{case.attrib['name']}" for case in cases if tests.has_failed(case)
+    ]
+    skipped = sum(tests.is_skipped(case) for case in cases)
+    passed = len(cases) - len(failed) - skipped
+    yield Found("protocol tests over a cluster", passed, count, "", f"{skipped} were skipped")
+    yield Found("failed protocol tests over a cluster", len(failed), 0, "", "; ".join(failed[:5]))
+
+
 def world(count: int) -> Iterator[Found]:
     """Pipelines on Spark whose environment changes between runs."""
     ran = world_runs.run(range(count))
@@ -283,6 +307,8 @@ CHECKS: Final = {
     "legal": Check(legal_requests, (100, 2_000, 20_000)),
     "kills": Check(_chaos("kill -9", chaos.kills), (10, 500, 5_000), waits=True),
     "pipeline": Check(pipeline, (0, 100, 500), waits=True),
+    "cluster-pipeline": Check(cluster_pipeline, (0, 20, 200), waits=True),
+    "protocol": Check(protocol, (0, 1_250, 1_250), waits=True),
     "world": Check(world, (5, 100, 1_000), waits=True),
     "scenarios": Check(scenarios, (0, 1, 1), waits=True),
     "pauses": Check(_chaos("pauses", chaos.pauses), (5, 25, 500), waits=True),

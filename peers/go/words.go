@@ -60,7 +60,7 @@ func values(records []*kgo.Record) []string {
 
 func (p *peer) options(more ...kgo.Opt) []kgo.Opt {
 	return append([]kgo.Opt{
-		kgo.SeedBrokers(p.bootstrap),
+		kgo.SeedBrokers(strings.Split(p.bootstrap, ",")...),
 		kgo.ClientID(clientID),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.FetchMaxWait(50 * time.Millisecond),

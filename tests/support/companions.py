@@ -23,7 +23,6 @@ from semel.server.server import Server
 from semel.store.opening import Remote, open_remote
 from semel.store.sharing import SharedStore
 from semel.wire.messages import MetadataRequest
-from support.proxy import Proxy
 from support.raw import RawClient
 from support.routed import ELSEWHERE, RoutedClient, error_codes
 
@@ -31,7 +30,14 @@ COUNT = 2
 FIRST = 0
 """The id of the broker of the test."""
 START_SECONDS = 30.0
-OF_ONE_BROKER = ("tests/wire/", "tests/client/test_commit_order_compaction.py")
+OF_ONE_BROKER = (
+    "tests/wire/",
+    # They have their broker compact at a moment of their choice: it must own what is compacted.
+    "tests/client/test_commit_order_compaction.py",
+    "tests/client/test_compaction_holds.py",
+    "tests/spark/test_newest.py",
+    "tests/spark/test_snapshot_compaction.py",
+)
 LONE = (
     "tests/client/test_several_brokers.py",
     "test_aiokafka.py::test_admin_of_topics",
@@ -143,15 +149,3 @@ def follow_leaders(patch: pytest.MonkeyPatch) -> None:
             return client.ask(request, version)
 
     patch.setattr(RawClient, "ask", routed)
-
-
-def leave_proxies_out(patch: pytest.MonkeyPatch) -> None:
-    """Skip tests with a proxy, unless one broker owns all: it stands before one broker, and hides others."""
-    init = Proxy.__init__
-
-    def refuse(self: Proxy, *args: Any, **options: Any) -> None:
-        if not is_about_one_connection():
-            pytest.skip("a proxy stands before one broker")
-        init(self, *args, **options)
-
-    patch.setattr(Proxy, "__init__", refuse)

@@ -1,7 +1,8 @@
 """A proxy on loopback that knows requests, to do to them what networks do.
 
-Clients reach the broker only through it: the addresses in answers that tell where brokers are become its own.
-All else passes byte by byte. A rule says for a request what happens to it; the first rule that fits wins:
+Clients reach brokers only through it: the addresses in answers that tell where brokers are become its own,
+one for each broker. All else passes byte by byte. A rule says for a request what happens to it; the first
+rule that fits wins:
 
     with Proxy(bootstrap) as proxy:
         held = proxy.on(26, Act.STRAND)     # the next EndTxn
@@ -17,127 +18,41 @@ A proxy may also hide what Semel has and Kafka has not, so that clients use Kafk
 """
 
 import contextlib
-import enum
 import itertools
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 from semel.wire.frames import RequestHeader, decode_request_header, decode_response_header, encode_response
 from semel.wire.messages import APIS
 from semel.wire.messages.semel import FIRST_OWN_KEY
+from support.proxy_rules import WAIT_SECONDS
+from support.proxy_rules import Act as Act  # for those who need a proxy, too
+from support.proxy_rules import Rule as Rule
+from support.proxy_rules import Seen as Seen
 
-WAIT_SECONDS = 30.0
 SIZE = struct.Struct(">i")
 MORE = getattr(socket, "MSG_MORE", 0)  # Linux sends these bytes together with what comes next
 PRODUCE, METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER = 0, 3, 10, 18, 60
 
 
-class Act(enum.Enum):
-    """What becomes of a request."""
-
-    PASS = enum.auto()
-    HOLD = enum.auto()
-    """The broker gets it when it is released. The client's side stays open, and hears nothing."""
-    STRAND = enum.auto()
-    """As HOLD, and the client's connection is closed at once, so that it need not wait for its timeout."""
-    TWICE = enum.auto()
-    """The broker gets it two times in a row; one answer goes back."""
-    ECHO = enum.auto()
-    """The broker gets it, the client's connection is closed, and the broker gets it again when released."""
-    LOSE = enum.auto()
-    """The broker never gets it, and the client waits."""
-    CUT = enum.auto()
-    """The broker never gets it, and the client's connection is closed."""
-    DEAFEN = enum.auto()
-    """The broker gets it, and the client never hears the answer."""
-    CUT_ANSWER = enum.auto()
-    """The broker gets it, and the client's connection is closed instead of the answer."""
-    LAST = enum.auto()
-    """The broker gets it, the client hears the answer, and with it the broker is gone for everyone."""
-
-
-@dataclass
-class Seen:
-    """A request that came by."""
-
-    connection: int
-    header: RequestHeader
-    frame: bytes
-    position: int
-    ports: tuple[int, int]
-    """From where it came and where it came to. Only both name a connection: others may share one of them."""
-
-    @cached_property
-    def body(self) -> Any:
-        """The request, decoded."""
-        api = APIS[self.header.api_key]
-        return api.request.decode(self.frame, self.header.api_version, self.position)
-
-
-class Rule:
-    """What happens to the next requests of a kind, and what became of them."""
-
-    def __init__(self, act: Act, fits: Callable[[Seen], bool], times: int, after: int) -> None:
-        self.act = act
-        self.caught: list[Seen] = []
-        self.delivered = threading.Event()
-        """Set when something that was held has been answered by the broker, or refused by a close."""
-        self.was_refused = False
-        """Whether the broker closed the connection instead of an answer."""
-        self.answered = threading.Event()
-        """Set when the broker has answered, whoever gets to hear it."""
-        self._fits = fits
-        self._times = times
-        self._skip = after
-        self._came = threading.Event()
-        self._released = threading.Event()
-
-    def takes(self, seen: Seen) -> bool:
-        if len(self.caught) >= self._times or not self._fits(seen):
-            return False
-        if self._skip:
-            self._skip -= 1
-            return False
-        self.caught.append(seen)
-        self._came.set()
-        return True
-
-    def wait(self) -> None:
-        """Until a request was caught."""
-        assert self._came.wait(WAIT_SECONDS), "no such request came"
-
-    def release(self) -> None:
-        """Deliver what is held, and what will be, and return when the broker has answered or closed."""
-        self._released.set()
-        if self.caught and self.act in (Act.HOLD, Act.STRAND, Act.ECHO):
-            assert self.delivered.wait(WAIT_SECONDS), "what was held is not answered"
-
-    def let_go(self) -> None:
-        self._released.set()
-
-    def until_released(self) -> None:
-        self._released.wait()
-
-
 class Proxy:
-    """Listens on a port of its own in front of one broker."""
+    """Listens on a port of its own in front of one broker, and of every other that answers name."""
 
     def __init__(self, bootstrap: str, *, hides_extensions: bool = False) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self.hides_extensions = hides_extensions
-        self._upstream = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        first = _Door(self, (host, int(port)))
+        self.port = first.port
+        self._doors = {first.upstream: first}
+        self._refuses = False
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._links: list[_Link] = []
-        self._accepting = threading.Thread(target=self._accept, name="proxy")
         self.seen: list[Seen] = []
         """Every request, in the order in which they came."""
 
@@ -160,12 +75,25 @@ class Proxy:
             self._rules.append(rule)
         return rule
 
+    def port_before(self, host: str, port: int) -> int:
+        """The port at which clients reach the broker at an address."""
+        with self._lock:
+            door = self._doors.get((host, port))
+            if door is None:
+                door = self._doors[host, port] = _Door(self, (host, port))
+                if self._refuses:
+                    door.close()
+                else:
+                    door.start()
+            return door.port
+
     def refuse_all(self) -> None:
         """Take no connection any more. May be called again."""
-        with contextlib.suppress(OSError):
-            # A thread in accept is not woken by a close.
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        with self._lock:
+            self._refuses = True
+            doors = list(self._doors.values())
+        for door in doors:
+            door.close()
 
     def cut_all(self) -> None:
         """Close every connection, on both sides."""
@@ -183,18 +111,54 @@ class Proxy:
             self.seen.append(seen)
             return next((rule for rule in self._rules if rule.takes(seen)), None)
 
+    def connect(self, client: socket.socket, client_port: int, broker: socket.socket) -> None:
+        link = _Link(self, next(self._numbers), client, client_port, broker)
+        with self._lock:
+            self._links.append(link)
+        link.start()
+
     def __enter__(self) -> Self:
-        self._accepting.start()
+        for door in self._doors.values():
+            door.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.refuse_all()
-        self._accepting.join(WAIT_SECONDS)
+        with self._lock:
+            doors = list(self._doors.values())
+        for door in doors:
+            door.join()
         for rule in self._rules:
             rule.let_go()
         self.cut_all()
         for link in self._links:
             link.join()
+
+
+class _Door:
+    """A port, and the broker behind it."""
+
+    def __init__(self, proxy: Proxy, upstream: tuple[str, int]) -> None:
+        self.upstream = upstream
+        self._proxy = proxy
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._accepting: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._accepting = threading.Thread(target=self._accept, name="proxy")
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Take no connection any more. May be called again."""
+        with contextlib.suppress(OSError):
+            # A thread in accept is not woken by a close.
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def join(self) -> None:
+        if self._accepting is not None:
+            self._accepting.join(WAIT_SECONDS)
 
     def _accept(self) -> None:
         while True:
@@ -204,14 +168,11 @@ class Proxy:
                 return
             try:
                 # Here and not in a thread: the broker sees connections in the order of the clients' connects.
-                broker = socket.create_connection(self._upstream, WAIT_SECONDS)
+                broker = socket.create_connection(self.upstream, WAIT_SECONDS)
             except OSError:
                 client.close()
                 continue
-            link = _Link(self, next(self._numbers), client, client_port, broker)
-            with self._lock:
-                self._links.append(link)
-            link.start()
+            self._proxy.connect(client, client_port, broker)
 
 
 @dataclass
@@ -370,7 +331,7 @@ class _Link:
         for place in places:
             # An answer without a coordinator has no address.
             if place.port > 0:
-                place.host, place.port = "127.0.0.1", self._proxy.port
+                place.host, place.port = "127.0.0.1", self._proxy.port_before(place.host, place.port)
         return encode_response(response, version, correlation_id)
 
 

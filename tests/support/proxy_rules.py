@@ -1,0 +1,100 @@
+"""What a proxy does to requests, and what it has seen of them."""
+
+import enum
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from semel.wire.frames import RequestHeader
+from semel.wire.messages import APIS
+
+WAIT_SECONDS = 30.0
+
+
+class Act(enum.Enum):
+    """What becomes of a request."""
+
+    PASS = enum.auto()
+    HOLD = enum.auto()
+    """The broker gets it when it is released. The client's side stays open, and hears nothing."""
+    STRAND = enum.auto()
+    """As HOLD, and the client's connection is closed at once, so that it need not wait for its timeout."""
+    TWICE = enum.auto()
+    """The broker gets it two times in a row; one answer goes back."""
+    ECHO = enum.auto()
+    """The broker gets it, the client's connection is closed, and the broker gets it again when released."""
+    LOSE = enum.auto()
+    """The broker never gets it, and the client waits."""
+    CUT = enum.auto()
+    """The broker never gets it, and the client's connection is closed."""
+    DEAFEN = enum.auto()
+    """The broker gets it, and the client never hears the answer."""
+    CUT_ANSWER = enum.auto()
+    """The broker gets it, and the client's connection is closed instead of the answer."""
+    LAST = enum.auto()
+    """The broker gets it, the client hears the answer, and with it the broker is gone for everyone."""
+
+
+@dataclass
+class Seen:
+    """A request that came by."""
+
+    connection: int
+    header: RequestHeader
+    frame: bytes
+    position: int
+    ports: tuple[int, int]
+    """From where it came and where it came to. Only both name a connection: others may share one of them."""
+
+    @cached_property
+    def body(self) -> Any:
+        """The request, decoded."""
+        api = APIS[self.header.api_key]
+        return api.request.decode(self.frame, self.header.api_version, self.position)
+
+
+class Rule:
+    """What happens to the next requests of a kind, and what became of them."""
+
+    def __init__(self, act: Act, fits: Callable[[Seen], bool], times: int, after: int) -> None:
+        self.act = act
+        self.caught: list[Seen] = []
+        self.delivered = threading.Event()
+        """Set when something that was held has been answered by the broker, or refused by a close."""
+        self.was_refused = False
+        """Whether the broker closed the connection instead of an answer."""
+        self.answered = threading.Event()
+        """Set when the broker has answered, whoever gets to hear it."""
+        self._fits = fits
+        self._times = times
+        self._skip = after
+        self._came = threading.Event()
+        self._released = threading.Event()
+
+    def takes(self, seen: Seen) -> bool:
+        if len(self.caught) >= self._times or not self._fits(seen):
+            return False
+        if self._skip:
+            self._skip -= 1
+            return False
+        self.caught.append(seen)
+        self._came.set()
+        return True
+
+    def wait(self) -> None:
+        """Until a request was caught."""
+        assert self._came.wait(WAIT_SECONDS), "no such request came"
+
+    def release(self) -> None:
+        """Deliver what is held, and what will be, and return when the broker has answered or closed."""
+        self._released.set()
+        if self.caught and self.act in (Act.HOLD, Act.STRAND, Act.ECHO):
+            assert self.delivered.wait(WAIT_SECONDS), "what was held is not answered"
+
+    def let_go(self) -> None:
+        self._released.set()
+
+    def until_released(self) -> None:
+        self._released.wait()

@@ -1,0 +1,112 @@
+"""The brokers of a pipeline that is to be killed: one on a data directory, or three over PostgreSQL."""
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.cluster import LEASE_SECONDS, Cluster, Member, running
+from support.process import BrokerProcess
+
+WITHOUT_EXTENSIONS: Final = ("--set", "semel.extensions.enable=false")
+
+
+class Brokers(Protocol):
+    """What is killed and started again."""
+
+    victims: tuple[str, ...]
+    """What may be killed; a name that is there twice is killed twice as often."""
+    commits_once: bool
+    """Whether a batch and the offsets of its input are always committed together."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The address, or the addresses."""
+
+    def kill(self, chance: random.Random) -> None:
+        """Send SIGKILL."""
+
+    def supervise(self, chance: random.Random) -> None:
+        """Start again what has ended, if it is time."""
+
+
+class Alone:
+    """One broker. It is started again with or without Semel's extensions of the protocol."""
+
+    victims: tuple[str, ...] = ("broker", "driver", "JVM", "Python worker", "Python worker")
+    # Without the extensions, a batch is committed by several requests.
+    commits_once = False
+
+    def __init__(self, process: BrokerProcess) -> None:
+        self._process = process
+
+    @property
+    def bootstrap(self) -> str:
+        """The address of the broker."""
+        return self._process.bootstrap
+
+    def kill(self, chance: random.Random) -> None:
+        """Send SIGKILL."""
+        self._process.kill()
+
+    def supervise(self, chance: random.Random) -> None:
+        """Start it again."""
+        if self._process.process is None:
+            self._process.options = chance.choice([(), WITHOUT_EXTENSIONS])
+            self._process.start()
+
+
+class Three:
+    """Three brokers, of which one is killed, sometimes two or all."""
+
+    victims: tuple[str, ...] = ("broker",)
+    commits_once = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._away: dict[Member, float] = {}
+        """The brokers that were killed, and when each comes back."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return self._cluster.bootstrap
+
+    def kill(self, chance: random.Random) -> None:
+        """Send SIGKILL to some that run."""
+        run = [each for each in self._cluster.brokers if each not in self._away]
+        victims = chance.sample(run, min(len(run), chance.choice([1, 1, 1, 1, 2, 3])))
+        # Sometimes another broker has taken over before they come back, sometimes not.
+        back_at = time.monotonic() + chance.choice([0, 0, LEASE_SECONDS + 1])
+        for each in victims:
+            each.kill()
+            self._away[each] = back_at
+
+    def supervise(self, chance: random.Random) -> None:
+        """Start those again whose time has come, and those that have ended because they were replaced."""
+        self._cluster.mend()
+        back = [each for each, back_at in self._away.items() if time.monotonic() >= back_at]
+        for each in back:
+            each.launch()
+        for each in back:
+            each.wait_until_ready()
+            del self._away[each]
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[Brokers]:
+    """One broker on a data directory."""
+    with BrokerProcess(directory / "data") as process:
+        yield Alone(process)
+
+
+@contextmanager
+def three(directory: Path) -> Iterator[Brokers]:
+    """A cluster of three, with a PostgreSQL server of its own."""
+    with running(Cluster(directory / "cluster")) as cluster:
+        yield Three(cluster)

@@ -103,6 +103,8 @@ class _History:
         settings = Settings(
             semel_entities_max=plan.entities_max,
             semel_durability="early" if plan.defers_sync else "flush",
+            # In a cluster, larger batches are uploaded before they are decided.
+            semel_inline_bytes_max=90 if plan.seed % 2 else 262_144,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=50,
             group_consumer_session_timeout_ms=300,
             group_consumer_heartbeat_interval_ms=60,

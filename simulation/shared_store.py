@@ -167,6 +167,15 @@ class SharedSimulatedStore:
         if locker is not None:
             self._server.unlock(locker)
 
+    async def put_ahead(self, batches: Sequence[Buffer]) -> None:
+        """Take some time, and fail sometimes. The bytes themselves are part of the commit."""
+        await self.wire.travel()
+        if self.wire.faults.happens(self.wire.random, "full"):
+            raise StoreRefused("simulated: the object store is away")
+
+    def forget_ahead(self, batches: Sequence[Buffer]) -> None:
+        """Nothing is kept."""
+
     async def unlock(self) -> None:
         """Give up all locks."""
         self._locked.clear()

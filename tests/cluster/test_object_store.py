@@ -1,5 +1,6 @@
 """S3 that fails under load, or cannot be used at all."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .conftest import make_spread
 SETTINGS = {"semel.inline.bytes.max": 200, "semel.roll.interval.ms": 500}
 """Most commits go to S3 at once, and the others soon."""
 MANY = 20
+LARGE = b"l" * 300_000
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,49 @@ def test_large_records_are_read_back(cluster: Cluster, faulty: FaultyS3) -> None
     assert sorted(each[:1] for each in found if each) == [b"%d" % each for each in range(6)]
     assert [len(each or b"") for each in found] == [300_000] * 6
     assert faulty.count("PUT") > before
+
+
+def test_nobody_waits_for_the_upload_of_another(
+    cluster: Cluster, faulty: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_spread(cluster)
+    begun, may_end = threading.Event(), threading.Event()
+    judge = faulty.judge
+
+    def slow(method: str, path: str) -> Fault | None:
+        if method == "PUT":
+            begun.set()
+            assert may_end.wait(60)
+        return judge(method, path)
+
+    def write_large() -> None:
+        with Client(cluster.bootstrap, timeout_s=60) as client, Producer(client) as producer:
+            producer.send(topic, LARGE, partition=0)
+            producer.flush()
+            producer.send(topic, b"last", partition=0)
+
+    monkeypatch.setattr(faulty, "judge", slow)
+    writer = threading.Thread(target=write_large)
+    writer.start()
+    try:
+        assert begun.wait(60)
+        with Client(cluster.bootstrap, timeout_s=30) as client:
+            with Producer(client) as producer:
+                for partition in range(6):
+                    producer.send(topic, b"small", partition=partition)
+                    # Together they would not be small.
+                    producer.flush()
+            with Consumer(client, topic) as consumer:
+                assert [record.value for record in consumer.read_to_end()] == [b"small"] * 6
+            assert writer.is_alive()
+            may_end.set()
+            writer.join(60)
+            with Consumer(client, topic) as consumer:
+                found = [record.value for record in consumer.read_to_end() if record.partition == 0]
+            assert found == [b"small", LARGE, b"last"]
+    finally:
+        may_end.set()
+        writer.join(60)
 
 
 def member_over(dsn: str, directory: Path, s3: S3Server, chunks: str, **environment: str) -> Member:

@@ -10,6 +10,7 @@ from support.chunked import Place, age, append, listed, opened, parts, read, sta
 
 from semel.config import Settings
 from semel.store.interface import StoreRefused
+from semel.store.sharing import Conflict
 
 SMALL, LARGE = os.urandom(100), os.urandom(Settings().semel_inline_bytes_max)
 
@@ -95,6 +96,27 @@ async def test_uploads_come_before_the_decision_and_at_the_same_time(place: Plac
         assert await read(store, key) == batches * 4
     async with opened(place, settings) as store:
         assert await read(store, key) == batches * 4
+
+
+async def test_what_is_uploaded_ahead_is_uploaded_once(place: Place, scribe: Any) -> None:
+    """Though the first commit conflicts with another broker's."""
+    async with opened(place) as store:
+        (key,) = await scribe.create(store.ledger)
+        await store.put_ahead([LARGE, large := LARGE[1:]])
+        facts = [scribe.append(key, size=len(each))[0] for each in (LARGE, SMALL, large)]
+        changed = scribe.changed()
+        with pytest.raises(Conflict):
+            await store.commit([*facts, *changed], [LARGE, SMALL, large], expected={key: 1 << 43})
+        await store.commit([*facts, *changed], [LARGE, SMALL, large])
+        store.forget_ahead([LARGE, large])
+        assert await read(store, key) == [LARGE, SMALL, large]
+        assert [size for _, size in await listed(store.chunks.objects)] == [2 * len(LARGE) - 1]
+        assert store._ahead == {}
+        # The same buffer is written once more by another request.
+        await append(store, scribe, key, LARGE, SMALL)
+        assert len(await listed(store.chunks.objects)) == 2
+    async with opened(place) as store:
+        assert await read(store, key) == [LARGE, SMALL, large, LARGE, SMALL]
 
 
 async def test_a_commit_may_leave_out_what_was_uploaded(place: Place, scribe: Any) -> None:

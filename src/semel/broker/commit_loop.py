@@ -119,9 +119,12 @@ class CommitLoop:
         ``when_parked`` is called if a command is decided and its answer has to wait for other clients.
         """
         pending = PendingCommands(commands, when_parked=when_parked)
+        self._put(pending)
+        return pending
+
+    def _put(self, pending: PendingCommands) -> None:
         self._queue.put(pending)
         self._wake()
-        return pending
 
     async def flush(self) -> bool:
         """Make all answered work durable and visible to readers. False if there is no room."""
@@ -166,7 +169,7 @@ class CommitLoop:
                 if self._queue or self._errands:
                     # A commit may end without waiting: let the event loop receive other clients.
                     await asyncio.sleep(0)
-                elif not self._stopping:
+                elif not self._stopping or self._queue.is_holding:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep
                 else:
@@ -350,8 +353,7 @@ class CommitLoop:
 
     def _submit_flush(self) -> Promise[list[Any]]:
         flush = PendingCommands((), is_flush=True)
-        self._queue.put(flush)
-        self._wake()
+        self._put(flush)
         return flush
 
     def _stop_timer(self) -> None:

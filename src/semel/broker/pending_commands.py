@@ -6,7 +6,8 @@ need, whether they have more keys after the first are loaded, and what is measur
 The queue keeps the order of each client's requests, and takes clients in turn. A tick takes one request of
 each client, then the next of each, until it has enough bytes or commands. So every tick serves a client with
 hundreds of requests in flight, and also one with a single request: a flood fills ticks, but delays no other
-client by more than one of them.
+client by more than one of them. Commands may be held until something is ready for them; later commands of the
+same client wait behind them, and those of other clients do not.
 
 ``ASKER`` identifies the client: the connection sets it before it starts a request, and a task that is created
 for the request inherits it. Commands of the broker itself have number 0.
@@ -24,7 +25,7 @@ from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
-from semel.core.types import Command
+from semel.core.types import Buffer, Command
 from semel.store.interface import StoreRefused
 
 ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
@@ -55,13 +56,16 @@ class PendingCommands(Promise[list[Any]]):
 
     __slots__ = (
         "answers",
+        "asker",
         "commands",
         "has_more_keys",
         "is_flush",
+        "is_held",
         "is_transactional",
         "parked",
         "room_bytes",
         "submitted_at",
+        "uploaded",
         "weight",
         "when_parked",
     )
@@ -75,6 +79,11 @@ class PendingCommands(Promise[list[Any]]):
     ) -> None:
         super().__init__()
         self.commands = commands
+        self.asker = ASKER.get()
+        self.is_held = False
+        """Whether these commands cannot be decided yet (``FairQueue.release``)."""
+        self.uploaded: Sequence[Buffer] = ()
+        """Batches that were written ahead of the commit."""
         self.answers: list[Any] = []
         self.parked = 0
         self.when_parked = when_parked
@@ -131,20 +140,32 @@ class FairQueue:
         self._bytes_max = bytes_max
         self._waiting: dict[int, deque[PendingCommands]] = {}
         self._askers: deque[int] = deque()
-        """Clients with pending commands, in the order of their turns."""
+        """Clients with pending commands that are not held, in the order of their turns."""
 
     def __bool__(self) -> bool:
         return bool(self._askers)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether there are commands, of which some may be held."""
+        return bool(self._waiting)
+
     def put(self, pending: PendingCommands) -> None:
         """Append commands to those of their client."""
-        asker = ASKER.get()
+        asker = pending.asker
         waiting = self._waiting.get(asker)
         if waiting is None:
             self._waiting[asker] = deque((pending,))
-            self._askers.append(asker)
+            if not pending.is_held:
+                self._askers.append(asker)
         else:
             waiting.append(pending)
+
+    def release(self, pending: PendingCommands) -> None:
+        """Let held commands be taken, in the order of their client."""
+        pending.is_held = False
+        if self._waiting[pending.asker][0] is pending:
+            self._askers.append(pending.asker)
 
     def take(self) -> tuple[list[PendingCommands], int]:
         """Commands for one tick (at least one submission) and the bytes that they need room for."""
@@ -160,10 +181,12 @@ class FairQueue:
             taken.append(pending)
             bytes_taken += size
             commands += pending.weight
-            if waiting:
-                askers.rotate(-1)
-            else:
+            if not waiting:
                 del self._waiting[askers.popleft()]
+            elif waiting[0].is_held:
+                askers.popleft()
+            else:
+                askers.rotate(-1)
         return taken, bytes_taken
 
 

@@ -9,14 +9,14 @@
   have it (``announce``). A later tick that read one of these entities is answered after it.
 - A notice from another broker is applied between two ticks, if its facts replace the copies in memory. Copies
   that they do not replace are forgotten.
+- Large batches are uploaded before they are decided (``uploading``).
 - Work inside open transactions may be unsynced, in PostgreSQL too. If PostgreSQL crashes, the term ends and
   all copies are forgotten, because they may be ahead of the ledger.
 """
 
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from semel.broker.clock import Clock
@@ -27,15 +27,14 @@ from semel.broker.ownership import Ownership
 from semel.broker.pending_commands import PendingCommands
 from semel.broker.published_log import Publisher, partitions_of
 from semel.broker.shared_state import SharedState
-from semel.broker.tick import Tick
+from semel.broker.tick import Tick, keys_of
 from semel.broker.unannounced import Announcer, Unannounced
+from semel.broker.uploading import Uploads
 from semel.config import Settings
 from semel.core.facts import OffsetCommitted, OffsetDeleted, TopicDeleted
 from semel.core.placement import entity_of, name_shard, shard_of
-from semel.core.transactions.commands import AddOffsets, AddPartitions
 from semel.core.types import (
     ClusterKey,
-    Command,
     GroupKey,
     Key,
     PartitionKey,
@@ -83,8 +82,17 @@ class SharedCommitLoop(CommitLoop):
         """The notices of this tick: those that its answers wait for, and the others."""
         self.unannounced = Unannounced(announcer)
         self._has_left = False
+        self._uploads = Uploads(store, settings.semel_inline_bytes_max, self._release)
         self.conflicts = 0
         """How often a tick was decided again, because another broker had changed what it read."""
+
+    def _put(self, pending: PendingCommands) -> None:
+        self._uploads.begin(pending)
+        super()._put(pending)
+
+    def _release(self, pending: PendingCommands) -> None:
+        self._queue.release(pending)
+        self._wake()
 
     # -- a tick -------------------------------------------------------------------------------------------
 
@@ -99,6 +107,7 @@ class SharedCommitLoop(CommitLoop):
         finally:
             # If it was refused; otherwise this was done before the next tick could see them.
             self._forget_foreign(self._reads)
+            self._uploads.forget(pending)
 
     def left(self) -> None:
         """Commit nothing any more: this broker has left the cluster."""
@@ -106,7 +115,7 @@ class SharedCommitLoop(CommitLoop):
 
     async def _load(self, pending: list[PendingCommands]) -> None:
         commands = [command for each in pending for command in each.commands]
-        self._reads = dict.fromkeys(_keys_of(commands))
+        self._reads = dict.fromkeys(keys_of(commands))
         await self._load_missing(self._reads)
         if any(each.has_more_keys for each in pending):
             more = [
@@ -372,27 +381,6 @@ class SharedCommitLoop(CommitLoop):
                 self._replies.refuse((), StoreRefused("another broker coordinates this group now"))
 
         await self.between_ticks(release)
-
-
-def _keys_of(commands: Sequence[Command]) -> Iterator[Key]:
-    """What these commands read.
-
-    What an end of the same transaction would need is left out if there is none. Others change it all the
-    time, and a commit would conflict with them for nothing.
-    """
-    ids: Counter[str] = Counter()
-    if any(isinstance(each, AddPartitions | AddOffsets) for each in commands):
-        ids.update(
-            key.transactional_id
-            for command in commands
-            for key in command.keys()  # noqa: SIM118
-            if type(key) is TransactionKey
-        )
-    for command in commands:
-        if isinstance(command, AddPartitions | AddOffsets) and ids[command.transactional_id] == 1:
-            yield TransactionKey(command.transactional_id)
-        else:
-            yield from command.keys()
 
 
 class _NewTerm(StoreRefused):

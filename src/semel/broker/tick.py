@@ -1,13 +1,15 @@
 """One tick of the commit loop: its decisions and their outcome."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from semel.broker.pending_commands import PendingCommands
 from semel.core.facts import GroupChanged, PartitionChanged, TransactionChanged
-from semel.core.types import Buffer, Fact, GroupKey, Key, Ticket, TransactionKey
+from semel.core.transactions.commands import AddOffsets, AddPartitions
+from semel.core.types import Buffer, Command, Fact, GroupKey, Key, Ticket, TransactionKey
 
 _WHOLE: Final[dict[type, Callable[[Any], Key]]] = {
     PartitionChanged: attrgetter("key"),
@@ -62,6 +64,27 @@ class Tick:
     def must_flush(self) -> bool:
         """Whether a flush was requested."""
         return any(each.is_flush for each in self.pending)
+
+
+def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
+    """The entities that the commands of a tick read.
+
+    What an end of the same transaction would need is left out if there is none. Other brokers change it all
+    the time, and a commit would conflict with them for nothing.
+    """
+    ids: Counter[str] = Counter()
+    if any(isinstance(each, AddPartitions | AddOffsets) for each in commands):
+        ids.update(
+            key.transactional_id
+            for command in commands
+            for key in command.keys()  # noqa: SIM118
+            if type(key) is TransactionKey
+        )
+    for command in commands:
+        if isinstance(command, AddPartitions | AddOffsets) and ids[command.transactional_id] == 1:
+            yield TransactionKey(command.transactional_id)
+        else:
+            yield from command.keys()
 
 
 def newest_only(facts: list[Fact]) -> list[Fact]:

@@ -159,6 +159,16 @@ class SharedStore(Protocol):
     async def unlock(self) -> None:
         """Give up all locks, without a commit."""
 
+    async def put_ahead(self, batches: Sequence[Buffer]) -> None:
+        """Write the bytes of batches before the commits that they belong to. StoreRefused.
+
+        Any number of commits may be tried with these very buffers, and leave some out, until
+        ``forget_ahead``.
+        """
+
+    def forget_ahead(self, batches: Sequence[Buffer]) -> None:
+        """The commits of these batches are over, or will never be."""
+
     async def commit(
         self,
         facts: Sequence[Fact],

@@ -12,15 +12,38 @@ from semel.core.topics import CreateTopic
 from semel.core.types import CommittedOffset, OffsetKey
 
 
-def put(queue: FairQueue, asker: int, commands: int = 1) -> PendingCommands:
-    pending = PendingCommands([append() for _ in range(commands)])
-
-    def as_client() -> None:
+def put(queue: FairQueue, asker: int, commands: int = 1, *, is_held: bool = False) -> PendingCommands:
+    def as_client() -> PendingCommands:
         ASKER.set(asker)
+        pending = PendingCommands([append() for _ in range(commands)])
+        pending.is_held = is_held
         queue.put(pending)
+        return pending
 
-    copy_context().run(as_client)
-    return pending
+    return copy_context().run(as_client)
+
+
+def test_what_is_held_delays_only_later_requests_of_its_client() -> None:
+    queue = FairQueue(bytes_max=1 << 20)
+    early, held = put(queue, 1), put(queue, 1, is_held=True)
+    behind, other = put(queue, 1), put(queue, 2)
+    assert queue.take()[0] == [early, other]
+    assert not queue
+    assert queue.is_holding
+    assert queue.take()[0] == []
+    another = put(queue, 2)
+    queue.release(held)
+    assert queue.take()[0] == [another, held, behind]
+    assert not queue.is_holding
+
+
+def test_a_later_request_may_be_ready_before_an_earlier_one() -> None:
+    queue = FairQueue(bytes_max=1 << 20)
+    first, second = put(queue, 1, is_held=True), put(queue, 1, is_held=True)
+    queue.release(second)
+    assert not queue
+    queue.release(first)
+    assert queue.take()[0] == [first, second]
 
 
 def test_a_single_request_is_in_the_next_tick_however_many_another_client_has() -> None:

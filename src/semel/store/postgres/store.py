@@ -1,24 +1,35 @@
 """The store of a cluster: a ledger in PostgreSQL, and bytes in PostgreSQL or an object store.
 
-A commit writes large bytes to an object first, then everything else in one transaction. A crash in between
-leaves an object that no chunk is in; it is deleted later (``reconciling``).
+Large bytes are uploaded to objects, then a commit writes everything else in one transaction. A crash in
+between leaves an object that no chunk is in; it is deleted later (``reconciling``).
 """
 
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from semel.config import Settings
 from semel.core.types import Buffer, Fact, Key
-from semel.store.interface import StoreRefused
+from semel.store.interface import BatchLocation, StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.chunks import ClusterChunks
+from semel.store.postgres.fold import Bytes
 from semel.store.postgres.ledger import LEASE_SECONDS, NO_BYTES, PostgresLedger
 from semel.store.postgres.membership import PostgresMembership
 from semel.store.postgres.merging import Merger
 from semel.store.postgres.reconciling import Reconciler
 from semel.store.postgres.roller import Roller
 from semel.store.sharing import Versioned
+
+
+class _Ahead(NamedTuple):
+    """A batch that was uploaded before its commit."""
+
+    batch: Buffer
+    """Kept, so that its identity stays its own."""
+    location: BatchLocation
+    object: tuple[int, int]
+    """Number and size."""
 
 
 class ClusterStore:
@@ -38,6 +49,8 @@ class ClusterStore:
         self.merger = Merger(ledger.database, chunks, settings)
         self.reconciler = Reconciler(ledger.database, chunks.objects, settings)
         self.flush_seconds = 0.0
+        self._ahead: dict[int, _Ahead] = {}
+        """Uploaded batches, by the identity of their buffers."""
 
     @classmethod
     async def open(
@@ -99,7 +112,7 @@ class ClusterStore:
         Return the new version of all entities that were written. Conflict, TermEnded, StoreRefused.
         """
         begun = time.perf_counter()
-        locations, contents = await self.chunks.write(batches) if batches else ((), NO_BYTES)
+        locations, contents = await self._placed(batches) if batches else ((), NO_BYTES)
         try:
             number = await self.ledger.commit(
                 facts, locations, contents, expected=expected or {}, defers_sync=defers_sync
@@ -109,6 +122,33 @@ class ClusterStore:
             raise
         self.flush_seconds = time.perf_counter() - begun
         return self.ledger.committer.version(number)
+
+    async def put_ahead(self, batches: Sequence[Buffer]) -> None:
+        """Upload batches before the commits that they belong to. StoreRefused."""
+        locations, contents = await self.chunks.put(batches)
+        sizes = dict(contents.objects)
+        for batch, location in zip(batches, locations, strict=True):
+            number = location.chunk_id
+            self._ahead[id(batch)] = _Ahead(batch, location, (number, sizes[number]))
+
+    def forget_ahead(self, batches: Sequence[Buffer]) -> None:
+        """Forget where these batches were uploaded."""
+        for batch in batches:
+            self._ahead.pop(id(batch), None)
+
+    async def _placed(self, batches: Sequence[Buffer]) -> tuple[Sequence[BatchLocation], Bytes]:
+        """Return the locations of batches after a commit. Those that were uploaded ahead have one."""
+        if not self._ahead:
+            return await self.chunks.write(batches)
+        ahead = [self._ahead.get(id(each)) for each in batches]
+        rest = [each for each, done in zip(batches, ahead, strict=True) if done is None]
+        locations, contents = await self.chunks.write(rest) if rest else ((), NO_BYTES)
+        others = iter(locations)
+        objects = dict.fromkeys(each.object for each in ahead if each is not None)
+        return (
+            [next(others) if each is None else each.location for each in ahead],
+            contents._replace(objects=[*contents.objects, *objects]),
+        )
 
     def upkeep(self, is_mine: Callable[[], bool]) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Move small bytes to objects, merge old batches, compare the objects with the ledger."""

@@ -40,6 +40,14 @@ class LedgerOpener:
     async def open(self) -> Ledger:
         return await SqliteLedger.open(self._path)
 
+    async def look(self, query: str) -> list[dict[str, Any]]:
+        """What somebody sees who looks at the ledger while it is written."""
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        cursor = connection.execute(query)
+        rows = [dict(zip([name for name, _ in cursor.get_description()], row, strict=True)) for row in cursor]
+        connection.close()
+        return rows
+
 
 class PostgresOpener:
     """Opens one ledger in PostgreSQL, again and again: in a schema of its own."""
@@ -50,6 +58,12 @@ class PostgresOpener:
 
     async def open(self) -> Ledger:
         return await PostgresLedger.open(self._dsn, schema=self._schema)
+
+    async def look(self, query: str) -> list[dict[str, Any]]:
+        connection: Any = await asyncpg.connect(self._dsn, server_settings={"search_path": self._schema})
+        rows = [dict(row) for row in await connection.fetch(query)]
+        await connection.close()
+        return rows
 
 
 class ChunkOpener:

@@ -137,7 +137,7 @@ async def _prepare(connection: Any, schema: str) -> None:
 
 async def _make_tables(connection: Any, schema: str) -> None:
     await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-    for name in ("schema.sql", "chunks.sql", "versions.sql", "functions.sql", "membership.sql"):
+    for name in ("schema.sql", "chunks.sql", "versions.sql", "functions.sql", "membership.sql", "views.sql"):
         await connection.execute((_HERE / name).read_text(encoding="utf-8"))
     await connection.execute(
         """

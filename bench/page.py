@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.cluster import cost
+from bench.cluster.model import on_paper
 from bench.cluster.subjects import CLUSTERS, ClusterOfFour, ClusterOfOne, ClusterOfThree, KafkaOfThree
 from bench.figures import Estimate, number, ratio_of
 from bench.plots import bar_plot, line_plot, ratio_plot
@@ -145,6 +147,8 @@ def _section(results: Results, about: About) -> str:
         parts += [f"\n![{what}]({PLOTS}/{_growth_file(what)})\n" for what in growth.FIRST]
         return "".join(parts)
     parts.append(f"\n![{about.title}]({PLOTS}/{about.name}.svg)\n")
+    if about.name == cost.Cost.name:
+        parts.append(on_paper(results))
     tables = [_table(results, about, each) for each in about.metrics if _cells(results, about, each)]
     parts += tables[:1]
     if tables[1:]:

@@ -1,5 +1,6 @@
 """What a transaction and a megabyte cost on one to four brokers: their processor time and PostgreSQL's."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from bench.workloads import VALUE, bulk_produce
 
 ALL, BROKERS, POSTGRES = "processor time", "of the brokers", "of PostgreSQL"
 COMMITS, CONFLICTS = "commits", "conflicts"
-TRANSACTION, MEGABYTE = "a transaction", "a megabyte"
+TRANSACTION, GROWING_LOAD, MEGABYTE = "a transaction", "a transaction of a growing load", "a megabyte"
 PARTITIONS, RECORDS, PRODUCERS = 5, 10, 8
 BULK_PARTITIONS = 8
 
@@ -37,7 +38,8 @@ class Cost(Workload[Unit]):
     subjects = GROWING
     text = (
         "Processor time of all brokers and of PostgreSQL, divided by the work done: transactions of 8"
-        " librdkafka producers that write 10 records of 100 bytes to each of 5 partitions, and megabytes of"
+        " librdkafka producers that write 10 records of 100 bytes to each of 5 partitions; transactions of 8"
+        " such producers and 5 partitions for each broker, as a cluster grows with its load; and megabytes of"
         " 1 KiB records that one producer writes to 8 partitions as fast as it can. *cluster-1* to"
         " *cluster-4* have so many brokers. A conflict is a tick that a broker had to decide again, because"
         " another broker had changed what it read."
@@ -51,20 +53,30 @@ class Cost(Workload[Unit]):
     )
 
     def cells(self, size: Size) -> list[Unit]:
-        return [Unit(TRANSACTION), Unit(MEGABYTE)]
+        return [Unit(TRANSACTION), Unit(GROWING_LOAD), Unit(MEGABYTE)]
 
     def measure(self, subject: Subject, cell: Unit, size: Size) -> dict[str, float]:
         assert isinstance(subject, SemelCluster)
-        is_bulk = cell.what == MEGABYTE
-        name, count = ("cost-bulk", BULK_PARTITIONS) if is_bulk else ("cost", PARTITIONS)
-        where = places(subject, name, count)
-        before = _spent(subject)
-        if is_bulk:
+        if cell.what == MEGABYTE:
+            where = places(subject, "cost-bulk", BULK_PARTITIONS)
+            before = _spent(subject)
             bulk_produce(subject.bootstrap, where, size.records)
             done = size.records * len(VALUE) / 1e6
         else:
-            load = Load(subject.bootstrap, where, RECORDS, PRODUCERS, size.seconds, self.fresh("id"))
-            done = librdkafka(load).count + WARM * PRODUCERS
+            loads = [
+                Load(
+                    subject.bootstrap,
+                    places(subject, f"cost-{number}", PARTITIONS),
+                    RECORDS,
+                    PRODUCERS,
+                    size.seconds,
+                    self.fresh("id"),
+                )
+                for number in range(subject.count if cell.what == GROWING_LOAD else 1)
+            ]
+            before = _spent(subject)
+            with ThreadPoolExecutor(len(loads)) as threads:
+                done = sum(each.count + WARM * PRODUCERS for each in threads.map(librdkafka, loads))
         return {name: (value - before[name]) / done for name, value in _spent(subject).items()}
 
 

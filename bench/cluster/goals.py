@@ -34,7 +34,7 @@ def _beside_kafka(results: Results) -> list[Row]:
 
 def _cost(results: Results) -> list[Row]:
     found: list[Row] = []
-    for unit in (cost.TRANSACTION, cost.MEGABYTE):
+    for unit in (cost.TRANSACTION, cost.GROWING_LOAD, cost.MEGABYTE):
         what = f"cluster, processor time of {unit} with four brokers, over that with one"
         where = (cost.Cost.name, unit, cost.ALL)
         pair = (ClusterOfFour.name, ClusterOfOne.name)

@@ -281,3 +281,10 @@ def test_explanations() -> None:
     assert is_passing(PySparkException(headed.replace("PipelineError", "AttemptsLost")))
     assert not is_passing(PySparkException(pages))
     assert is_passing(PySparkException(f"{frame}semel.client.errors.BrokerUnreachable: no broker answers"))
+    # A cluster whose PostgreSQL is away.
+    assert is_passing(
+        PySparkException(f"{frame}semel.wire.errors.KafkaError: NOT_COORDINATOR: nobody owns it")
+    )
+    assert not is_passing(
+        PySparkException(f"{frame}semel.wire.errors.KafkaError: INVALID_TXN_STATE: it ended")
+    )

@@ -9,10 +9,12 @@ _STATE = re.compile(r"\s*SQLSTATE: ")
 _OURS = "semel."
 #: How `edge` starts an error of ours, before any traceback.
 _HEADLINE = re.compile(r"\bsemel(?:\.\w+)+: (.+?)\n\nThe above exception was the direct cause", re.DOTALL)
-#: Failures that a restart resolves: the broker was unavailable, or has aborted what was not decided yet,
-#: compaction was faster than a lookup, or a Python process of Spark died.
+#: Failures that a restart resolves: the broker, or what it stores to, was unavailable, or has aborted what
+#: was not decided yet, compaction was faster than a lookup, or a Python process of Spark died.
 _PASSING = re.compile(
     r"(?:^|: )semel\.client\.errors\.(BrokerUnreachable|ConnectionLost|RequestTimedOut): "
+    r"|(?:^|: )semel\.wire\.errors\.KafkaError: (COORDINATOR_NOT_AVAILABLE|NOT_COORDINATOR"
+    r"|LEADER_NOT_AVAILABLE|NOT_LEADER_OR_FOLLOWER|KAFKA_STORAGE_ERROR): "
     r"|(?:^|: )semel\.spark\.errors\.(AttemptsLost|SnapshotOvertaken): "
     r"|Start the query again; it finishes the batch"
     r"|Python worker (exited unexpectedly|failed to connect back)",

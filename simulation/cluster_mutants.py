@@ -41,9 +41,8 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "after a conflict the old copies are used again",
         "shared_commit_loop",
-        "        self.state.forget(key for key in self._reads if type(key) is not GroupKey)\n"
-        "        self.state.forget(changed)\n",
-        "",
+        "            self.state.forget(reads)\n        self.state.forget(changed)\n",
+        "            pass\n",
     ),
     _broker(
         "an error is based on an old copy of a transaction",
@@ -194,8 +193,9 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "copies from before a crash of the ledger are kept",
         "shared_commit_loop",
-        "        self.state = SharedState(term=self._store.term)\n        # If",
-        "        # If",
+        "        before, self.state = self.state, SharedState(term=self._store.term)\n"
+        "        self.state.take_over(before)\n",
+        "        self.state.term = self._store.term\n",
     ),
     _broker(
         "unsynced work is published before it is durable",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulation import virtual_time
+from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.mutants import MUTANTS, Mutant, applied
 from simulation.plan import make
 from simulation.run import run
@@ -25,7 +26,9 @@ print(*(run(make(seed)).digest for seed in range(20)))
 
 
 @pytest.mark.parametrize(
-    "mutant", [*MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT], ids=lambda mutant: mutant.name
+    "mutant",
+    [*MUTANTS, *CLUSTER_MUTANTS, *store_mutants.MUTANTS, *store_mutants.ROT],
+    ids=lambda mutant: mutant.name,
 )
 def test_the_line_that_a_known_defect_changes_is_there(mutant: Mutant) -> None:
     """The gate that runs them takes a minute; this tells whoever has changed such a line at once."""

@@ -1,8 +1,8 @@
-"""Of several values of an entity in one tick, the last is written, where it became true."""
+"""What a tick reads; of several values of an entity, it writes the last, where it became true."""
 
 from support.rules import PARTITION
 
-from semel.broker.tick import newest_only
+from semel.broker.tick import keys_of, newest_only
 from semel.core.facts import (
     BatchAppended,
     GroupChanged,
@@ -15,7 +15,16 @@ from semel.core.facts import (
     TransactionChanged,
 )
 from semel.core.groups import ClassicGroup
-from semel.core.types import Fact, Partition, PartitionKey, Topic, Transaction
+from semel.core.transactions.commands import AddOffsets, AddPartitions, EndTransaction
+from semel.core.types import (
+    Fact,
+    Partition,
+    PartitionKey,
+    PendingKey,
+    Topic,
+    Transaction,
+    TransactionKey,
+)
 
 OTHER = PartitionKey(PARTITION.topic_id, 1)
 TOPIC = Topic("t", PARTITION.topic_id, 2, {})
@@ -65,3 +74,12 @@ def test_entities_of_the_same_name_are_different_entities() -> None:
     assert newest_only(facts) == facts
     later = TransactionChanged(Transaction("g", 1, 1, 1_000))
     assert newest_only([*facts, later]) == [facts[1], later]
+
+
+def test_added_partitions_are_read_if_their_transaction_may_end_in_the_same_tick() -> None:
+    adds = [AddPartitions("a", 1, 0, (PARTITION,)), AddOffsets("b", 2, 0, "g")]
+    assert [*keys_of(adds)] == [TransactionKey("a"), TransactionKey("b")]
+    ended = set(keys_of([*adds, EndTransaction("a", 1, 0, is_commit=True)]))
+    assert {PARTITION, PARTITION.of(1)} <= ended
+    assert PendingKey("g") not in ended
+    assert PendingKey("g") in set(keys_of([*adds, EndTransaction("b", 2, 0, is_commit=False)]))

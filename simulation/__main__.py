@@ -14,6 +14,7 @@ from simulation.cluster_mutants import CLUSTER_MUTANTS
 from simulation.mutants import MUTANTS, Mutant, applied
 from simulation.plan import Plan, make
 from simulation.run import HistoryResult, run
+from simulation.scenes import SCENES
 from simulation.shrinking import shrink
 
 SEEDS_MAX = 500
@@ -47,8 +48,18 @@ def killed_by(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | N
 
 
 def killed_by_several(mutant: Mutant, seeds_max: int = 2 * SEEDS_MAX) -> tuple[int, str] | None:
-    """Like `killed_by`, with histories of several brokers."""
-    return _killed_by(mutant, range(seeds_max), several)
+    """Like `killed_by`, with histories of several brokers, and scenes that these rarely have (seed -1)."""
+    return _killed_by(mutant, range(seeds_max), several) or _killed_by_scene(mutant)
+
+
+def _killed_by_scene(mutant: Mutant) -> tuple[int, str] | None:
+    with applied(mutant):
+        for scene in SCENES:
+            try:
+                scene()
+            except Exception as error:  # noqa: BLE001 - any exception means that the defect was found
+                return -1, f"{scene.__name__}: {error!r}"
+    return None
 
 
 def _killed_by(mutant: Mutant, seeds: range, brokers_of: Callable[[int], int]) -> tuple[int, str] | None:

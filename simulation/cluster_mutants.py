@@ -191,13 +191,6 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "        if False:",
     ),
     _broker(
-        "copies from before a crash of the ledger are kept",
-        "shared_commit_loop",
-        "        before, self.state = self.state, SharedState(term=self._store.term)\n"
-        "        self.state.take_over(before)\n",
-        "        self.state.term = self._store.term\n",
-    ),
-    _broker(
         "unsynced work is published before it is durable",
         "commit_loop",
         "        self.unsynced.add(tick.durable, tick.batches, loop.time())",

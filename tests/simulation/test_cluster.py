@@ -1,93 +1,42 @@
 """Several brokers over one ledger: histories, the small cluster, and what once went wrong, one by one."""
 
-import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from semel.broker.announcing import pack_notices
 from semel.broker.notice import Notice
-from semel.config import Settings
 from semel.core.facts import TopicDeleted
 from semel.core.offsets import Committer, FetchOffsets
-from semel.core.partition import AllocateProducerId, Append, TransactionContext
+from semel.core.partition import AllocateProducerId
 from semel.core.placement import SHARDS, owner_of
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
 from semel.core.types import (
     CommittedOffset,
     ErrorCode,
     OffsetKey,
-    PartitionKey,
     ProducerKey,
-    TransactionKey,
-    TransactionState,
 )
 from semel.store.interface import StoreRefused
-from semel.wire.records import Record, encode_batch, read_header
 from simulation import virtual_time
 from simulation.__main__ import one_of_several, several
-from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.cluster import ClusterWorld
 from simulation.explorer import explore
-from simulation.faults import Faults
 from simulation.plan import make
-from simulation.processes import ProcessLoop
 from simulation.run import run
+from simulation.scenes import SCENES, batch, in_cluster, named, partition_of
 
 ROOT = Path(__file__).parents[2]
-TOPIC = b"t".ljust(16, b".")
 DIGESTS = """
 from simulation.plan import make
 from simulation.run import run
 print(*(run(make(seed, 2 + seed % 4)).digest for seed in range(8)))
 """
-
-
-def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2) -> None:
-    """Do something with brokers that no fault disturbs, and a topic t of many partitions."""
-
-    async def main() -> None:
-        await world.start()
-        await world.make_topics(2)
-        try:
-            async with asyncio.timeout(60):
-                await work(world)
-        finally:
-            assert not world.errors
-        await world.stop()
-
-    loop = ProcessLoop()
-    settings = Settings(transaction_abort_timed_out_transaction_cleanup_interval_ms=50)
-    world = ClusterWorld(loop, Random(1), Faults(), settings, {"t": {"partitions": "16"}}, brokers)
-    virtual_time.run(loop, main())
-
-
-def named(world: ClusterWorld, owner: BrokerLife) -> str:
-    """A name that a broker owns, as a group and as a transactional id."""
-    return next(name for name in map(str, range(100)) if owner.ownership.coordinates(name))
-
-
-def partition_of(owner: BrokerLife) -> PartitionKey:
-    """A partition that a broker leads."""
-    keys = (PartitionKey(TOPIC, index) for index in range(16))
-    return next(key for key in keys if owner.ownership.leads(key))
-
-
-def batch(transactional_id: str, partition: PartitionKey, producer_id: int, sequence: int = 0) -> Append:
-    records = encode_batch(
-        [Record(0, 1_700_000_000_000, None, b"x")],
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=True,
-    )
-    context = TransactionContext(transactional_id, 2)
-    return Append(partition, read_header(records), bytes(records), transaction_context=context)
 
 
 # -- histories --------------------------------------------------------------------------------------------
@@ -262,49 +211,9 @@ def test_unsynced_work_is_not_published_over_what_another_broker_has_committed()
     in_cluster(work)
 
 
-def test_the_end_of_a_transaction_is_visible_when_its_repetition_is_answered() -> None:
-    async def work(world: ClusterWorld) -> None:
-        one, two = world.everybody()
-        key = partition_of(one)
-        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
-        await one.broker.ask(batch(name, key, given.producer_id))
-        await one.broker.flush()
-        assert (await one.broker.reads.partition(key)).last_stable_offset == 0  # type: ignore[union-attr]
-        world.faults.odds["held notice"] = 1.0
-        end = EndTransaction(name, given.producer_id, 0, True, 2)
-        first = two.broker.submit([end])
-        await virtual_time.sleep(0.02)
-        await two.broker.ask(end)
-        assert (await one.broker.reads.partition(key)).last_stable_offset == 2  # type: ignore[union-attr]
-        await first
-
-    in_cluster(work)
-
-
-def test_what_a_dead_broker_has_committed_is_visible_when_the_next_owner_answers() -> None:
-    async def work(world: ClusterWorld) -> None:
-        one, two, _ = world.everybody()
-        key = partition_of(one)
-        given = await two.broker.ask(InitProducer(name := named(world, two), 60_000))
-        await one.broker.ask(batch(name, key, given.producer_id))
-        await one.broker.flush()
-        assert (await one.broker.reads.partition(key)).last_stable_offset == 0  # type: ignore[union-attr]
-        world.faults.odds["lost notice"] = 1.0
-        end = EndTransaction(name, given.producer_id, 0, True, 2)
-        two.broker.submit([end])
-        ended = TransactionState.COMPLETE_COMMIT
-        while world.server.ledger.values[TransactionKey, TransactionKey(name)].state is not ended:
-            await virtual_time.sleep(0.001)
-        world._end(2, two.process)
-        world.faults.odds.clear()
-        others = [life for life in world.everybody() if life is not two]
-        while not (owner := [life for life in others if life.ownership.coordinates(name)]):
-            await virtual_time.sleep(0.01)
-        given = await owner[0].broker.ask(end)
-        assert given.error is ErrorCode.NONE
-        assert (await one.broker.reads.partition(key)).last_stable_offset == 2  # type: ignore[union-attr]
-
-    in_cluster(work, brokers=3)
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_a_repeated_end_acknowledges_is_visible_everywhere(scene: Callable[[], None]) -> None:
+    scene()
 
 
 def test_shards_are_divided_by_rendezvous() -> None:

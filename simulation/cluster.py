@@ -265,6 +265,9 @@ class ClusterWorld:
                 self._alive
             ):
                 return f"broker {life.broker.node_id} does not know the others"
+            best = life.ownership.best_owners(mine)
+            if any(owner != life.broker.node_id for owner in best.values()):
+                return f"shards of broker {life.broker.node_id} are about to move"
             if life.is_cut or life.wire.is_cut or life.process.is_paused:
                 return f"broker {life.broker.node_id} is cut off"
         if unowned := sum(shard.owner is None for shard in self.server.shards):

@@ -183,9 +183,13 @@ class NoticeSender:
         answer = await self._try(peer, message) if peer.is_live else None
         if answer is None:
             await self._leave(peer, message)
+            # It takes from the ledger also what it does not own any more.
             await self._look_again()
             known = self._ownership.peer(peer.broker_id)
-            return known is not None and known.epoch == peer.epoch
+            is_owner = all(
+                shard is None or self._ownership.owner(shard) == peer.broker_id for shard in notices
+            )
+            return is_owner and known is not None and known.epoch == peer.epoch
         return answer == DONE
 
     async def _reach(self, peer: Peer, message: bytes) -> None:

@@ -277,13 +277,13 @@ def test_an_interrupted_migration_is_nothing_and_can_be_repeated(
         patch.setattr(copying.Copy, "_compare_entities", power_loss)
         with pytest.raises(SystemExit):
             asyncio.run(migrate(everything.directory, place, quiet))
-    left = {each.name for each in chunks.rglob("*") if each.is_file()}
+    left = {each for each in chunks.rglob("*") if each.is_file()}
     assert left, "it got as far as the bytes"
     ran = semel("cluster", "status", "--ledger", ledger, code=1)
     assert "there is no cluster in this database" in ran.stderr.lower()
     made = asyncio.run(migrate(everything.directory, place, quiet))
     assert made.cluster_id == everything.cluster_id
-    assert left.isdisjoint(each.name for each in chunks.rglob("*") if each.is_file())
+    assert left.isdisjoint(each for each in chunks.rglob("*") if each.is_file())
     schemas = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'semel%'"
     assert asyncio.run(_fetch(ledger, schemas)) == [("semel",)]
     with Member(ledger, chunks, 0, *OPTIONS) as broker, RawClient(broker.bootstrap) as client:

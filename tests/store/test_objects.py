@@ -105,9 +105,10 @@ async def test_an_object_in_a_directory_is_flushed_with_its_name(
         flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", note)
     objects = Objects.open((tmp_path / "a b").as_uri(), mkdir=True)
     objects.belong_to("cluster")
+    await objects.mark()
+    monkeypatch.setattr(os, "fsync", note)
     await objects.put(255, [b"abc"])
     below = tmp_path / "a b"
     chunks = below / "cluster/chunks"

@@ -46,7 +46,7 @@ async def test_an_object_whose_commit_did_not_come_is_deleted_after_a_while(
     async with opened(place) as store:
         assert len(await listed(store.chunks.objects)) == 2
         assert await store.sweep_orphans() == []
-        await age(store, "uploading")
+        await age(store, "uploading", "abandoned")
         # Those that were reserved and never uploaded are forgotten, too.
         assert len(await store.sweep_orphans()) == RESERVED - 1
         assert len(await listed(store.chunks.objects)) == 1

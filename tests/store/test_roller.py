@@ -147,7 +147,7 @@ async def test_two_rollers_at_once_move_each_chunk_once(nearby: Place, scribe: A
         assert await inline_chunks(one) == []
     async with opened(nearby, settings) as one:
         assert await read(one, key) == written
-        await age(one, "uploading")
+        await age(one, "abandoned")
         await one.sweep_orphans()
         assert await one.reconciler.reconcile_once() == []
         assert len(await listed(one.chunks.objects)) == 20

@@ -59,9 +59,9 @@ async def trim(store: ClusterStore, scribe: Any, key: PartitionKey, offset: int)
 
 
 async def age(store: ClusterStore, *states: str) -> None:
-    """Let an hour pass for objects in these states: as far as the ledger knows."""
+    """Let two days pass for objects in these states: as far as the ledger knows."""
     await store.ledger.database.row(
-        "UPDATE objects SET since = since - interval '1 hour' WHERE state = ANY ($1)", list(states)
+        "UPDATE objects SET since = since - interval '2 days' WHERE state = ANY ($1)", list(states)
     )
 
 

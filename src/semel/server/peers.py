@@ -1,16 +1,19 @@
 """Messages between the brokers of a cluster: authenticated, and answered one by one.
 
-A frame is a length, a code (HMAC-SHA256) and a body. The key is a secret in the ledger, so whoever can read
-the ledger can talk to the brokers, and nobody else. The code of an answer covers the code of its question, so
-an answer cannot be made up or used for another question. Bodies are not encrypted: they hold keys, offsets
-and small batches, and belong into a private network. An old message that is sent again does no harm, because
-all messages are about versions of entities that a broker compares with its own.
+A connection begins with random bytes, which the caller returns with their code (HMAC-SHA256). A frame is a
+length, a code and a body. The key is a secret in the ledger, so whoever can read the ledger can talk to the
+brokers, and nobody else: a stranger is disconnected before anything that it sends is kept. The code of an
+answer covers the code of its question, so an answer cannot be made up or used for another question. Bodies
+are not encrypted: they hold keys, offsets and small batches, and belong into a private network. An old
+message that is sent again does no harm, because all messages are about versions of entities that a broker
+compares with its own.
 """
 
 import asyncio
 import contextlib
 import hmac
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Final
@@ -26,6 +29,8 @@ IN_FLIGHT_MAX: Final = 1_000
 CONNECT_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 2.0
 """After this the message is left in the ledger instead."""
+GREETING: Final = b"semel broker"
+_NONCE_BYTES: Final = 32
 _CODE_BYTES: Final = 32
 
 Receive = Callable[[bytes], Awaitable[bytes]]
@@ -97,6 +102,11 @@ class _PeerConnection:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(*self._address)
+            try:
+                writer.write(_code(self._secret, GREETING + await reader.readexactly(_NONCE_BYTES)))
+            except BaseException:
+                writer.close()
+                raise
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
         return reader, writer
 
@@ -167,6 +177,7 @@ class PeerListener:
         places = asyncio.Semaphore(IN_FLIGHT_MAX)
         async with asyncio.TaskGroup() as answers:
             try:
+                await self._greet(reader, writer)
                 while True:
                     code, body = await _read_frame(reader)
                     if not hmac.compare_digest(code, _code(self._secret, body)):
@@ -178,6 +189,17 @@ class PeerListener:
             except ForeignFrame as error:
                 log.warning("a connection of %s is closed: %s", writer.get_extra_info("peername"), error)
                 writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonce = os.urandom(_NONCE_BYTES)
+        writer.write(nonce)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                proof = await reader.readexactly(_CODE_BYTES)
+        except TimeoutError:
+            raise ForeignFrame("it does not prove that it is a broker of this cluster") from None
+        if not hmac.compare_digest(proof, _code(self._secret, GREETING + nonce)):
+            raise ForeignFrame("it is not a broker of this cluster")
 
     async def _answer(
         self, writer: asyncio.StreamWriter, code: bytes, body: bytes, places: asyncio.Semaphore

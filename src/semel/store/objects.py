@@ -7,7 +7,7 @@ calls of ``obstore`` run on threads of their own: its asynchronous ones may abor
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -23,7 +23,12 @@ from semel.store.object_access import client_options
 from semel.store.worker import Worker
 
 T = TypeVar("T")
+Claim = Callable[[], Awaitable[None]]
 
+MARK: Final = "semel-cluster.txt"
+_MARK_TEXT: Final = (
+    b"Records of a Semel cluster. Every file here belongs to it. Do not change or delete any.\n"
+)
 THREADS: Final = 8
 """Requests under way at once: an object store answers many slow ones as fast as one."""
 RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
@@ -55,7 +60,8 @@ class Objects:
         self._store = store
         self._address = address
         self._patience_seconds = patience_seconds
-        self._prefix = "chunks/"
+        self._folder = ""
+        self._claim: Claim | None = None
         # A directory does not flush by itself.
         is_directory = address.startswith("file:")
         self._directory = Path(unquote(urlsplit(address).path)) if is_directory else None
@@ -80,20 +86,67 @@ class Objects:
         except (BaseError, ValueError, OSError) as error:
             raise StoreBroken(f"{address} cannot be used: {_first_line(error)}") from error
 
-    def belong_to(self, cluster_id: str) -> None:
-        """Use objects of this cluster alone. Others may be at the same address."""
-        self._prefix = f"{cluster_id}/chunks/"
+    def belong_to(self, folder: str, claim: "Claim | None" = None) -> None:
+        """Use objects of this folder alone. Others may be at the same address.
+
+        ``claim`` is called before the first object is written, until it succeeds.
+        """
+        self._folder = f"{folder}/"
+        self._claim = claim
+
+    # -- the place itself ---------------------------------------------------------------------------------
+
+    async def claim(self) -> None:
+        """Have it checked that this is the object store of the cluster. StoreMisconfigured, StoreRefused."""
+        if self._claim is not None:
+            await self._claim()
+            self._claim = None
+
+    async def mark(self) -> None:
+        """Write the file by which this folder is recognized. StoreRefused."""
+        await self._uploads.run(self._write_mark)
+
+    def _write_mark(self) -> None:
+        try:
+            obstore.put(self._store, self._mark, _MARK_TEXT, use_multipart=False)
+            self._flush(self._mark)
+        except (BaseError, OSError) as error:
+            raise StoreRefused(f"{self._address} cannot be written: {_first_line(error)}") from error
+
+    async def unmark(self) -> None:
+        """Delete that file, because nothing is in the folder any more. StoreRefused."""
+        await self._worker.run(self._delete_paths, [self._mark])
+
+    async def is_marked(self) -> bool:
+        """Whether the file is there by which this folder is recognized. OSError."""
+        return await self._uploads.run(self._size, self._mark) is not None
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._folder}{MARK}"
+
+    @property
+    def mark_address(self) -> str:
+        """Where that file should be."""
+        return f"{self._address.rstrip('/')}/{self._mark}"
+
+    def _check_directory(self) -> None:
+        """OSError if the directory is not the one that was claimed: it is not mounted, perhaps."""
+        if self._directory is not None and self._folder and not (self._directory / self._mark).exists():
+            raise OSError(f"{self.mark_address} is missing; is the directory mounted?")
 
     # -- writing ------------------------------------------------------------------------------------------
 
     async def put(self, number: int, parts: Sequence[Buffer]) -> None:
         """Write an object, and check that it is there. StoreRefused if the object store does not take it."""
+        await self.claim()
         await self._uploads.run(self._put, number, [bytes(part) for part in parts])
 
     def _put(self, number: int, parts: list[bytes]) -> None:
         path = self._path_of(number)
         size = sum(map(len, parts))
         try:
+            self._check_directory()
             try:
                 written = obstore.put(self._store, path, parts, mode="create", use_multipart=False)
             except AlreadyExistsError:
@@ -170,6 +223,7 @@ class Objects:
                 self._store, path, starts=starts, lengths=lengths, coalesce=GAP_BYTES_MAX
             )
         except FileNotFoundError:
+            self._check_directory()
             raise LookupError(f"object {path} is not in {self._address}") from None
         except BaseError as error:
             reason = _first_line(error)
@@ -202,7 +256,9 @@ class Objects:
             await self._worker.run(self._delete, numbers[start : start + PAGE])
 
     def _delete(self, numbers: Sequence[int]) -> None:
-        paths = [self._path_of(number) for number in numbers]
+        self._delete_paths([self._path_of(number) for number in numbers])
+
+    def _delete_paths(self, paths: Sequence[str]) -> None:
         try:
             try:
                 obstore.delete(self._store, paths)
@@ -214,9 +270,9 @@ class Objects:
         except BaseError as error:
             raise StoreRefused(f"{self._address} cannot be changed: {_first_line(error)}") from error
 
-    async def pages(self) -> AsyncIterator[list[Listed]]:
-        """List all objects, ordered by number. OSError."""
-        after: str | None = None
+    async def pages(self, after_number: int | None = None) -> AsyncIterator[list[Listed]]:
+        """List all objects, or those with larger numbers, ordered by number. OSError."""
+        after = None if after_number is None else self._path_of(after_number)
         while True:
             found, after = await self._patiently(self._list, after)
             if found:
@@ -227,8 +283,11 @@ class Objects:
     def _list(self, after: str | None) -> tuple[list[Listed], str | None]:
         """List a page after a path. Return the last path, None if there are no more."""
         found: list[Any] = []
+        self._check_directory()
         try:
-            for page in obstore.list(self._store, prefix=self._prefix, offset=after, chunk_size=PAGE):
+            for page in obstore.list(
+                self._store, prefix=f"{self._folder}chunks/", offset=after, chunk_size=PAGE
+            ):
                 found += page
                 # A directory has no order, so all of it is one page.
                 if self._directory is None:
@@ -249,7 +308,7 @@ class Objects:
         self._worker.stop()
 
     def _path_of(self, number: int) -> str:
-        return f"{self._prefix}{number:016x}"
+        return f"{self._folder}chunks/{number:016x}"
 
 
 def _number_of(path: str) -> int | None:

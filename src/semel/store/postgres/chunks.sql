@@ -18,12 +18,12 @@ CREATE INDEX chunks_by_object ON chunks (object_id) WHERE object_id IS NOT NULL;
 
 -- Every object that may be in the object store. It has a row before it is uploaded and until its deletion is confirmed.
 -- uploading: reserved by a broker, which may use the number for a while. stored: chunks are in it. unused: no chunk is in
--- it any more, but a reader may have looked it up before. deleting: nobody may refer to it again. since: the beginning of
--- the state, by the clock of this database.
+-- it any more, but a reader may have looked it up before. abandoned: reserved before a time without any broker. deleting:
+-- nobody may refer to it again. since: the beginning of the state, by the clock of this database.
 CREATE TABLE objects (
     object_id  bigint NOT NULL PRIMARY KEY CHECK (object_id >= 1),
     size_bytes bigint NOT NULL CHECK (size_bytes >= 0),
-    state      text NOT NULL CHECK (state IN ('uploading', 'stored', 'unused', 'deleting')),
+    state      text NOT NULL CHECK (state IN ('uploading', 'stored', 'unused', 'abandoned', 'deleting')),
     since      timestamptz NOT NULL
 );
 

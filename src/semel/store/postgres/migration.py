@@ -32,8 +32,6 @@ from semel.store.queries import Statements
 
 MIGRATING: Final = 0x53454D454D
 """An advisory lock: one migration at a time."""
-NUMBERS_APART: Final = 1_000_000
-"""Between the chunks of an interrupted migration and those of the next."""
 
 
 class Migrated(NamedTuple):
@@ -81,12 +79,11 @@ async def _migrate(
     directory: Path, source: EmbeddedStore, place: Remote, guard: Any, progress: Progress
 ) -> Migrated:
     staging = f"{place.schema}_migration"
-    first_number = await _discard(place, staging, guard)
+    await _discard(place, staging, guard)
     database = await open_database(place.ledger, staging, 1)
     try:
         # Before anybody asks for it: the names of objects may contain it.
         await database.row("UPDATE meta SET value = $1 WHERE name = 'cluster_id'", source.cluster_id)
-        await database.row("SELECT setval('chunk_ids', $1, false)", first_number)
     finally:
         await database.close()
     target = await _opened(place, staging)
@@ -108,19 +105,18 @@ async def _migrate(
     return Migrated(source.cluster_id, copied)
 
 
-async def _discard(place: Remote, staging: str, guard: Any) -> int:
-    """Delete what an interrupted migration has left. Return a number that it has not used for a chunk."""
+async def _discard(place: Remote, staging: str, guard: Any) -> None:
+    """Delete what an interrupted migration has left."""
     if await guard.fetchval("SELECT to_regclass($1) IS NULL", f'"{staging}".meta'):
-        return 1
+        return
     store = await _opened(place, staging)
     try:
         known = await store.ledger.database.fetch("SELECT object_id FROM objects")
         await store.chunks.objects.delete([number for (number,) in known])
-        last: int = await store.ledger.database.value("SELECT last_value FROM chunk_ids")
+        await store.chunks.objects.unmark()
     finally:
         await store.close()
     await guard.execute(f'DROP SCHEMA "{staging}" CASCADE')
-    return last + NUMBERS_APART
 
 
 async def _opened(place: Remote, staging: str) -> ClusterStore:

@@ -142,7 +142,8 @@ async def _make_tables(connection: Any, schema: str) -> None:
     await connection.execute(
         """
         INSERT INTO meta
-        VALUES ('schema_version', $1), ('cluster_id', gen_random_uuid()), ('secret', $2)
+        VALUES ('schema_version', $1), ('cluster_id', gen_random_uuid()), ('secret', $2),
+            ('folder', gen_random_uuid())
         """,
         str(SCHEMA_VERSION),
         secrets.token_hex(32),

@@ -3,7 +3,8 @@
 Every object has a row before it is uploaded and until its deletion is confirmed (``chunks.sql``). An object
 is deleted when it has been unused, or reserved without a commit, for ``semel.object.delete.delay.ms``: a
 reader of another broker may have looked it up just before. The first step is a state after which no commit
-can refer to it, so a late commit is refused instead of losing its bytes.
+can refer to it, so a late commit is refused instead of losing its bytes. An object that was reserved before a
+time without any broker is kept for a day: the ledger may have been restored from the wrong backup.
 
 An object without a row can still appear, if a delayed upload arrives after the deletion. And objects may
 vanish, if somebody deletes them behind Semel's back. So the list of objects is compared with the ledger now
@@ -27,6 +28,12 @@ AT_ONCE: Final = 1_000
 REPORTED_MAX: Final = 20
 """Missing objects that are named in the log."""
 _LAST: Final = 2**63 - 1
+ABANDONED_SECONDS: Final = 86_400.0
+"""How long objects are kept that were reserved, but not committed, before a time without any broker.
+
+If the ledger was restored from a backup, its last brokers may have committed them after the backup. A day is
+time to notice that it was the wrong backup.
+"""
 
 
 class Reconciler:
@@ -72,14 +79,17 @@ class Reconciler:
                 UPDATE objects SET state = 'deleting'
                 WHERE state <> 'stored' AND object_id IN (
                     SELECT object_id FROM objects
-                    WHERE state <> 'stored'
-                    AND (state = 'deleting' OR since <= clock_timestamp() - make_interval(secs => $1))
+                    WHERE state = 'deleting'
+                    OR since <= clock_timestamp() - make_interval(secs => $1)
+                    AND state IN ('uploading', 'unused')
+                    OR since <= clock_timestamp() - make_interval(secs => $3) AND state = 'abandoned'
                     ORDER BY since LIMIT $2
                 )
                 RETURNING object_id
                 """,
                 self._delay_seconds,
                 AT_ONCE,
+                ABANDONED_SECONDS,
             )
         return [number for (number,) in rows]
 

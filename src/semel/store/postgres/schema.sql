@@ -8,7 +8,8 @@
 -- row_version is the id of the commit that wrote a row last: the slot of its broker, shifted by 44 bits, and the
 -- sequence of the commit. It is never used twice. An entity without a row has version 0.
 
--- What the ledger records of itself: schema_version, cluster_id, and the secret that only its brokers know.
+-- What the ledger records of itself: schema_version, cluster_id, the secret that only its brokers know, and the folder of
+-- its objects, which has been marked if there is folder_marked (semel.store.postgres.claiming).
 CREATE TABLE meta (
     name  text NOT NULL PRIMARY KEY,
     value text NOT NULL

@@ -13,6 +13,7 @@ from semel.core.types import Buffer, Fact, Key
 from semel.store.interface import BatchLocation, StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.chunks import ClusterChunks
+from semel.store.postgres.claiming import connect_objects
 from semel.store.postgres.fold import Bytes
 from semel.store.postgres.ledger import LEASE_SECONDS, NO_BYTES, PostgresLedger
 from semel.store.postgres.membership import PostgresMembership
@@ -67,8 +68,12 @@ class ClusterStore:
         ledger = await PostgresLedger.open(
             dsn, schema=schema, broker_id=broker_id, lease_seconds=lease_seconds
         )
-        objects.belong_to(ledger.cluster_id)
-        secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
+        try:
+            await connect_objects(ledger.database, objects, ledger.cluster_id)
+            secret = await ledger.database.value("SELECT value FROM meta WHERE name = 'secret'")
+        except BaseException:
+            await ledger.close()
+            raise
         membership = PostgresMembership(ledger.database, ledger.place, lease_seconds, bytes.fromhex(secret))
         settings = settings or Settings()
         return cls(ledger, ClusterChunks(ledger.database, objects, settings), membership, settings)

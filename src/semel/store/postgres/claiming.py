@@ -1,0 +1,75 @@
+"""Whether a ledger and an object store belong together.
+
+A ledger has a folder of its own in the object store, also if two ledgers have one cluster id: a data
+directory may be migrated twice. The first broker marks the folder with a file, and every broker looks for it
+before it writes there. Without it, the address is wrong, or a directory is not mounted: records that were
+written there would be missed later.
+
+A ledger that was restored from a backup may be older than its objects. The numbers of objects would be used
+again, and newer ones would look like strangers. So a broker does not start if there are newer objects.
+"""
+
+from functools import partial
+
+from semel.store.interface import StoreMisconfigured, StoreRefused
+from semel.store.objects import Objects
+from semel.store.postgres.database import Database
+from semel.store.postgres.numbers import BLOCK
+
+
+async def folder_of(database: Database, cluster_id: str) -> str:
+    """The folder of a ledger in its object store. StoreRefused."""
+    own: str = await database.value("SELECT value FROM meta WHERE name = 'folder'")
+    return f"{cluster_id}-{own[:8]}"
+
+
+async def connect_objects(database: Database, objects: Objects, cluster_id: str) -> None:
+    """Have brokers use the folder of this ledger. StoreMisconfigured if it is not there, or newer.
+
+    If the object store is away, that is found out before the first object is written.
+    """
+    objects.belong_to(await folder_of(database, cluster_id), partial(_claim, database, objects))
+    try:
+        await objects.claim()
+    except StoreRefused:
+        # It was logged that the object store does not answer.
+        return
+
+
+async def _claim(database: Database, objects: Objects) -> None:
+    """StoreMisconfigured, StoreRefused."""
+    try:
+        async with database.transaction() as connection:
+            # Brokers that start at the same time wait for the first.
+            await connection.execute("SELECT FROM meta WHERE name = 'folder' FOR UPDATE")
+            marked = "SELECT EXISTS (SELECT FROM meta WHERE name = 'folder_marked')"
+            if not await connection.fetchval(marked):
+                await objects.mark()
+                await connection.execute("INSERT INTO meta VALUES ('folder_marked', 'yes')")
+        if not await objects.is_marked():
+            raise StoreMisconfigured(
+                f"this is not the object store of the cluster: {objects.mark_address} is missing. Use the"
+                " same --chunks as the other brokers; if it is a directory, mount it"
+            )
+        await _check_age(database, objects)
+    except OSError as error:
+        raise StoreRefused(str(error)) from error
+
+
+async def _check_age(database: Database, objects: Objects) -> None:
+    """StoreMisconfigured if objects are newer than the ledger. OSError."""
+    newest = 0
+    async for page in objects.pages(await _last_number(database)):
+        newest = page[-1].number
+    # Looked up again: other brokers count on meanwhile.
+    if newest > await _last_number(database):
+        raise StoreMisconfigured(
+            f"the ledger is older than its objects, of which the newest is {newest:016x}. Is this the right"
+            " database? If it was restored from a backup, see 'Restoring' in docs/cluster.md"
+        )
+
+
+async def _last_number(database: Database) -> int:
+    """The largest number that anybody may use for an object."""
+    last: int = await database.value("SELECT last_value FROM chunk_ids")
+    return last + BLOCK - 1

@@ -17,17 +17,27 @@ class UnknownSetting(ValueError):
     """A setting that does not exist; the message names the nearest one that does."""
 
 
-def _setting(default: Any, why: str, name: str | None = None, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"why": why, "name": name, "choices": choices})
+def _setting(
+    default: Any,
+    why: str,
+    name: str | None = None,
+    choices: tuple[str, ...] = (),
+    limits: tuple[int, int] | None = None,
+) -> Any:
+    return field(default=default, metadata={"why": why, "name": name, "choices": choices, "limits": limits})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings, in the order in which an operator needs them."""
 
-    node_id: int = _setting(0, "id of this broker; clients expect ids to start at 0")
+    node_id: int = _setting(
+        0, "id of this broker; clients expect ids to start at 0", limits=(0, 2_147_483_647)
+    )
     semel_lease_ms: int = _setting(
-        3_000, "in a cluster: a broker that is silent for so long is replaced; renewed three times as often"
+        3_000,
+        "in a cluster: a broker that is silent for so long is replaced; renewed three times as often",
+        limits=(500, 60_000),
     )
     broker_rack: str = _setting("", "rack or availability zone of this broker, shown to clients")
     cluster_id: str = _setting("", "generated when a data directory is first used, unless set")
@@ -235,12 +245,14 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse values that are not among the choices of a setting, whatever their source."""
+        """Refuse values beyond the choices or limits of a setting, whatever their source."""
         for each in fields(self):
-            choices = each.metadata["choices"]
-            if choices and getattr(self, each.name) not in choices:
-                name = each.name.replace("_", ".")
-                raise ValueError(f"{name} must be {' or '.join(choices)}, not {getattr(self, each.name)!r}")
+            choices, limits = each.metadata["choices"], each.metadata["limits"]
+            name, value = each.name.replace("_", "."), getattr(self, each.name)
+            if choices and value not in choices:
+                raise ValueError(f"{name} must be {' or '.join(choices)}, not {value!r}")
+            if limits and not limits[0] <= value <= limits[1]:
+                raise ValueError(f"{name} must be from {limits[0]:,} to {limits[1]:,}, not {value:,}")
         connections_by_host(self.max_connections_per_ip_overrides)
 
     @classmethod

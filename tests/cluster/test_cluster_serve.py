@@ -1,5 +1,6 @@
 """`semel serve` in a cluster: how it starts, and why it does not."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,7 +12,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import obstore
 import pytest
 from obstore.store import from_url
@@ -201,6 +204,42 @@ def test_a_certificate_that_does_not_exist(ledger: str, tmp_path: Path) -> None:
     )
 
 
+def test_what_belongs_to_another_cluster(ledger: str, tmp_path: Path) -> None:
+    chunks = tmp_path / "chunks"
+    chunks.mkdir()
+    place = ("--ledger", ledger, "--chunks", chunks.as_uri())
+    with Member(ledger, chunks, 0):
+        pass
+    said = serve(*place, "--set", "cluster.id=other", code=78)
+    assert "and cluster.id is other" in said
+    (tmp_path / "else").mkdir()
+    said = serve("--ledger", ledger, "--chunks", (tmp_path / "else").as_uri(), code=78)
+    assert "this is not the object store of the cluster" in said
+
+
+@pytest.mark.parametrize(
+    ("chunks", "sentence"),
+    [
+        ("/srv/semel", "is not an address: use s3://BUCKET/PREFIX"),
+        ("file://srv/semel", "a directory has three slashes"),
+    ],
+)
+def test_an_address_of_chunks_that_is_none(ledger: str, chunks: str, sentence: str) -> None:
+    assert sentence in serve("--ledger", ledger, "--chunks", chunks, code=78)
+
+
+def test_tables_of_somebody_else(ledger: str, tmp_path: Path) -> None:
+    asyncio.run(_execute(ledger, "CREATE SCHEMA semel; CREATE TABLE semel.topics (x int)"))
+    said = serve("--ledger", ledger, "--chunks", tmp_path.as_uri(), code=78)
+    assert "the tables of the ledger cannot be made" in said
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection: Any = await asyncpg.connect(dsn)
+    await connection.execute(statement)
+    await connection.close()
+
+
 def test_a_directory_that_does_not_exist(ledger: str, tmp_path: Path) -> None:
     said = serve("--ledger", ledger, "--chunks", (tmp_path / "no").as_uri(), code=78)
     assert f"{tmp_path / 'no'} is not a directory" in said
@@ -263,7 +302,8 @@ def test_s3_by_the_environment(ledger: str, s3: S3Server, tmp_path: Path) -> Non
             with Consumer(client, "orders") as consumer:
                 assert [each.value for each in consumer.read_to_end()] == [large]
     s3_files = [each for page in obstore.list(from_url(s3.address, **s3.options)) for each in page]
-    assert [each["size"] > INLINE_BYTES_MAX for each in s3_files] == [True], "the record is in an object"
+    objects = [each["size"] for each in s3_files if "/chunks/" in each["path"]]
+    assert [size > INLINE_BYTES_MAX for size in objects] == [True], "the record is in an object"
 
 
 def test_a_bucket_that_does_not_exist(ledger: str, s3: S3Server) -> None:

@@ -233,8 +233,12 @@ async def test_a_table_that_has_grown_is_not_read_as_a_whole(
 
 
 async def _full_reads(ledger: PostgresLedger, tables: tuple[str, ...]) -> dict[str, int]:
-    """How often tables were read as a whole, by the only connection of the ledger."""
-    await ledger.database.value("SELECT pg_stat_force_next_flush()")
+    """How often tables were read as a whole, by all connections of the ledger."""
+    pool = ledger.database._pool
+    connections = [await pool.acquire() for _ in range(pool.get_size())]
+    for each in connections:
+        await each.fetchval("SELECT pg_stat_force_next_flush()")
+        await pool.release(each)
     rows = await ledger.database.fetch(
         """
         SELECT relname, seq_scan FROM pg_stat_user_tables

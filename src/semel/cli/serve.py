@@ -238,6 +238,8 @@ def _internal(options: Mapping[str, Any]) -> "ListenerConfig | None":
 
     if not options.get("internal"):
         return None
+    if options.get("ledger") is None:
+        raise typer.BadParameter("it is for the other brokers of a cluster", param_hint="--internal")
     listener = ListenerConfig(INTERNAL, *_address(options["internal"], "--internal"))
     for text in options.get("advertise") or ():
         name, (host, port) = _named(text, "--advertise")
@@ -254,8 +256,6 @@ _ADVICE: Mapping[int, str] = {
     70: " See the log above, and start it again.",
     75: " Stop the other broker, or choose another --data directory.",
 }
-
-
 _CLUSTER_ADVICE: Mapping[int, str] = {
     69: " Choose another --listen, --internal or --metrics address, or stop what listens there.",
     70: " See the log above, and start it again.",

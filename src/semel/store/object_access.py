@@ -52,7 +52,15 @@ async def check_access(address: str, **options: Any) -> None:
 
 
 def _check(address: str, options: dict[str, Any]) -> None:
+    if "://" not in address:
+        raise StoreMisconfigured(
+            f"{address} is not an address: use s3://BUCKET/PREFIX, gs://…, az://… or file:///DIRECTORY"
+        )
     if address.startswith("file:"):
+        if host := urlsplit(address).netloc:
+            raise StoreMisconfigured(
+                f"{address} has {host} for a host: a directory has three slashes, as in file:///srv/semel"
+            )
         directory = Path(unquote(urlsplit(address).path))
         if not directory.is_dir():
             raise StoreMisconfigured(f"{directory} is not a directory: create or mount it on every broker")

@@ -72,7 +72,7 @@ async def open_remote(place: Remote, settings: Settings) -> SharedStore:
     await wait_for_server(place.ledger)
     objects = Objects.open(place.chunks)
     try:
-        return await ClusterStore.open(
+        store = await ClusterStore.open(
             place.ledger,
             objects,
             settings,
@@ -83,6 +83,13 @@ async def open_remote(place: Remote, settings: Settings) -> SharedStore:
     except BaseException:
         objects.close()
         raise
+    if settings.cluster_id not in ("", store.cluster_id):
+        await store.close()
+        raise StoreMisconfigured(
+            f"the ledger is that of cluster {store.cluster_id}, and cluster.id is {settings.cluster_id}: is"
+            " it the right database? Without cluster.id, the id of the ledger is used"
+        )
+    return store
 
 
 async def open_store(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import asyncpg  # type: ignore[import-untyped]
 
-from semel.store.interface import StoreBroken, StoreDamaged, StoreRefused
+from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
 SCHEMA_VERSION: Final = 1
@@ -59,7 +59,9 @@ async def open_database(dsn: str, schema: str, connections_max: int) -> Database
             await _prepare(connection, schema)
     except asyncpg.PostgresError as error:
         await pool.close()
-        raise StoreBroken(f"the tables of the ledger cannot be made or read: {error}") from error
+        # The user lacks rights, or tables of somebody else are there.
+        kind = StoreMisconfigured if isinstance(error, asyncpg.SyntaxOrAccessError) else StoreBroken
+        raise kind(f"the tables of the ledger cannot be made or read: {error}") from error
     except BaseException:
         await pool.close()
         raise
@@ -110,10 +112,10 @@ async def _prepare(connection: Any, schema: str) -> None:
     """Check the server, and make the tables if there are none."""
     version = int(await connection.fetchval("SHOW server_version_num"))
     if version < SERVER_VERSION_MIN:
-        raise StoreBroken(f"PostgreSQL {version // 10_000} is too old: at least 14 is needed")
+        raise StoreMisconfigured(f"PostgreSQL {version // 10_000} is too old: at least 14 is needed")
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
-        raise StoreBroken(f"the database has the encoding {encoding}: create one with UTF8")
+        raise StoreMisconfigured(f"the database has the encoding {encoding}: create one with UTF8")
     if await connection.fetchval("SELECT pg_is_in_recovery()"):
         raise StoreBroken("this server is a standby, which cannot be written to: connect to the primary")
     if await connection.fetchval("SHOW default_transaction_read_only") == "on":

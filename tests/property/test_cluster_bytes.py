@@ -178,7 +178,7 @@ class Bytes(RuleBasedStateMachine):
     def sweep(self, broker: int, limit: int) -> None:
         self._step(broker, lambda store: store.ledger.sweep(limit=limit))
 
-    @rule(broker=BROKERS, states=st.lists(st.sampled_from(["uploading", "unused"]), max_size=2))
+    @rule(broker=BROKERS, states=st.lists(st.sampled_from(["uploading", "unused", "abandoned"]), max_size=2))
     def delete_unused(self, broker: int, states: list[str]) -> None:
         async def wait_and_delete(store: ClusterStore) -> None:
             await age(store, *states)
@@ -311,7 +311,7 @@ class Bytes(RuleBasedStateMachine):
         while await store.ledger.sweep(limit=100):
             pass
         await store.reconciler.reconcile_once()
-        await age(store, "uploading", "unused")
+        await age(store, "uploading", "unused", "abandoned")
         await store.sweep_orphans()
         # An upload may have come after its number was given up. Such objects are below the newest numbers.
         await store.chunks.numbers.object_now()

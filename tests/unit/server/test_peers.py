@@ -1,12 +1,14 @@
 """Messages between brokers: answered, authenticated, bounded."""
 
 import asyncio
+import contextlib
+import hmac
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from semel.server.peers import FRAME_BYTES_MAX, PeerConnections, PeerListener
+from semel.server.peers import FRAME_BYTES_MAX, GREETING, PeerConnections, PeerListener
 from semel.store.sharing import Peer
 
 SECRET = b"s" * 32
@@ -61,6 +63,8 @@ async def test_a_broker_with_another_secret_gets_no_answer() -> None:
 
 async def test_an_answer_cannot_be_made_up() -> None:
     async def forge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(32))
+        await reader.readexactly(32)
         length = int.from_bytes(await reader.readexactly(4), "big")
         frame = await reader.readexactly(length)
         # The code of the question is not the code of the answer.
@@ -81,13 +85,26 @@ async def test_an_answer_cannot_be_made_up() -> None:
     server.close()
 
 
-@pytest.mark.parametrize(
-    "start", [b"\x00\x00\x00\x00", (FRAME_BYTES_MAX + 1).to_bytes(4, "big"), b"GET / HT"]
-)
-async def test_foreign_bytes_close_the_connection(start: bytes) -> None:
+@pytest.mark.parametrize("start", [b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * 32, b"x" * 1_000_000])
+async def test_a_stranger_is_disconnected_before_anything_is_kept(
+    start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.server.peers.ANSWER_SECONDS", 0.2)
     async with listening() as peer:
         reader, writer = await asyncio.open_connection(*peer.internal)
+        await reader.readexactly(32)
         writer.write(start)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("length", [0, 39, FRAME_BYTES_MAX + 1])
+async def test_a_frame_of_an_impossible_length_closes_the_connection(length: int) -> None:
+    async with listening() as peer:
+        reader, writer = await asyncio.open_connection(*peer.internal)
+        writer.write(hmac.digest(SECRET, GREETING + await reader.readexactly(32), "sha256"))
+        writer.write(length.to_bytes(4, "big"))
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
         peers = PeerConnections(SECRET)

@@ -22,9 +22,20 @@ _FRESH_MEMORY = (
 
 WHY = {
     "cluster, processor time of a transaction *": (
-        "On one broker, 8 producers share commits. On several, each leader commits its part of a transaction,"
-        " and these commits change the same rows, so some of them are conflicts: they are loaded, locked and"
-        " decided again. The section shows how many commits and conflicts a transaction costs."
+        "Processor time follows the number of messages. On one broker, a transaction of librdkafka is three"
+        " requests, and all producers share commits. On several, each leader gets a request and commits its"
+        " part, and the coordinator loads partitions of others to end the transaction, and tells their"
+        " owners. Ends change partitions that their owners write to all the time, so some commits conflict"
+        " and are decided again. The section shows how many commits and conflicts a transaction costs."
+    ),
+    "cluster, kill -9 of a broker: longest wait, ms": (
+        "The lease of 3 seconds, up to one second until another broker looks, then the others forget their"
+        " copies and divide the shards, and clients ask for the new leaders."
+    ),
+    "cluster, planned restart of a broker: longest wait, ms": (
+        "Measured before a stopping broker lingered for half a second to tell clients where to go. librdkafka"
+        " asked for metadata at the broker whose connection had just been closed, and waited for it;"
+        " `semel.client` waited for 0.1 seconds."
     ),
     "cluster, processor time of a megabyte *": (
         "Each broker commits and uploads what it receives, so the same bytes are more and smaller commits."

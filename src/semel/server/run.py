@@ -57,6 +57,10 @@ YOUNG_OBJECTS_MAX: Final = 5_000
 requests in flight make it look, in vain: a request makes no cycles. That took a tenth of the event loop's
 time."""
 GRACE_SECONDS: Final = 5.0
+LINGER_SECONDS: Final = 0.5
+"""How long a broker that has left its cluster tells clients where to go. They ask for the new leaders over
+the connections that they have. Were these closed at once, librdkafka would ask this broker again and again.
+"""
 CLOSE_SECONDS: Final = 30.0
 
 
@@ -123,9 +127,7 @@ async def serve(
         if server.failure is not None:
             await server.abort()
         else:
-            await broker.leave()
-            broker.end_waits()
-            await server.stop(GRACE_SECONDS)
+            await _leave(broker, server, lingers=in_cluster)
         await _close(broker)
     event(log, logging.INFO, "stopped")
     return EXIT_OK if server.failure is None else EXIT_BROKEN
@@ -136,6 +138,14 @@ def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[
     event(log, logging.ERROR, sentence, detail=detail)
     failed(code, f"{sentence}: {detail}")
     return code
+
+
+async def _leave(broker: Broker, server: Server, *, lingers: bool) -> None:
+    await broker.leave()
+    broker.end_waits()
+    if lingers:
+        await asyncio.sleep(LINGER_SECONDS)
+    await server.stop(GRACE_SECONDS)
 
 
 async def _close(broker: Broker) -> None:

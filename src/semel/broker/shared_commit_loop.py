@@ -195,6 +195,8 @@ class SharedCommitLoop(CommitLoop):
                     # All at once, because brokers that lock in several steps may wait for each other.
                     await self._load_missing(reads)
                 await self._load(pending)
+                # The commands may read others now, such as the partitions of a transaction.
+                self._forget_foreign([key for key in reads if key not in self._reads])
                 return self._decide(pending)
             except Conflict:
                 # Another broker holds a lock for long.

@@ -77,7 +77,7 @@ def keys_of(commands: Sequence[Command]) -> Iterator[Key]:
         ids.update(
             key.transactional_id
             for command in commands
-            for key in command.keys()  # noqa: SIM118
+            for key in command.keys()  # noqa: SIM118 - not a dictionary
             if type(key) is TransactionKey
         )
     for command in commands:

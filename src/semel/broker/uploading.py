@@ -49,6 +49,7 @@ class Uploads:
             # The commit tries it again, and refuses these commands if that fails too.
             log.warning("records could not be uploaded: %s", refused)
         finally:
+            # Any other error is met again by the commit, which stops the broker.
             self._release(pending)
 
     def forget(self, answered: Iterable[PendingCommands]) -> None:

@@ -9,12 +9,15 @@ A ledger that was restored from a backup may be older than its objects. The numb
 again, and newer ones would look like strangers. So a broker does not start if there are newer objects.
 """
 
+import logging
 from functools import partial
 
 from semel.store.interface import StoreMisconfigured, StoreRefused
 from semel.store.objects import Objects
 from semel.store.postgres.database import Database
 from semel.store.postgres.numbers import BLOCK
+
+log = logging.getLogger("semel.store")
 
 
 async def folder_of(database: Database, cluster_id: str) -> str:
@@ -31,9 +34,8 @@ async def connect_objects(database: Database, objects: Objects, cluster_id: str)
     objects.belong_to(await folder_of(database, cluster_id), partial(_claim, database, objects))
     try:
         await objects.claim()
-    except StoreRefused:
-        # It was logged that the object store does not answer.
-        return
+    except StoreRefused as refused:
+        log.warning("whether this is the object store of the cluster is checked later: %s", refused)
 
 
 async def _claim(database: Database, objects: Objects) -> None:

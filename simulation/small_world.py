@@ -14,6 +14,7 @@ from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
 from semel.broker.metrics import Metrics
 from semel.broker.notice import Notice, revealing
+from semel.broker.policies import Policies
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.broker.shared_state import SharedState
@@ -218,7 +219,7 @@ class Engine:
         ledger: Any = self.ledger
         catalog = Catalog(ledger, 100, {})
         self.published = PublishedLog(ledger, SETTINGS)
-        publisher = Publisher(self.published, catalog)
+        publisher = Publisher(self.published, catalog, Policies(ledger, SETTINGS))
         clock = Clock(lambda: NOW / 1000, lambda: 0.0)
         announcer: Any = None
         seat: Any = self.seat

@@ -71,6 +71,9 @@ REQUEST: dict[str, str] = {
 SHARED: dict[str, str] = {
     "max.connections": CLOSED,
     "max.connections.per.ip": CLOSED,
+    "semel.connections.per.user.max": CLOSED,
+    "connections.max.reauth.ms": f"{CLOSED} unless the client authenticates again before",
+    "semel.policies.max": "POLICY_VIOLATION for a new ACL, user or quota",
     "connections.max.idle.ms": CLOSED,
     "semel.write.timeout.ms": f"{CLOSED}; after a second if other clients wait for the memory",
     "queued.max.request.bytes": "waits; above half of it, clients that hold more than their share",

@@ -141,7 +141,7 @@ class Settings:
         86_400_000, "a task attempt is aborted if its pipeline neither ends it nor returns within this time"
     )
     semel_cluster_action_enable: bool = _setting(
-        True, "accept inter-broker requests (AddPartitionsToTxn v4, WriteTxnMarkers) from clients"
+        True, "accept inter-broker requests (AddPartitionsToTxn v4, WriteTxnMarkers); ACLs override it"
     )
 
     fetch_max_bytes: int = _setting(57_671_680, "largest Fetch response, even if the client asks for more")
@@ -163,15 +163,59 @@ class Settings:
         "", "PEM file with the unencrypted private key, if not in the certificate file"
     )
     ssl_ca_location: str = _setting(
-        "", "PEM file; if set, clients need a certificate issued by one of these CAs"
+        "", "PEM file with the CAs that issue the certificates of clients; see ssl.client.auth"
     )
-
+    ssl_client_auth: str = _setting(
+        "",
+        "whether clients need a certificate; by default they do if ssl.ca.location is set",
+        choices=("", "none", "requested", "required"),
+    )
+    ssl_principal_mapping_rules: str = _setting(
+        "DEFAULT", "how the name in a client's certificate becomes its user: RULE:pattern/replacement/[LU],…"
+    )
     ssl_enabled_protocols: str = _setting(
         "TLSv1.2,TLSv1.3", "TLS versions that listeners accept; older versions are insecure"
     )
     ssl_cipher_suites: str = _setting(
         "",
         "for TLS 1.2, in OpenSSL's or Java's names; default: ECDHE with AES-GCM or ChaCha20, no CBC, no RSA",
+    )
+
+    sasl_enabled_mechanisms: str = _setting(
+        "SCRAM-SHA-256,SCRAM-SHA-512",
+        "how clients of sasl listeners can authenticate; also PLAIN, OAUTHBEARER",
+    )
+    connections_max_reauth_ms: int = _setting(
+        0, "a client of a sasl listener must authenticate again within this time (KIP-368); 0: never"
+    )
+    connection_failed_authentication_delay_ms: int = _setting(
+        100, "how long a client waits for the answer that its authentication failed", limits=(0, 10_000)
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = _setting(
+        "", "https:// or file:// URL of the keys that sign tokens; required by OAUTHBEARER"
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _setting(
+        3_600_000, "how often the keys are read again", limits=(1_000, 86_400_000)
+    )
+    sasl_oauthbearer_expected_issuer: str = _setting("", "who issues tokens; required by OAUTHBEARER")
+    sasl_oauthbearer_expected_audience: str = _setting(
+        "", "whom tokens are for, one or several separated by commas; required by OAUTHBEARER"
+    )
+    semel_oauthbearer_algorithms: str = _setting(
+        "", "the signatures that tokens may have, such as RS256,ES256; required by OAUTHBEARER"
+    )
+    sasl_oauthbearer_sub_claim_name: str = _setting("sub", "the claim of a token that names the user")
+    sasl_oauthbearer_clock_skew_seconds: int = _setting(
+        30, "how much the clock of the issuer may differ", limits=(0, 300)
+    )
+
+    semel_authorizer: str = _setting(
+        "", "acl: clients may do what ACLs allow; otherwise they may do everything", choices=("", "acl")
+    )
+    super_users: str = _setting("", "who may do everything: User:admin;User:…")
+    allow_everyone_if_no_acl_found: bool = _setting(False, "whether everybody may use what no ACL mentions")
+    semel_policies_max: int = _setting(
+        100_000, "ACLs, SCRAM users and quotas together; every broker has them in memory"
     )
 
     socket_request_max_bytes: int = _setting(
@@ -188,6 +232,9 @@ class Settings:
     max_connections: int = _setting(10_000, "concurrent connections; further ones are closed at once")
     max_connections_per_ip: int = _setting(
         5_000, "concurrent connections from one address, so that one address cannot lock out the others"
+    )
+    semel_connections_per_user_max: int = _setting(
+        0, "concurrent connections of one authenticated user; 0: no limit"
     )
     max_connections_per_ip_overrides: str = _setting(
         "", "limits for individual addresses: 10.0.0.7:100,10.0.0.8:20000"

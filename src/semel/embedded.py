@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     import asyncio
 
+    from semel.core.security.users import ScramCredential
     from semel.server.server import Server
 
 __all__ = ["DEFAULTS", "Embedded", "EmbeddedError", "embedded"]
@@ -54,11 +55,13 @@ class Embedded:
         *,
         settings: Mapping[str, Any] | None = None,
         port: int = 0,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = None if directory is None else Path(directory)
         self.host = "127.0.0.1"
         self._settings = {**DEFAULTS, **(settings or {})}
         self._wanted_port = port
+        self._users = dict(users or {})
         self._thread: threading.Thread | None = None
         self._changed = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,8 +139,14 @@ class Embedded:
             from semel.server.listener import ListenerConfig
             from semel.server.run import run, serve
 
-            listener = ListenerConfig("PLAINTEXT", self.host, self._wanted_port)
-            code = run(serve(settings, [listener], self.directory, None, self._ready, self._failed))
+            name = "SASL_PLAINTEXT" if self._users else "PLAINTEXT"
+            listener = ListenerConfig(name, self.host, self._wanted_port, has_sasl=bool(self._users))
+            code = run(
+                serve(
+                    *(settings, [listener], self.directory, None, self._ready, self._failed),
+                    users=[_credential(*each) for each in self._users.items()],
+                )
+            )
             if code and self._failure is None:
                 self._cause = self._server.failure if self._server is not None else None
                 self._failure = str(self._cause or f"exit code {code}")
@@ -158,11 +167,18 @@ class Embedded:
         self._failure = text
 
 
+def _credential(user: str, password: str) -> "ScramCredential":
+    from semel.core.security.users import ITERATIONS_MIN, MECHANISMS, credential_of_password
+
+    return credential_of_password(user, MECHANISMS[0], os.urandom(16), ITERATIONS_MIN, password)
+
+
 def embedded(
     directory: str | os.PathLike[str] | None = None,
     *,
     settings: Mapping[str, Any] | None = None,
     port: int = 0,
+    users: Mapping[str, str] | None = None,
 ) -> Embedded:
     """Return a broker inside this process, in memory or over a directory, on a free port of 127.0.0.1.
 
@@ -172,6 +188,10 @@ def embedded(
         with semel.embedded() as broker:
             print(broker.bootstrap_servers)
 
+    With `users`, a mapping of names to passwords, clients authenticate by SCRAM-SHA-256
+    (`security.protocol=SASL_PLAINTEXT`); `{"semel.authorizer": "acl", "super.users": "User:admin"}` has them
+    need ACLs, too.
+
     Or without `with`: `broker = semel.embedded().start()`, and `broker.close()` at the end.
     """
-    return Embedded(directory, settings=settings, port=port)
+    return Embedded(directory, settings=settings, port=port, users=users)

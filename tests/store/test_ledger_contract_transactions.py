@@ -18,6 +18,7 @@ from semel.core.facts import (
     GroupDeleted,
     OffsetDeleted,
     PendingChanged,
+    PolicyChanged,
     ProducerAdvanced,
     ProducerIdAllocated,
     StagedCommitted,
@@ -35,6 +36,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
+    PolicyKey,
     ProducerState,
     Staged,
     Transaction,
@@ -171,6 +173,24 @@ async def test_the_feature_changes_and_counters_go_on(ledgers: Any) -> None:
     assert await ledger.load([ClusterKey()]) == [Cluster(6, 1, 2)]
     await ledger.commit([ProducerIdAllocated(6)], [])
     assert await ledger.load([ClusterKey()]) == [Cluster(7, 1, 2)]
+    await ledger.close()
+
+
+async def test_policies_are_written_replaced_removed_and_listed_in_order(ledgers: Any) -> None:
+    ledger = await ledgers.open()
+    keys = [PolicyKey(kind, f"{name}\0\u20ac") for kind in ("acl", "user") for name in ("B", "a", "z")]
+    assert await ledger.load(keys) == [None] * 6
+    assert await ledger.policies() == []
+    await ledger.commit([PolicyChanged(key, "1") for key in reversed(keys)], [])
+    await ledger.commit([PolicyChanged(keys[1], "2\0"), PolicyChanged(keys[3], None)], [])
+    # Removing what does not exist is no error: a retry may do that.
+    await ledger.commit([PolicyChanged(keys[3], None)], [])
+    assert await ledger.load(keys) == ["1", "2\0", "1", None, "1", "1"]
+    listed = [(key, "2\0" if key == keys[1] else "1") for key in keys if key != keys[3]]
+    assert await ledger.policies() == listed
+    assert await ledger.policies(limit=2) == listed[:2]
+    assert await ledger.policies(after=listed[1][0]) == listed[2:]
+    assert await ledger.policies(after=listed[-1][0]) == []
     await ledger.close()
 
 

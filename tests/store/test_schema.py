@@ -113,7 +113,7 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(path: Path, monkeypatch: p
     assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "1"}]
     assert _look(path, "SELECT name FROM sqlite_schema WHERE name IN ('transactions', 'pending')") == []
     LedgerWriter(path).close(cleanly=True)
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "4"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "5"}]
     # Byte 20 of a database says how many bytes of each page are not SQLite's.
     assert path.read_bytes()[20] == page_checksums.RESERVED_BYTES
 
@@ -150,4 +150,22 @@ async def test_a_ledger_of_version_2_goes_on(path: Path, scribe: Any) -> None:
     ledger = await SqliteLedger.open(path)
     assert await ledger.load([key]) == [scribe.partitions[key]]
     await ledger.close()
-    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "4"}]
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "5"}]
+
+
+async def test_a_ledger_of_version_4_gets_policies_and_stays_the_same_store(path: Path, scribe: Any) -> None:
+    """Chunks and WAL carry the id of the store, so it must not change."""
+    ledger = await SqliteLedger.open(path)
+    (key,) = await scribe.create(ledger)
+    await ledger.close()
+    connection = apsw.Connection(str(path), vfs=page_checksums.available())
+    connection.execute("DROP TABLE policies")
+    connection.execute("UPDATE meta SET value = '4' WHERE name = 'schema_version'")
+    connection.close()
+    before = _look(path, "SELECT value FROM meta WHERE name = 'store_id'")
+    ledger = await SqliteLedger.open(path)
+    assert await ledger.load([key]) == [scribe.partitions[key]]
+    assert await ledger.policies() == []
+    await ledger.close()
+    assert _look(path, "SELECT value FROM meta WHERE name = 'store_id'") == before
+    assert _look(path, "SELECT value FROM meta WHERE name = 'schema_version'") == [{"value": "5"}]

@@ -18,6 +18,7 @@ from semel.core.facts import (
     GroupDeleted,
     OffsetCommitted,
     PendingChanged,
+    PolicyChanged,
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
@@ -37,6 +38,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
+    PolicyKey,
     ProducerState,
     TopicKey,
     Transaction,
@@ -316,6 +318,15 @@ async def test_two_brokers_that_change_the_features(shared_stores: Any) -> None:
         await other.commit([FeatureChanged(2, 3)], [])
         ((cluster, _),) = await one.load([ClusterKey()])
         assert (cluster.transaction_version, cluster.features_epoch) == (2, 3)
+
+
+async def test_of_two_brokers_that_change_a_policy_the_later_wins(shared_stores: Any) -> None:
+    key = PolicyKey("acl", "x")
+    async with opened(shared_stores) as (one, other):
+        await one.commit([PolicyChanged(key, "1")], [])
+        await other.commit([PolicyChanged(key, "2")], [], expected={})
+        ((body, _),) = await one.load([key])
+        assert body == "2"
 
 
 async def test_brokers_count_producer_ids_for_themselves(shared_stores: Any) -> None:

@@ -136,6 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = headers.pop("Content-Length", str(len(data))) if self.command == "HEAD" else str(len(data))
         for name, value in {**headers, "Content-Length": length}.items():
             self.send_header(name, value)
+        if self.close_connection:
+            # Otherwise the client may send its next request into a connection that is about to close.
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data[: len(data) // 2] if cut else data)

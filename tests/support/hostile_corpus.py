@@ -172,7 +172,12 @@ def _coordinators() -> list[Hostile]:
         Hostile(57, "30 kB of metadata with an offset", request(commit, 8), too_large),
         *(Hostile(58, f"a session of {s} ms", join(s), bad_session) for s in (0, -1, INT_MAX)),
         Hostile(58, "protocol metadata that is garbage", join(10_000), answered(11, 5)),
-        Hostile(59, "SASL where there is none", call(17, 1, b"\0\5PLAIN"), CLOSED),
+        Hostile(
+            59,
+            "SASL where there is none",
+            call(17, 1, b"\0\5PLAIN"),
+            answered(17, 1, ErrorCode.ILLEGAL_SASL_STATE),
+        ),
         Hostile(59, "SaslAuthenticate of 100 MiB", call(36, 0, struct.pack(">i", 104_857_600)), CLOSED),
     ]
 

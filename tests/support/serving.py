@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from semel.broker.metrics import Metrics
+from semel.broker.policies import Policies
 from semel.broker.promise import Promise
 from semel.broker.slices import Slices
 from semel.config import Settings
@@ -35,6 +36,8 @@ class FakeBroker:
         self.endpoints: dict[str, Any] = {}
         self.cluster_id = "fake"
         self.member = None
+        nowhere: Any = None
+        self.policies = Policies(nowhere, self.settings)
         self.failures: list[BaseException] = []
         self.gone: list[int] = []
 

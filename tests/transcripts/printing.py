@@ -223,6 +223,7 @@ FACTS: dict[type, Callable[[Any], str]] = {
     facts.PendingChanged: lambda fact: f"{fact.group_id}: {pending_text(fact.pending)}",
     facts.ProducerIdAllocated: lambda fact: str(fact.producer_id),
     facts.FeatureChanged: lambda fact: f"transaction.version {fact.transaction_version}",
+    facts.PolicyChanged: lambda fact: f"{fact.key.kind} {fact.key.name} {fact.body or 'removed'}",
     facts.OffsetCommitted: lambda fact: f"{fact.key.group_id}: {name_of(fact.key)}={fact.value.offset}",
     facts.OffsetDeleted: lambda fact: f"{fact.key.group_id}: {name_of(fact.key)}",
     facts.GroupChanged: lambda fact: f"{fact.group.group_id}: {fact.group.kind}, {fact.group.state_name}",

@@ -36,6 +36,7 @@ from semel.broker.listings import Listings
 from semel.broker.metrics import Metrics
 from semel.broker.ownership import Alone, Endpoint, Ownership
 from semel.broker.pending_commands import ASKER
+from semel.broker.policies import Policies
 from semel.broker.promise import Promise
 from semel.broker.published_log import PublishedLog, Publisher
 from semel.broker.reads import Reads
@@ -90,6 +91,7 @@ class Broker:
         self.slices = Slices()
         self.catalog = Catalog(store.ledger, settings.semel_entities_max, settings.dotted(), self.slices)
         self.listings = Listings(store.ledger)
+        self.policies = Policies(store.ledger, settings)
         self.damage = Damage(store, self.metrics)
         self.cluster_id = settings.cluster_id or store.cluster_id
         self.large_changes = asyncio.Lock()
@@ -98,7 +100,7 @@ class Broker:
         self.endpoints: dict[str, Endpoint] = {}
         self.fatal: Callable[[BaseException], None] = _log_fatal
         published = PublishedLog(store.ledger, settings)
-        self._publisher = Publisher(published, self.catalog)
+        self._publisher = Publisher(published, self.catalog, self.policies)
         self.ownership: Ownership = Alone(self.node_id, self.endpoints)
         self.member: ClusterMember | None = None
         """Set if other brokers share the store."""
@@ -135,7 +137,9 @@ class Broker:
         loop = SharedCommitLoop(store, settings, clock, metrics, publisher, ownership, sender)
         loop.unannounced.fatal = lambda error: self.fatal(error)
         self.ownership = ownership
-        self.member = ClusterMember(store.membership, ownership, sender, loop, self.catalog, clock)
+        self.member = ClusterMember(
+            store.membership, ownership, sender, loop, self.catalog, self.policies, clock
+        )
         register(metrics, ownership, sender, loop, self.member)
         return loop
 
@@ -183,6 +187,7 @@ class Broker:
     async def _begin(self) -> None:
         (cluster,) = await self.store.ledger.load([ClusterKey()])
         self._publisher.cluster = cluster or Cluster()
+        await self.policies.load()
         await self.count()
         await self._loop.load_open_transactions()
         self.clock.not_before(max(self._started_ms(), default=0))
@@ -245,6 +250,11 @@ class Broker:
     def cluster(self) -> Cluster:
         """The cluster, of which only the features are kept up to date."""
         return self._publisher.cluster
+
+    @property
+    def may_act_as_broker(self) -> bool:
+        """Whether clients may send requests between brokers. With ACLs, these decide instead."""
+        return self.policies.has_authorizer or self.settings.semel_cluster_action_enable
 
     @property
     def is_serving(self) -> bool:

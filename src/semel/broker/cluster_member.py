@@ -17,6 +17,7 @@ from typing import Final
 from semel.broker.announcing import DONE, FORGET, LOOK, NOT_OWNER, NoticeSender, unpack_notices
 from semel.broker.catalog import Catalog
 from semel.broker.clock import Clock
+from semel.broker.policies import Policies
 from semel.broker.shard_ownership import ShardOwnership
 from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.store.interface import StoreRefused
@@ -42,6 +43,7 @@ class ClusterMember:
         sender: NoticeSender,
         loop: SharedCommitLoop,
         catalog: Catalog,
+        policies: Policies,
         clock: Clock,
     ) -> None:
         self._membership = membership
@@ -49,6 +51,7 @@ class ClusterMember:
         self._sender = sender
         self._loop = loop
         self._catalog = catalog
+        self._policies = policies
         self._clock = clock
         self._joined_at = 0.0
         self._patient_until = 0.0
@@ -160,8 +163,9 @@ class ClusterMember:
             self._clock.follow(view.time_of_day_ms)
             self._compare_clocks()
             if sent_at - self._joined_at < 2 * self._membership.lease_seconds:
-                # Others may not know of this broker yet, and not tell it of changed topics.
+                # Others may not know of this broker yet, and not tell it of changed topics and policies.
                 self._catalog.clear()
+                await self._policies.load()
             self._ownership.update(view)
             self._ownership.serve_until(sent_at + self._membership.lease_seconds)
             await self._adopt()
@@ -200,6 +204,7 @@ class ClusterMember:
     async def _forget(self) -> None:
         await self._loop.forget_copies()
         self._catalog.clear()
+        await self._policies.load()
 
     async def _adopt(self) -> None:
         given, adopted = self._ownership.given(), self._ownership.shards()

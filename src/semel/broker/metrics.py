@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from semel.broker.audit import EndedTransactions
 from semel.broker.tick import Tick
 from semel.core.facts import EndReason, TransactionEnded
 from semel.core.partition import Appended
@@ -89,6 +90,7 @@ class TransactionMetrics:
         self.end_seconds = Histogram(SECONDS)
         self.verification_seconds = Histogram(SECONDS)
         self.verification_failures = 0
+        self._audit = EndedTransactions()
 
     def observe(self, tick: Tick) -> None:
         """Count the transactions of a committed tick."""
@@ -106,6 +108,7 @@ class TransactionMetrics:
                 self.ended["commit" if fact.is_commit else "abort", fact.reason] += 1
                 if fact.reason != EndReason.CLIENT:
                     self.fenced[fact.reason] += 1
+                    self._audit.write(fact, tick.committed_at)
 
 
 class Metrics:
@@ -117,6 +120,8 @@ class Metrics:
         self.bytes_out = 0
         self.connections = 0
         self.connections_accepted = 0
+        self.failed_authentications = 0
+        self.administrative_changes = 0
         self.connections_closed: dict[str, int] = {}
         """Connections closed by the broker, by reason; those closed by clients are not included."""
 
@@ -140,10 +145,25 @@ class Metrics:
         self.loop_lag_max_seconds = 0.0
 
         self.parked_fetches = 0
+        self.denied_requests = 0
+        """Requests of which at least a part was denied by ACLs."""
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         """Help text and function of each gauge."""
         self.counters: dict[str, tuple[str, Callable[[], float]]] = {}
         """Help text and function of each counter that a component keeps itself."""
+        self.counter(
+            "denied_requests", "Requests that ACLs denied, or a part of.", lambda: self.denied_requests
+        )
+        self.counter(
+            "failed_authentications",
+            "Authentications that failed.",
+            lambda: self.failed_authentications,
+        )
+        self.counter(
+            "administrative_changes",
+            "Topics, configs, ACLs, users, quotas and so on that requests have changed.",
+            lambda: self.administrative_changes,
+        )
 
     def observe_tick(self, tick: Tick, flush_seconds: float) -> None:
         """Count a tick that was committed. The flush is the part of the commit that waited for the disk.

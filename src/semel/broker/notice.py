@@ -17,6 +17,7 @@ from semel.core.facts import (
     BatchesReplaced,
     BatchStaged,
     FeatureChanged,
+    PolicyChanged,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
@@ -28,7 +29,7 @@ from semel.store.fact_codec import FORMAT, pack_facts, unpack_facts
 
 UNKNOWN: Final = -1
 """The version before, if the broker that committed did not know it."""
-FOR_ALL: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
+FOR_ALL: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged, PolicyChanged})
 """Facts that every broker needs."""
 
 Recipient: TypeAlias = int | None

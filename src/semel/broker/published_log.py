@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from semel.broker.catalog import Catalog
+from semel.broker.policies import Policies
 from semel.broker.published_partitions import Isolation, PublishedPartitions
 from semel.broker.tail import Tail
 from semel.broker.waiting import Waiting
@@ -19,6 +20,7 @@ from semel.core.facts import (
     BatchStaged,
     FeatureChanged,
     PartitionChanged,
+    PolicyChanged,
     ProducerAdvanced,
     StagedCommitted,
     TopicChanged,
@@ -28,7 +30,7 @@ from semel.core.facts import (
 from semel.core.types import Buffer, Cluster, Fact, Partition, PartitionKey, Topic
 from semel.store.interface import Counts, Ledger
 
-_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged})
+_RARE: Final = frozenset({TopicCreated, TopicChanged, TopicDeleted, FeatureChanged, PolicyChanged})
 
 
 class PublishedLog:
@@ -87,11 +89,12 @@ class PublishedLog:
 
 
 class Publisher:
-    """Distributes facts to the published log, the catalog and the cluster's features."""
+    """Distributes facts to the published log, the catalog, the policies and the cluster's features."""
 
-    def __init__(self, published: PublishedLog, catalog: Catalog) -> None:
+    def __init__(self, published: PublishedLog, catalog: Catalog, policies: Policies) -> None:
         self._published = published
         self._catalog = catalog
+        self.policies = policies
         self.cluster = Cluster()
         """Only the features are kept up to date."""
         self.counts = Counts(0, 0, 0)
@@ -134,11 +137,14 @@ class Publisher:
             self._publish_rare(rare)
 
     def learn(self, fact: Fact) -> None:
-        """Take note of a fact about a topic or feature that another broker has committed.
+        """Take note of a fact about a topic, feature or policy that another broker has committed.
 
         Such facts may arrive in another order than they were committed, so a topic is only forgotten here and
-        loaded when it is needed.
+        loaded when it is needed, and a policy by `Policies.catch_up`.
         """
+        if type(fact) is PolicyChanged:
+            self.policies.suspect(fact.key)
+            return
         if type(fact) is FeatureChanged:
             if fact.features_epoch > self.cluster.features_epoch:
                 self._publish_rare([fact])
@@ -163,6 +169,8 @@ class Publisher:
                 self.cluster = self.cluster.but(
                     transaction_version=fact.transaction_version, features_epoch=fact.features_epoch
                 )
+            elif type(fact) is PolicyChanged:
+                self.policies.change(fact.key, fact.body)
             elif type(fact) is TopicCreated:
                 self._add_partitions(fact.topic.partitions)
             elif type(fact) is TopicDeleted:

@@ -39,6 +39,7 @@ from semel.core.types import (
     Key,
     PartitionKey,
     PendingKey,
+    PolicyKey,
     TransactionKey,
     TransactionState,
 )
@@ -222,7 +223,7 @@ class SharedCommitLoop(CommitLoop):
         )
 
     def _owns(self, key: Key | None) -> bool:
-        return key is None or type(key) is ClusterKey or self._ownership.owns(key)
+        return key is None or type(key) in (ClusterKey, PolicyKey) or self._ownership.owns(key)
 
     async def _refuse(self, tick: Tick, full: StoreRefused) -> None:
         """Nothing was written: restore the state before the tick, and refuse its commands.
@@ -283,6 +284,8 @@ class SharedCommitLoop(CommitLoop):
         async def take() -> None:
             for notice in notices:
                 self._take(notice)
+            # Before the broker that has changed a policy answers its client.
+            await self._publisher.policies.catch_up()
 
         await self.between_ticks(take)
 

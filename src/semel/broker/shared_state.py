@@ -13,6 +13,7 @@ from semel.core.facts import (
     GroupGathered,
     OffsetCommitted,
     OffsetDeleted,
+    PolicyChanged,
     ProducerExpired,
     ProducerIdAllocated,
     SessionChanged,
@@ -172,9 +173,12 @@ class SharedState(BrokerState):
                 self.sessions.pop(key.group_id, None)
 
     def forget_all(self, fact: Fact) -> None:
-        """Unload everything that a fact about a topic or feature, or a deleted group, may change."""
+        """Unload everything that a fact for all brokers, or a deleted group, may change."""
         if type(fact) is FeatureChanged:
             self.forget((ClusterKey(),))
+            return
+        if type(fact) is PolicyChanged:
+            self.forget((fact.key,))
             return
         if type(fact) is GroupDeleted:
             name = fact.group_id

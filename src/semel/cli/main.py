@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from semel.cli import (
+    acls,
     backup,
     check,
     cluster,
@@ -23,11 +24,13 @@ from semel.cli import (
     offsets,
     pipeline,
     produce,
+    quotas,
     repair,
     serve,
     spark_submit,
     topics,
     transactions,
+    users,
 )
 from semel.cli.options import ClientSettings, CommandConfig, keep_client_settings
 from semel.cli.output import say, say_error
@@ -56,6 +59,9 @@ app.command("consume")(consume.consume)
 app.command("offsets")(offsets.offsets)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
+app.add_typer(quotas.app, name="quotas")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
 app.command("migrate")(migrate.migrate)

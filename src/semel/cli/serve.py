@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from semel.cli.listeners import DEFAULT_LISTEN, address_of, internal_of, listeners_of, written
 from semel.cli.options import Chunks, Ledger, pairs
 from semel.cli.output import say_error
 
@@ -22,13 +23,9 @@ if TYPE_CHECKING:
     from semel.config import Settings
     from semel.server.listener import ListenerConfig
     from semel.server.server import Server
-    from semel.server.tls import ServerTls
     from semel.store.opening import Remote
 
-DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "semel-data"
-PLAINTEXT, SSL = "PLAINTEXT", "SSL"
-INTERNAL = "internal"
 FILE_NAMES = (
     "data",
     "memory",
@@ -70,9 +67,10 @@ Listen = Annotated[
     list[str] | None,
     typer.Option(
         "--listen",
-        metavar="[NAME=][ssl://]HOST:PORT",
-        help="Where clients connect; may be repeated; port 0 is any free one; ssl:// needs the setting "
-        f"ssl.certificate.location. [default: {DEFAULT_LISTEN}]",
+        metavar="[NAME=][PROTOCOL://]HOST:PORT",
+        help="Where clients connect; may be repeated; port 0 is any free one. PROTOCOL is plaintext, ssl, "
+        "sasl_plaintext or sasl_ssl; with ssl it needs the setting ssl.certificate.location. "
+        f"[default: {DEFAULT_LISTEN}]",
     ),
 ]
 Advertise = Annotated[
@@ -158,14 +156,14 @@ def serve(
             given[name] = None
     options.update({name: value for name, value in given.items() if value is not None})
     settings = _settings({**options.get("settings", {}), **pairs(setting or (), "--set")})
-    listeners = _listeners(options, settings)
+    listeners = listeners_of(options, settings)
     if options.get("memory") and options.get("data") is not None:
         raise typer.BadParameter(
             "choose one: --memory keeps nothing, --data keeps everything", param_hint="--memory"
         )
     place = _place(options)
-    between = _internal(options)
-    page = _address(options["metrics"], "--metrics") if options.get("metrics") else None
+    between = internal_of(options)
+    page = address_of(options["metrics"], "--metrics") if options.get("metrics") else None
     level, layout = options.get("log-level", "info"), options.get("log-format", "text")
     raise typer.Exit(_serve(settings, listeners, place, page, LogLevel(level), LogFormat(layout), between))
 
@@ -200,7 +198,7 @@ def _serve(
 
     def ready(server: "Server") -> None:
         first = listeners[0]
-        sys.stdout.write(f"Semel is ready on {_written(first.host)}:{server.ports[first.name]}\n")
+        sys.stdout.write(f"Semel is ready on {written(first.host)}:{server.ports[first.name]}\n")
         sys.stdout.flush()
 
     def failed(code: int, text: str) -> None:
@@ -231,21 +229,6 @@ def _place(options: Mapping[str, Any]) -> "Path | Remote | None":
             "choose one: --data, --memory, or --ledger and --chunks", param_hint="--ledger"
         )
     return Remote(ledger, chunks)
-
-
-def _internal(options: Mapping[str, Any]) -> "ListenerConfig | None":
-    from semel.server.listener import ListenerConfig
-
-    if not options.get("internal"):
-        return None
-    if options.get("ledger") is None:
-        raise typer.BadParameter("it is for the other brokers of a cluster", param_hint="--internal")
-    listener = ListenerConfig(INTERNAL, *_address(options["internal"], "--internal"))
-    for text in options.get("advertise") or ():
-        name, (host, port) = _named(text, "--advertise")
-        if name == INTERNAL:
-            listener = listener._replace(advertised_host=host, advertised_port=port)
-    return listener
 
 
 SWITCH_SECONDS: Final = 0.0005
@@ -328,71 +311,3 @@ def _settings(options: Mapping[str, Any]) -> "Settings":
         return Settings.of(options)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from None
-
-
-def _listeners(options: Mapping[str, Any], settings: "Settings") -> "list[ListenerConfig]":
-    from semel.server.listener import ListenerConfig
-
-    listeners: list[ListenerConfig] = []
-    tls: ServerTls | None = None
-    for text in options.get("listen") or [DEFAULT_LISTEN]:
-        name, address, protocol = _secured(text)
-        host, port = _address(address, "--listen")
-        name = name or (protocol if not listeners else f"{protocol}_{len(listeners) + 1}")
-        if any(each.name == name for each in listeners):
-            raise typer.BadParameter(f"there are two listeners named {name}", param_hint="--listen")
-        if protocol == SSL:
-            tls = tls or _tls(settings)
-        listeners.append(ListenerConfig(name, host, port, tls=tls if protocol == SSL else None))
-    for text in options.get("advertise") or ():
-        name, (host, port) = _named(text, "--advertise")
-        if name == INTERNAL and options.get("internal"):
-            continue
-        at = next((at for at, each in enumerate(listeners) if each.name == (name or listeners[0].name)), None)
-        if at is None:
-            known = ", ".join(each.name for each in listeners)
-            raise typer.BadParameter(f"there is no listener {name}, only {known}", param_hint="--advertise")
-        listeners[at] = listeners[at]._replace(advertised_host=host, advertised_port=port)
-    return listeners
-
-
-def _secured(text: str) -> tuple[str, str, str]:
-    """Return name, address and protocol of `NAME=ssl://HOST:PORT`; name and protocol are optional."""
-    name, equals, address = text.rpartition("=")
-    protocol, separator, rest = address.partition("://")
-    known = {each.lower(): each for each in (PLAINTEXT, SSL)}
-    if separator and protocol.lower() not in known:
-        hint = f"{protocol}:// is not supported; use {' or '.join(f'{each}://' for each in known)}"
-        raise typer.BadParameter(hint, param_hint="--listen")
-    if equals and not name:
-        raise typer.BadParameter(f"{text!r} has no name before the '='", param_hint="--listen")
-    return (name, rest, known[protocol.lower()]) if separator else (name, address, PLAINTEXT)
-
-
-def _tls(settings: "Settings") -> "ServerTls":
-    from semel.server.tls import ServerTls
-
-    try:
-        return ServerTls(settings)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--listen") from None
-
-
-def _named(text: str, option: str) -> tuple[str, tuple[str, int]]:
-    name, equals, address = text.rpartition("=")
-    if equals and not name:
-        raise typer.BadParameter(f"{text!r} has no name before the '='", param_hint=option)
-    return name, _address(address, option)
-
-
-def _address(text: str, option: str) -> tuple[str, int]:
-    from semel.wire.addresses import parse_address
-
-    try:
-        return parse_address(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def _written(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -5,15 +5,19 @@
         admin.topics.create(NewTopic("orders", partitions=4, configs={"retention.ms": "3600000"}))
         admin.groups.describe("billing")
 
-It has four parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`.
+It has parts, each in a file of its own: `topics`, `configs`, `groups`, `transactions`, `acls`, `users` and
+`quotas`.
 """
 
+from semel.client.acls import AclAdmin
 from semel.client.cluster import Client
 from semel.client.cluster_info import ClusterInfo
 from semel.client.configs import ConfigAdmin
 from semel.client.group_admin import GroupAdmin
+from semel.client.quotas import QuotaAdmin
 from semel.client.topics import TopicAdmin
 from semel.client.transactions_admin import TransactionAdmin
+from semel.client.users import UserAdmin
 
 
 class Admin:
@@ -25,6 +29,9 @@ class Admin:
         self.configs = ConfigAdmin(client)
         self.groups = GroupAdmin(client)
         self.transactions = TransactionAdmin(client)
+        self.acls = AclAdmin(client)
+        self.users = UserAdmin(client)
+        self.quotas = QuotaAdmin(client)
 
     def cluster(self) -> ClusterInfo:
         """Return the brokers of the cluster."""

@@ -2,19 +2,21 @@
 
 A mechanism is a generator: it yields the client's messages, and is sent the broker's. PLAIN sends user and
 password at once. SCRAM (RFC 5802) sends no password: both sides prove that they know it, and a broker that
-does not know it is detected here.
+does not know it is detected here. OAUTHBEARER (RFC 7628) sends a token that the broker can verify.
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
 from semel.client.errors import AuthenticationFailed, ErrorCode
 from semel.client.security import Security
+from semel.client.tokens import TokenEndpoint
 from semel.wire.messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -29,6 +31,8 @@ HANDSHAKE_VERSION = 1  # it is followed by SaslAuthenticate
 NONCE_BYTES = 24
 #: As in Kafka. Fewer are too easy to guess; more would let a broker keep a client busy.
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000
+
+_TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 
 
 def authenticate(send: Callable[[Request, int | None], Any], security: Security, broker: str) -> int:
@@ -50,11 +54,7 @@ def authenticate(send: Callable[[Request, int | None], Any], security: Security,
     while True:
         heard: SaslAuthenticateResponse = send(SaslAuthenticateRequest(auth_bytes=said), None)
         if heard.error_code:
-            reason = f" ({heard.error_message.rstrip('.')})" if heard.error_message else ""
-            raise AuthenticationFailed(
-                f"{broker} rejected user {security.username!r}{reason}. "
-                "Check sasl.username, sasl.password and sasl.mechanism."
-            )
+            raise _rejected(security, broker, heard.error_message)
         try:
             said = rounds.send(bytes(heard.auth_bytes))
         except StopIteration:
@@ -63,10 +63,34 @@ def authenticate(send: Callable[[Request, int | None], Any], security: Security,
             raise AuthenticationFailed(f"{broker} is not trusted: {error}.") from None
 
 
+def _rejected(security: Security, broker: str, message: str | None) -> AuthenticationFailed:
+    reason = f" ({message.rstrip('.')})" if message else ""
+    if security.mechanism != "OAUTHBEARER":
+        return AuthenticationFailed(
+            f"{broker} rejected user {security.username!r}{reason}. "
+            "Check sasl.username, sasl.password and sasl.mechanism."
+        )
+    if isinstance(security.token, TokenEndpoint):
+        security.token.forget()
+    return AuthenticationFailed(
+        f"{broker} rejected the token{reason}. Check that its issuer and audience are those of the broker."
+    )
+
+
 def rounds_of(security: Security, nonce: str | None = None) -> Rounds:
-    """Yield the client's message of each round; ValueError if the broker's is wrong."""
+    """Yield the client's message of each round; ValueError if the broker's is wrong.
+
+    A token is fetched now. AuthenticationFailed or BrokerUnreachable if there is none.
+    """
     if security.mechanism == "PLAIN":
         return _plain(security.username, security.password)
+    if security.mechanism == "OAUTHBEARER":
+        token = security.token() if security.token is not None else ""
+        if not _TOKEN.fullmatch(token):
+            raise AuthenticationFailed(
+                "the token for OAUTHBEARER is missing, or has characters that no token has."
+            )
+        return _oauthbearer(token)
     digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[security.mechanism or ""]
     nonce = nonce or base64.b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
     return _scram(digest, security.username, security.password, nonce)
@@ -74,6 +98,14 @@ def rounds_of(security: Security, nonce: str | None = None) -> Rounds:
 
 def _plain(username: str, password: str) -> Rounds:
     yield f"\0{username}\0{password}".encode()
+
+
+def _oauthbearer(token: str) -> Rounds:
+    refusal = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if refusal:
+        # The broker has said why; it reports the error after this byte.
+        yield b"\x01"
+        raise ValueError("it refused the token, and then accepted it")
 
 
 def _scram(digest: str, username: str, password: str, nonce: str) -> Rounds:

@@ -10,16 +10,19 @@
     client = Client("broker:9093", security=security)
 
 Names are those of Kafka's clients. Certificates and keys are PEM files, under the names of librdkafka or, as
-PEM, of the Java client; user and password are taken from a `sasl.jaas.config`. Passwords are never shown. The
-authentication itself is in `sasl`.
+PEM, of the Java client; user and password are taken from a `sasl.jaas.config`. With OAUTHBEARER the client
+gets tokens from an endpoint (`tokens`), or from a function: `Security(has_tls=True, token=function)`.
+Passwords are never shown. The authentication itself is in `sasl`.
 """
 
 import difflib
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
+
+from semel.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, SCOPE, token_endpoint
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: SASL mechanisms, and the class in a `sasl.jaas.config` for each.
@@ -27,6 +30,7 @@ MECHANISMS = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
 }
 #: Every name that `Security.of` accepts.
 NAMES = (
@@ -44,6 +48,10 @@ NAMES = (
     "sasl.username",
     "sasl.password",
     "sasl.jaas.config",
+    ENDPOINT,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    SCOPE,
 )
 #: Names of other clients that this one refuses, with what to do instead.
 REFUSED = {
@@ -51,7 +59,8 @@ REFUSED = {
     "ssl.keystore.password": "Java key stores are not supported; give PEM files as ssl.certificate.location "
     "and ssl.key.location, and ssl.key.password if the key has one",
     "sasl.kerberos.service.name": f"the supported mechanisms are {', '.join(MECHANISMS)}",
-    "sasl.login.callback.handler.class": f"the supported mechanisms are {', '.join(MECHANISMS)}",
+    "sasl.login.callback.handler.class": f"it names a Java class; tokens come from {ENDPOINT}",
+    "sasl.oauthbearer.method": f"leave it out; tokens come from {ENDPOINT}",
 }
 
 _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
@@ -71,12 +80,21 @@ class Security:
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
+    token: Callable[[], str] | None = field(default=None, repr=False)
+    """Returns the token of OAUTHBEARER. It is called for each authentication, from several threads."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None and self.mechanism is None:
+            object.__setattr__(self, "mechanism", "OAUTHBEARER")
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> Self:
-        """Read settings under the names of Kafka's clients; ValueError names an invalid one."""
+    def of(cls, settings: Mapping[str, str], token: Callable[[], str] | None = None) -> Self:
+        """Read settings under the names of Kafka's clients; ValueError names an invalid one.
+
+        `token` is for OAUTHBEARER without an endpoint.
+        """
         given = {
-            name: value if name.endswith("password") else value.strip()
+            name: value if name.endswith(("password", "secret")) else value.strip()
             for name, value in settings.items()
             if value.strip()
         }
@@ -92,7 +110,9 @@ class Security:
         certificate = given.get("ssl.certificate.location") or _pem(given, "keystore")
         if given.get("ssl.key.location") and not certificate:
             raise ValueError("ssl.key.location needs the certificate too, as ssl.certificate.location")
-        mechanism, username, password = _sasl(given) if has_sasl else (None, "", "")
+        if token is not None and not has_sasl:
+            raise ValueError(f"a token has no meaning with security.protocol={protocol}")
+        login = _login(given, token) if has_sasl else _Login()
         return cls(
             has_tls=has_tls,
             ca_location=given.get("ssl.ca.location") or _pem(given, "truststore"),
@@ -100,9 +120,10 @@ class Security:
             key_location=given.get("ssl.key.location"),
             key_password=given.get("ssl.key.password"),
             checks_host=_checks_host(settings),
-            mechanism=mechanism,
-            username=username,
-            password=password,
+            mechanism=login.mechanism,
+            username=login.username,
+            password=login.password,
+            token=login.token,
         )
 
     def context(self) -> ssl.SSLContext | None:
@@ -157,34 +178,66 @@ def _pem(given: Mapping[str, str], store: str) -> str | None:
     )
 
 
-def _sasl(given: Mapping[str, str]) -> tuple[str, str, str]:
+class _Login(NamedTuple):
+    mechanism: str | None = None
+    username: str = ""
+    password: str = ""
+    token: Callable[[], str] | None = None
+
+
+def _login(given: Mapping[str, str], token: Callable[[], str] | None) -> _Login:
     mechanism = given.get("sasl.mechanism", "").upper()
     if mechanism not in MECHANISMS:
         found = f"not {mechanism}" if mechanism else "and it is missing"
         raise ValueError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, {found}")
+    has_token = mechanism == "OAUTHBEARER"
+    idle = ("sasl.username", "sasl.password") if has_token else (ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE)
+    if wrong := [name for name in idle if name in given]:
+        raise ValueError(f"{wrong[0]} has no meaning with sasl.mechanism={mechanism}")
+    if has_token:
+        return _Login(mechanism, token=token or _endpoint(given))
+    if token is not None:
+        raise ValueError(f"a token has no meaning with sasl.mechanism={mechanism}")
     username, password = given.get("sasl.username"), given.get("sasl.password")
     if jaas := given.get("sasl.jaas.config"):
         if username or password:
             raise ValueError("give sasl.jaas.config, or sasl.username and sasl.password, not both")
-        username, password = _read_jaas(jaas, mechanism)
+        options = _read_jaas(jaas, mechanism)
+        username, password = options.get("username"), options.get("password")
+        if not username or not password:
+            _wrong_jaas()
     if not username or not password:
         missing = "sasl.password" if username else "sasl.username"
         raise ValueError(f"{mechanism} needs sasl.username and sasl.password; {missing} is missing")
-    return mechanism, username, password
+    return _Login(mechanism, username, password)
 
 
-def _read_jaas(text: str, mechanism: str) -> tuple[str, str]:
-    """Return user and password of a `sasl.jaas.config`. No message quotes it, for the password in it."""
+def _endpoint(given: Mapping[str, str]) -> Callable[[], str]:
+    """Return what gets tokens. In the Java client, the identity is in the JAAS options or in settings."""
+    jaas = given.get("sasl.jaas.config")
+    options = _read_jaas(jaas, "OAUTHBEARER") if jaas else {}
+    found = {}
+    for name, option in ((CLIENT_ID, "clientId"), (CLIENT_SECRET, "clientSecret"), (SCOPE, "scope")):
+        if name in given and option in options:
+            raise ValueError(f"give {name}, or {option} in sasl.jaas.config, not both")
+        found[name] = given.get(name) or options.get(option, "")
+    if not given.get(ENDPOINT):
+        raise ValueError(f"OAUTHBEARER needs {ENDPOINT}, where the client gets its tokens")
+    return token_endpoint(given[ENDPOINT], found[CLIENT_ID], found[CLIENT_SECRET], found[SCOPE])
+
+
+def _read_jaas(text: str, mechanism: str) -> dict[str, str]:
+    """Return the options of a `sasl.jaas.config`. No message quotes it, for the password in it.
+
+    Only the module of the mechanism is accepted. In Java, others run code (CVE-2025-27818).
+    """
     module = _JAAS.fullmatch(text)
     if module is None:
         _wrong_jaas()
     name = module[1].rpartition(".")[2]
     if name != MECHANISMS[mechanism]:
         raise ValueError(f"sasl.jaas.config names {name}, but {mechanism} goes with {MECHANISMS[mechanism]}")
-    options = {each[1]: _unquoted(each[2]) for each in _JAAS_OPTION.finditer(module[2])}
-    if not options.get("username") or not options.get("password"):
-        _wrong_jaas()
-    return options["username"], options["password"]
+    return {each[1]: _unquoted(each[2]) for each in _JAAS_OPTION.finditer(module[2])}
 
 
 def _wrong_jaas() -> NoReturn:

@@ -19,6 +19,7 @@ from semel.core.types import (
     Partition,
     PartitionKey,
     PendingOffset,
+    PolicyKey,
     ProducerKey,
     ProducerState,
     Rewritten,
@@ -199,6 +200,13 @@ class FeatureChanged(_Fact):
     features_epoch: int
 
 
+class PolicyChanged(_Fact):
+    """A policy has a new value, JSON, or was removed (None)."""
+
+    key: PolicyKey
+    body: str | None
+
+
 class OffsetCommitted(_Fact):
     """The position of a group in a partition has changed."""
 
@@ -267,6 +275,7 @@ DURABLE: tuple[type, ...] = (
     PendingChanged,
     ProducerIdAllocated,
     FeatureChanged,
+    PolicyChanged,
     OffsetCommitted,
     OffsetDeleted,
     GroupChanged,

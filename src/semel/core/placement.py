@@ -1,8 +1,8 @@
 """Placement: the shard of an entity, and the entity that a fact changes.
 
 The entities of a cluster are divided into a fixed number of shards, each owned by one broker. A partition
-with its producers, a group with its offsets, and a transactional id belong to one shard. Topics and the
-cluster itself belong to none: every broker needs them.
+with its producers, a group with its offsets, and a transactional id belong to one shard. Topics, policies and
+the cluster itself belong to none: every broker needs them.
 
 Several brokers may change the same entity: the coordinator of a transaction ends it in partitions that others
 lead. So these entities have a *version*, the number of the commit that wrote them last. A commit names the
@@ -113,6 +113,7 @@ _ENTITY: Final[dict[type, Any]] = {
     f.GroupChanged: lambda fact: GroupKey(fact.group.group_id),
     f.GroupDeleted: lambda fact: GroupKey(fact.group_id),
     f.FeatureChanged: lambda fact: ClusterKey(),
+    f.PolicyChanged: _of_key,
 }
 assert _ENTITY.keys() == set(f.DURABLE) - {f.ProducerIdAllocated}
 

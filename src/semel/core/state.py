@@ -17,7 +17,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from semel.core import groups, offsets, partition, topics, transactions
+from semel.core import groups, offsets, partition, policies, topics, transactions
 from semel.core.facts import SessionChanged
 from semel.core.types import (
     Apply,
@@ -35,6 +35,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
+    PolicyKey,
     ProducerKey,
     ProducerState,
     Topic,
@@ -45,7 +46,7 @@ from semel.core.types import (
     Value,
 )
 
-_RULES = (topics, partition, offsets, groups, transactions)
+_RULES = (topics, partition, offsets, groups, transactions, policies)
 DECIDE: dict[type, Decide] = {command: rule for each in _RULES for command, rule in each.DECIDE.items()}
 APPLY: dict[type, Apply | None] = {fact: change for each in _RULES for fact, change in each.APPLY.items()}
 _NONE_KEPT: Final[tuple[dict[str, Any], Callable[[Any], str]]] = ({}, str)
@@ -67,6 +68,7 @@ class BrokerState:
         self.pending: dict[PendingKey, tuple[PendingOffset, ...] | None] = {}
         self.transactions: dict[TransactionKey, Transaction | None] = {}
         self.cluster: dict[ClusterKey, Cluster | None] = {}
+        self.policies: dict[PolicyKey, str | None] = {}
         # Not entities: volatile state, see SessionChanged.
         self.sessions: dict[str, groups.Session] = {}
         # The deadline of every open transaction (-1: none).
@@ -83,6 +85,7 @@ class BrokerState:
             PendingKey: self.pending,
             TransactionKey: self.transactions,
             ClusterKey: self.cluster,
+            PolicyKey: self.policies,
         }
         self._bounded: Final = (
             *self.tables.values(),

@@ -37,6 +37,7 @@ __all__ = [
     "PartitionKey",
     "PendingKey",
     "PendingOffset",
+    "PolicyKey",
     "ProducerKey",
     "ProducerState",
     "Rewritten",
@@ -112,8 +113,23 @@ class ClusterKey(Data, order=True):
     """The one entity that belongs to no topic and no group."""
 
 
+class PolicyKey(Data, order=True):
+    """Something that administrators have decided for the whole cluster (``semel.core.policies``)."""
+
+    kind: str
+    name: str
+
+
 Key: TypeAlias = (
-    TopicKey | PartitionKey | ProducerKey | GroupKey | OffsetKey | PendingKey | TransactionKey | ClusterKey
+    TopicKey
+    | PartitionKey
+    | ProducerKey
+    | GroupKey
+    | OffsetKey
+    | PendingKey
+    | TransactionKey
+    | ClusterKey
+    | PolicyKey
 )
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from semel.handlers import (
+    acls,
+    client_quotas,
     commit_transactions,
     configs,
     features,
@@ -16,10 +18,12 @@ from semel.handlers import (
     metadata,
     offsets,
     produce,
+    sasl,
     topics,
     transaction_admin,
     transaction_offsets,
     transactions,
+    users,
 )
 from semel.handlers.context import Handler
 from semel.handlers.transaction_errors import INIT_PRODUCER_ID
@@ -38,6 +42,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     **transaction_offsets.HANDLERS,
     **transaction_admin.HANDLERS,
     **features.HANDLERS,
+    **acls.HANDLERS,
+    **client_quotas.HANDLERS,
+    **sasl.HANDLERS,
+    **users.HANDLERS,
     **commit_transactions.HANDLERS,
 }
 

@@ -8,7 +8,7 @@ the two; the next heartbeat notices. Regular expressions are matched against all
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from semel.broker.broker import Broker
@@ -47,14 +47,21 @@ NAMES_AT_ONCE: Final = 64
 """Names that are matched before the event loop gets a turn."""
 
 
+def _may_describe_all(name: str) -> bool:
+    return True
+
+
 async def consumer_group_heartbeat(
-    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    broker: Broker,
+    request: ConsumerGroupHeartbeatRequest,
+    context: RequestContext,
+    may_describe: Callable[[str], bool] = _may_describe_all,
 ) -> ConsumerGroupHeartbeatResponse:
     """ConsumerGroupHeartbeat v0–v1: join a group, stay a member, leave, and get an assignment (KIP-848).
 
     Behaviour: a null assignment means "unchanged". The next heartbeat notices a new topic or partition; one
         that matches only a regular expression is noticed some seconds later. A group of another coordinator
-        is NOT_COORDINATOR.
+        is NOT_COORDINATOR. A regular expression matches only topics that the client may describe.
     Versions:  v1 regular expressions, and the client chooses its member id.
     Differs:   no online migration: a classic group with members answers GROUP_ID_NOT_FOUND. Targets of up to
         100 members and regular expressions are computed at once, in Kafka asynchronously. A static member
@@ -68,7 +75,7 @@ async def consumer_group_heartbeat(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "Too many groups (semel.groups.max)."
             )
         else:
-            answer = await _heartbeat(broker, request, context)
+            answer = await _heartbeat(broker, request, context, may_describe)
     except StoreRefused:
         error = refused_by_store(broker, request.group_id)
         answer = ConsumerAnswer(error, "the broker cannot write now")
@@ -93,7 +100,10 @@ async def consumer_group_heartbeat(
 
 
 async def _heartbeat(
-    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    broker: Broker,
+    request: ConsumerGroupHeartbeatRequest,
+    context: RequestContext,
+    may_describe: Callable[[str], bool],
 ) -> ConsumerAnswer:
     settings = broker.settings
     patterns = {}
@@ -103,9 +113,8 @@ async def _heartbeat(
     if request.group_id and request.member_epoch >= 0:
         wanted = await broker.ask(ReadSubscriptions(request.group_id))
     patterns.update({regex: NamePattern(regex) for regex in wanted.regexes if regex not in patterns})
-    topics, matches = await _look_up(
-        broker, wanted.topic_names.union(request.subscribed_topic_names or ()), patterns
-    )
+    names = wanted.topic_names.union(request.subscribed_topic_names or ())
+    topics, matches = await _look_up(broker, names, patterns, may_describe)
     member_id = request.member_id
     if not member_id and context.version == 0 and request.member_epoch == 0:
         member_id = str(uuid.uuid4())
@@ -147,13 +156,16 @@ def _owned(partitions: list[TopicPartitions] | None) -> OwnedPartitions | None:
 
 
 async def _look_up(
-    broker: Broker, names: frozenset[str], patterns: dict[str, NamePattern]
+    broker: Broker,
+    names: frozenset[str],
+    patterns: dict[str, NamePattern],
+    may_describe: Callable[[str], bool],
 ) -> tuple[dict[str, TopicShape | None], dict[str, tuple[str, ...]]]:
     """The topics with these names and those that match the patterns, and the matches of each pattern."""
     found = await broker.catalog.topics(names)
     matches: dict[str, tuple[str, ...]] = {}
     if patterns:
-        everything = await broker.catalog.all()
+        everything = [each for each in await broker.catalog.all() if may_describe(each.name)]
         for regex, pattern in patterns.items():
             matched = await _matching(pattern, everything)
             matches[regex] = tuple(topic.name for topic in matched)

@@ -1,10 +1,11 @@
 """The request context: what a handler knows of a request besides its body."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from semel.broker.broker import Broker
 from semel.broker.reads import unlimited
+from semel.core.security.acls import ANONYMOUS
 
 
 class CloseConnection(Exception):
@@ -13,6 +14,41 @@ class CloseConnection(Exception):
 
 def _nothing() -> None:
     """The default of ``parked``: a request without a connection holds no bytes of a budget."""
+
+
+class Throttle(Protocol):
+    """The quotas of the client. Its answers tell it how long it has to wait."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no quotas at all. Then none of the other methods has to be called."""
+
+    def fetch_bytes_max(self) -> int | None:
+        """To what a Fetch has to be reduced; None if it has not."""
+
+    def may_send(self, size: int) -> bool:
+        """Whether a Fetch response may have its records. If not, they are not counted."""
+
+    def may_change(self, partitions: int, *, strict: bool) -> bool:
+        """Whether so many partitions may be created or deleted. If not: THROTTLING_QUOTA_EXCEEDED."""
+
+
+class Unthrottled:
+    """For requests without a connection."""
+
+    is_idle = True
+
+    def fetch_bytes_max(self) -> int | None:
+        """No limit."""
+        return None
+
+    def may_send(self, size: int) -> bool:
+        """Always."""
+        return True
+
+    def may_change(self, partitions: int, *, strict: bool) -> bool:
+        """Always."""
+        return True
 
 
 class RequestContext(NamedTuple):
@@ -27,6 +63,9 @@ class RequestContext(NamedTuple):
     """Call it when the request is parked and no longer references its bytes."""
     reserve: Callable[[int], Awaitable[None]] = unlimited
     """Waits until the given number of bytes may be read for the response."""
+    principal: str = ANONYMOUS
+    """Who sent the request, as ACLs name it: User:alice."""
+    throttle: Throttle = Unthrottled()
 
 
 Handler: TypeAlias = Callable[[Broker, Any, RequestContext], Awaitable[Any]]

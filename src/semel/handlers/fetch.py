@@ -5,7 +5,7 @@ and how long a fetch waits, is decided in ``broker/reads.py``. Offset lookups ar
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
@@ -28,16 +28,29 @@ from semel.wire.messages.fetch import (
 FIRST_BY_ID: Final = 13
 FIRST_WITH_STORAGE_ERROR: Final = 6
 
+MayRead: TypeAlias = Callable[[str | None], bool]
+"""Whether the client may read a topic at this moment; None is a topic whose id is unknown."""
+
+FetchHandler: TypeAlias = Callable[[Broker, FetchRequest, RequestContext, MayRead], Awaitable[FetchResponse]]
+"""The handler as the authorization calls it: only it knows all partitions of a session."""
+
 # Fetch sessions by broker. Only this handler uses them; they are dropped together with the broker.
 _SESSIONS: WeakKeyDictionary[Broker, FetchSessions] = WeakKeyDictionary()
 
 
-async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+def _may_read_all(name: str | None) -> bool:
+    return True
+
+
+async def fetch(
+    broker: Broker, request: FetchRequest, context: RequestContext, may_read: MayRead = _may_read_all
+) -> FetchResponse:
     """Fetch v4–v18: batches from given offsets, at once or when min_bytes are available.
 
     Behaviour: whole batches up to the high watermark, or the last stable offset for READ_COMMITTED. Waits for
         min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, whatever its size. A
         partition that another broker leads is NOT_LEADER_OR_FOLLOWER, also if it moved during the wait.
+        Partitions that may not be read, in a session too, are TOPIC_AUTHORIZATION_FAILED; others still wait.
     Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible, the current
         leader · v13 topic ids · v16 the address of the leader (KIP-951).
     Differs:   never sends part of a batch, and does not wait when a partition has more than its limit. Every
@@ -58,9 +71,9 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     hints = LeaderHints(broker, context)
     try:
         topics = await _topics(broker, turn.partitions)
-        answers = await _fetch_all(
-            broker, request, turn.partitions, topics, isolation, context.reserve, hints
-        )
+        wanted = await _wanted(broker, turn.partitions, topics, isolation, may_read)
+        results = await _read(broker, request, wanted, context.reserve)
+        answers = await _answers(broker, turn.partitions, wanted, results, _denied(topics, may_read), hints)
     except StoreRefused:
         # The ledger has no room for the latest commits, so it cannot locate the records.
         answers = [_data(each.index, FetchResult(ErrorCode.KAFKA_STORAGE_ERROR)) for each in turn.partitions]
@@ -90,54 +103,94 @@ async def _topics(
     return topics
 
 
-async def _fetch_all(
+def _denied(topics: dict[TopicReference, Topic | None], may_read: MayRead) -> set[TopicReference]:
+    """The topics that may not be read. They are refused before they are looked for."""
+    if may_read is _may_read_all:
+        return set()
+    denied = set()
+    for reference, topic in topics.items():
+        known = None if topic is None else topic.name
+        if not may_read(reference if isinstance(reference, str) else known):
+            denied.add(reference)
+    return denied
+
+
+class _Wanted(NamedTuple):
+    """The partitions of a request, and those of them that can be read."""
+
+    keys: list[PartitionKey | None]
+    ranges: list[FetchRange]
+    refused: dict[int, ErrorCode]
+    """By position, from 1 on."""
+    owners_known: int
+    """The changes of ownership that were known when leaders were checked."""
+
+
+async def _wanted(
     broker: Broker,
-    request: FetchRequest,
     partitions: Sequence[SessionPartition],
     topics: dict[TopicReference, Topic | None],
     isolation: Isolation,
-    reserve: Callable[[int], Awaitable[None]],
-    hints: LeaderHints,
-) -> list[PartitionData]:
-    """One answer for each partition, in the same order."""
-    ownership = broker.ownership
-    owners_known = ownership.changes
-    refused: dict[int, ErrorCode] = {}
-    keys: list[PartitionKey | None] = []
-    ranges: list[FetchRange] = []
+    may_read: MayRead,
+) -> _Wanted:
+    wanted = _Wanted([], [], {}, broker.ownership.changes)
+    denied = _denied(topics, may_read)
     for at, partition in enumerate(partitions, 1):
         if at % SLICE_ITEMS == 0:
             await broker.slices.turn()
         asked = partition.asked
         key = _key(topics[partition.topic], partition.index)
-        keys.append(key)
+        wanted.keys.append(key)
         error = _check(broker, key, partition, topics[partition.topic])
+        if partition.topic in denied:
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if error or key is None:
-            refused[at] = error
+            wanted.refused[at] = error
         else:
-            ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
-    # A response with an error is sent at once; it does not wait for records.
-    wait_ms = 0 if refused else request.max_wait_ms
-    results = iter(
-        await broker.reads.fetch(
-            ranges,
-            request.min_bytes,
-            request.max_bytes,
-            wait_ms,
-            reserve,
-            lambda: ownership.changes == owners_known,
-        )
+            wanted.ranges.append(FetchRange(key, asked.fetch_offset, asked.partition_max_bytes, isolation))
+    return wanted
+
+
+async def _read(
+    broker: Broker, request: FetchRequest, wanted: _Wanted, reserve: Callable[[int], Awaitable[None]]
+) -> Sequence[FetchResult]:
+    """A result for each range, at once or after a wait."""
+    ownership = broker.ownership
+    # A response with an error is sent at once; it does not wait for records. A client that is denied a topic
+    # may ask again and again, so that error alone does not end the wait for the others.
+    is_wrong = any(error != ErrorCode.TOPIC_AUTHORIZATION_FAILED for error in wanted.refused.values())
+    return await broker.reads.fetch(
+        wanted.ranges,
+        request.min_bytes,
+        request.max_bytes,
+        0 if is_wrong else request.max_wait_ms,
+        reserve,
+        lambda: ownership.changes == wanted.owners_known,
     )
+
+
+async def _answers(
+    broker: Broker,
+    partitions: Sequence[SessionPartition],
+    wanted: _Wanted,
+    read: Sequence[FetchResult],
+    denied: set[TopicReference],
+    hints: LeaderHints,
+) -> list[PartitionData]:
+    """One answer for each partition, in the same order. ``denied`` are the topics denied after the wait."""
+    results = iter(read)
     answers: list[PartitionData] = []
-    for at, (partition, key) in enumerate(zip(partitions, keys, strict=True), 1):
+    for at, (partition, key) in enumerate(zip(partitions, wanted.keys, strict=True), 1):
         if at % SLICE_ITEMS == 0:
             await broker.slices.turn()
-        if at in refused:
-            result = FetchResult(refused[at])
+        if at in wanted.refused:
+            result = FetchResult(wanted.refused[at])
         else:
             result = next(results)
+            if partition.topic in denied:
+                result = FetchResult(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             # It may have moved during the wait. Then the bounds of this broker are no longer the newest.
-            if key is not None and not ownership.leads(key):
+            elif key is not None and not broker.ownership.leads(key):
                 result = FetchResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         data = _data(partition.index, result)
         if result.error in MOVED and key is not None:

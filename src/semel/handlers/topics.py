@@ -23,6 +23,7 @@ from semel.core.types import Command, ErrorCode, Topic
 from semel.handlers import logs
 from semel.handlers.config_entries import topic_entries
 from semel.handlers.context import Handler, RequestContext
+from semel.handlers.mutation_quota import EXCEEDED, Mutation, within_quota
 from semel.store.interface import StoreRefused
 from semel.wire.messages.topics import (
     CreatableTopic,
@@ -62,6 +63,18 @@ async def ask_topics(broker: Broker, commands: Sequence[Command]) -> list[TopicA
         return [TopicAnswer(ErrorCode.KAFKA_STORAGE_ERROR, refused.told)] * len(commands)
 
 
+async def _ask_within_quota(
+    broker: Broker, commands: Sequence[Mutation], context: RequestContext
+) -> list[TopicAnswer]:
+    """Like `ask_topics`, for a client that may have a quota."""
+    allowed = await within_quota(broker, commands, context)
+    if all(allowed):
+        return await ask_topics(broker, commands)
+    some = [each for each, is_allowed in zip(commands, allowed, strict=True) if is_allowed]
+    answers = iter(await ask_topics(broker, some))
+    return [next(answers) if is_allowed else EXCEEDED for is_allowed in allowed]
+
+
 def _partitions(broker: Broker, command: Command) -> int:
     """How many partitions a command creates or deletes; 0 if a topic to delete is not in memory."""
     if isinstance(command, CreateTopic | AddPartitions):
@@ -77,8 +90,8 @@ async def create_topics(
 
     Behaviour: each topic succeeds or fails independently. An existing topic is TOPIC_ALREADY_EXISTS, also in
         a retry by the client that created it. When the response is sent, the topic exists for all clients.
-    Versions:  v4 -1 for the default number of partitions · v5 flexible, configs in the response · v7 topic
-        ids.
+    Versions:  v4 -1 for the default number of partitions · v5 flexible, configs in the response · v6
+        THROTTLING_QUOTA_EXCEEDED · v7 topic ids.
     Differs:   any replication factor is accepted, and 1 is reported. Names that differ only in '.' and '_'
         are different topics, since no metric is named after them. A repeated config is INVALID_CONFIG; Kafka
         uses the last value.
@@ -100,7 +113,8 @@ async def create_topics(
     if refused:
         answers.update(dict.fromkeys(commands, refused))
     elif commands:
-        answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))
+        answered = await _ask_within_quota(broker, list(commands.values()), context)
+        answers.update(zip(commands, answered, strict=True))
     return CreateTopicsResponse(
         topics=[_created(broker, name, answers[name], context.version) for name in topics]
     )
@@ -212,7 +226,8 @@ async def delete_topics(
 
     Behaviour: each topic succeeds or fails independently. When the response is sent, no client sees the topic
         any more; the space of its records is freed a little later.
-    Versions:  v3 TOPIC_DELETION_DISABLED · v4 flexible · v5 error messages · v6 topic ids.
+    Versions:  v3 TOPIC_DELETION_DISABLED · v4 flexible · v5 error messages,
+        THROTTLING_QUOTA_EXCEEDED · v6 topic ids.
     Differs:   a topic that is given once by name and once by id is deleted; Kafka refuses both.
     """
     if context.version >= 6:
@@ -231,7 +246,7 @@ async def delete_topics(
             commands.append(found)
             waiting.append(result)
     if commands:
-        for result, answer in zip(waiting, await ask_topics(broker, commands), strict=True):
+        for result, answer in zip(waiting, await _ask_within_quota(broker, commands, context), strict=True):
             result.error_code, result.error_message = answer.error, answer.message
             if answer.topic is not None:
                 result.name, result.topic_id = answer.topic.name, answer.topic.topic_id
@@ -264,7 +279,7 @@ async def create_partitions(
     """CreatePartitions v0–v3: add partitions to topics; the count is the new total.
 
     Behaviour: each topic succeeds or fails independently. The new partitions are empty.
-    Versions:  v2 flexible · v3 as v2 (in Kafka it may return a quota error).
+    Versions:  v2 flexible · v3 THROTTLING_QUOTA_EXCEEDED.
     """
     names = Counter(each.name for each in request.topics)
     topics = {each.name: each for each in request.topics}
@@ -281,7 +296,8 @@ async def create_partitions(
     if refused:
         answers.update(dict.fromkeys(commands, refused))
     elif commands:
-        answers.update(zip(commands, await ask_topics(broker, list(commands.values())), strict=True))
+        answered = await _ask_within_quota(broker, list(commands.values()), context)
+        answers.update(zip(commands, answered, strict=True))
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(

@@ -230,7 +230,7 @@ async def write_txn_markers(
             topic = None if asked.name == OFFSETS_TOPIC else await broker.catalog.topic(asked.name)
             for index in asked.partition_indexes:
                 place = (asked.name, index)
-                if not broker.settings.semel_cluster_action_enable:
+                if not broker.may_act_as_broker:
                     of_producer[place] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 elif topic is None or not 0 <= index < topic.partitions:
                     of_producer[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

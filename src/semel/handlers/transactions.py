@@ -156,11 +156,11 @@ def add_partitions_to_txn(
         partitions have been added, TRANSACTION_ABORTABLE for those that have not.
     Versions:  v2 PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH · v3 flexible · v4 between brokers
         (KIP-890) · v5 as v4.
-    Differs:   never CONCURRENT_TRANSACTIONS. There are no ACLs yet, so one setting grants all clients the
-        cluster rights that v4 needs: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
+    Differs:   never CONCURRENT_TRANSACTIONS. Without ACLs, one setting grants all clients the right that v4
+        needs: without semel.cluster.action.enable it is CLUSTER_AUTHORIZATION_FAILED.
     """
     is_between_brokers = context.version >= BETWEEN_BROKERS
-    if is_between_brokers and not broker.settings.semel_cluster_action_enable:
+    if is_between_brokers and not broker.may_act_as_broker:
         return resolved(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     asked = request.transactions if is_between_brokers else [_as_transaction(request)]
     found = {topic.name: broker.catalog.cached(topic.name) for each in asked for topic in each.topics}

@@ -5,11 +5,12 @@ counted two levels deep: topics and their partitions, groups and their members.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from semel.handlers.context import RequestContext
+from semel.handlers.context import Handler, RequestContext
 from semel.server.dispatch import PRODUCE, Decoding, HandlerResult
+from semel.server.timed import Timed
 from semel.wire.decoding import SLICE_ELEMENTS
 from semel.wire.messages import FetchRequest
 from semel.wire.schema import Encoded, Request, Response
@@ -38,6 +39,7 @@ class InFlightRequest:
         "size",
         "started",
         "version",
+        "work",
     )
 
     def __init__(self, asker: Asker, api_key: int, version: int, correlation_id: int, size: int) -> None:
@@ -53,6 +55,17 @@ class InFlightRequest:
         self.is_submitted = False
         """Whether it continues after its client has disconnected."""
         self.outcome: HandlerResult | BaseException = None
+        self.work: Timed | None = None
+
+    def timed(self, work: Coroutine[Any, Any, Any]) -> Timed:
+        """The work of this request, measured."""
+        self.work = Timed(work, time.perf_counter)
+        return self.work
+
+    @property
+    def seconds(self) -> float:
+        """For how long the request has occupied the event loop, if that was measured."""
+        return 0.0 if self.work is None else self.work.seconds
 
     def done(self, outcome: HandlerResult | BaseException) -> None:
         """Set the outcome. Called once, on the event loop."""
@@ -66,6 +79,7 @@ async def handle_long(
     in_flight: InFlightRequest,
     decoding: Decoding,
     context: RequestContext,
+    handler: Handler,
     decoded: Callable[[InFlightRequest], None],
 ) -> Response | Encoded | None:
     """Decode a long request in slices, then handle it. Calls ``decoded`` if the frame can be freed."""
@@ -73,7 +87,7 @@ async def handle_long(
     del decoding
     if in_flight.api_key != PRODUCE:
         decoded(in_flight)
-    answer = server.dispatch.handlers[in_flight.api_key](server.broker, request, context)
+    answer = handler(server.broker, request, context)
     return await respond(server, in_flight, request, answer)
 
 

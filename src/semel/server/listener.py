@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.ownership import Endpoint
 from semel.server.connection import Connection
+from semel.server.sasl_connection import SaslConnection
 from semel.server.server_context import ServerContext
 from semel.server.tls import ServerTls, TlsDoor
 
@@ -23,6 +24,8 @@ class ListenerConfig(NamedTuple):
     advertised_host: str | None = None
     advertised_port: int | None = None
     tls: ServerTls | None = None
+    has_sasl: bool = False
+    """Whether clients must authenticate by SASL."""
 
 
 class Listener:
@@ -42,6 +45,8 @@ class Listener:
         """Bind the address; no client is accepted before `serve`. OSError if it is in use."""
 
         def admit() -> Connection:
+            if config.has_sasl:
+                return SaslConnection(server, config.name, server.authenticators)
             return Connection(server, config.name)
 
         def refused(host: str, error: Exception) -> None:

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from semel.broker.broker import Broker
 from semel.config import Settings
+from semel.core.policies import PutCredential
+from semel.core.security.users import ScramCredential
 from semel.printable import explained
 from semel.server.listener import ListenerConfig
 from semel.server.logs import event
@@ -82,8 +84,12 @@ async def serve(
     ready: Callable[[Server], None] = lambda server: None,
     failed: Callable[[int, str], None] = lambda code, text: None,
     internal: ListenerConfig | None = None,
+    users: Sequence[ScramCredential] = (),
 ) -> int:
-    """Run one broker. Calls `ready` when clients are served, `failed` if the broker cannot start."""
+    """Run one broker. Calls `ready` when clients are served, `failed` if the broker cannot start.
+
+    ``users`` are added, which is how a broker in memory gets its first one.
+    """
     in_cluster = isinstance(data, Remote)
     try:
         broker = await Broker.open(settings, data, connect=PeerConnections, joins=False)
@@ -99,26 +105,19 @@ async def serve(
         return _cannot_start(EXIT_BROKEN, f"{what} cannot be opened", error, failed)
     server = Server(broker, listeners, internal=internal)
     broker.fatal = server.fail
-    page = MetricsPage(
-        broker.metrics,
-        lambda: (
-            not server.stopping.is_set() and broker.is_serving,
-            {"cluster_id": broker.cluster_id, "node_id": broker.node_id},
-        ),
-    )
+    page = _metrics_page(server)
     try:
+        await broker.submit([PutCredential(each) for each in users])
         await server.start()
         if metrics is not None:
             port = await page.start(*metrics)
             event(log, logging.INFO, "metrics page", host=metrics[0], port=port)
     except (OSError, UnicodeError) as error:  # UnicodeError from an invalid host name
-        await server.abort()
-        await _close(broker)
-        return _cannot_start(EXIT_CANNOT_LISTEN, "cannot listen", error, failed)
+        return await _cannot_serve(server, EXIT_CANNOT_LISTEN, "cannot listen", error, failed)
     except (StoreBroken, StoreRefused) as error:
-        await server.abort()
-        await _close(broker)
-        return _cannot_start(EXIT_BROKEN, "the cluster cannot be joined", error, failed)
+        return await _cannot_serve(server, EXIT_BROKEN, "the cluster cannot be joined", error, failed)
+    except ValueError as error:
+        return await _cannot_serve(server, EXIT_MISCONFIGURED, "clients cannot log in", error, failed)
     with _signals(server), _mistakes(server):
         ready(server)
         await server.stopping.wait()
@@ -138,6 +137,25 @@ def _cannot_start(code: int, sentence: str, error: Exception, failed: Callable[[
     event(log, logging.ERROR, sentence, detail=detail)
     failed(code, f"{sentence}: {detail}")
     return code
+
+
+def _metrics_page(server: Server) -> MetricsPage:
+    broker = server.broker
+    return MetricsPage(
+        broker.metrics,
+        lambda: (
+            not server.stopping.is_set() and broker.is_serving,
+            {"cluster_id": broker.cluster_id, "node_id": broker.node_id},
+        ),
+    )
+
+
+async def _cannot_serve(
+    server: Server, code: int, sentence: str, error: Exception, failed: Callable[[int, str], None]
+) -> int:
+    await server.abort()
+    await _close(server.broker)
+    return _cannot_start(code, sentence, error, failed)
 
 
 async def _leave(broker: Broker, server: Server, *, lingers: bool) -> None:

@@ -18,6 +18,7 @@ from semel.server.dispatch import Dispatch
 from semel.server.listener import Listener, ListenerConfig, reachable
 from semel.server.logs import event
 from semel.server.peers import PeerListener
+from semel.server.sasl import look_for_keys
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
 from semel.server.watch import check_connections, probe_loop, release_memory, watch_lease
@@ -54,7 +55,14 @@ class Server:
         return {listener.name: listener.port for listener in self._listeners}
 
     async def start(self) -> None:
-        """Bind all listeners, set the broker's endpoints, then accept clients. OSError if one is in use."""
+        """Bind all listeners, set the broker's endpoints, then accept clients. OSError if one is in use.
+
+        ValueError if clients cannot be authenticated as the settings want it.
+        """
+        if any(config.has_sasl for config in self._configs):
+            authenticators = self._server.authenticate_by_settings()
+            await authenticators.start()
+            self._watch("keys of tokens", look_for_keys(authenticators))
         try:
             for config in self._configs:
                 self._listeners.append(await Listener.bind(self._server, config))
@@ -134,6 +142,7 @@ class Server:
             await self._peers.stop()
         for listener in self._listeners:
             await listener.wait_closed()
+        self._server.close()
 
     async def _all_gone(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -158,9 +167,15 @@ class Server:
 def _default_dispatch(broker: Broker) -> Dispatch:
     # Imported here, because tests with their own handlers do not need these.
     from semel.handlers import HANDLERS, served
+    from semel.handlers.changes import audited
 
     settings = broker.settings
     apis = served(
         two_phase=settings.transaction_two_phase_commit_enable, extensions=settings.semel_extensions_enable
     )
-    return Dispatch(HANDLERS, apis)
+    handlers = audited(HANDLERS)
+    if broker.policies.has_authorizer:
+        from semel.handlers.authorization import guarded
+
+        handlers = guarded(handlers)
+    return Dispatch(handlers, apis)

@@ -2,25 +2,39 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from semel.broker.broker import Broker
 from semel.config import connections_by_host
+from semel.core.policies import USER, user_of
+from semel.core.security.acls import ANONYMOUS
+from semel.core.types import PolicyKey
 from semel.handlers.context import CloseConnection, RequestContext
 from semel.server import descriptors
 from semel.server.budgets import RequestBudget, ResponseBudget, decoded_bytes
 from semel.server.dispatch import FETCH, PRODUCE, Dispatch
 from semel.server.logs import RateLimit, event
+from semel.server.sasl import Authenticators
+from semel.server.sasl.certificate_names import distinguished_name, parse_rules
+from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
+from semel.server.sockets import address_of
+from semel.server.throttling import Throttling
 from semel.store.interface import LedgerDamaged, StoreFull, StoreRefused
 from semel.wire.errors import ProtocolError
 from semel.wire.frames import FrameParser
 from semel.wire.messages import APIS
 
 if TYPE_CHECKING:
-    from semel.server.connection import Connection
+    from semel.server.byte_stream import ByteStream
 
 log = logging.getLogger("semel.server")
+
+T = TypeVar("T")
+audit = logging.getLogger("semel.audit")
 
 EXPECTED: Final = {
     CloseConnection: "refused",
@@ -30,6 +44,20 @@ EXPECTED: Final = {
     StoreRefused: "the store refused",
 }
 """The reasons to close a connection for errors that are not bugs."""
+
+
+TOO_MANY_OF_USER: Final = "too many connections of this user (semel.connections.per.user.max)"
+
+
+class Admitted(NamedTuple):
+    """A new connection."""
+
+    host: str
+    connection_id: int = -1
+    principal: str = ANONYMOUS
+    wait_seconds: float = 0.0
+    """The address connects too often (a quota): the connection is closed after this time."""
+    refused: str | None = None
 
 
 class ServerContext:
@@ -42,8 +70,11 @@ class ServerContext:
         self.dispatch = dispatch
         self.requests = RequestBudget(broker.settings.queued_max_request_bytes)
         self.responses = ResponseBudget(broker.settings.semel_queued_max_response_bytes)
-        self.connections: dict[Connection, int] = {}
+        self.connections: dict[ByteStream, int] = {}
         """Open connections with their ids, which ascend."""
+        self.throttling = Throttling(broker.policies.quotas, broker.settings.semel_connections_per_user_max)
+        self._users: dict[ByteStream, str] = {}
+        """The principals of connections that count for a user."""
         self._by_host: dict[str, int] = {}
         """The number of connections from each address."""
         self._overrides = connections_by_host(broker.settings.max_connections_per_ip_overrides)
@@ -51,6 +82,10 @@ class ServerContext:
         """New connections are refused: some may have been accepted before the listeners were closed."""
         self.is_away = False
         """New connections are refused: other brokers may have replaced this one."""
+        self._authenticators: Authenticators | None = None
+        self._hashing = ThreadPoolExecutor(1, "authentication")
+        self._certificate_names = parse_rules(broker.settings.ssl_principal_mapping_rules)
+        broker.policies.changed = self._policy_changed
         self.emptied = asyncio.Event()
         """Set while there is no connection."""
         self.emptied.set()
@@ -61,36 +96,95 @@ class ServerContext:
         gauge("request_bytes", "Bytes of requests that are not answered.", lambda: self.requests.used)
         gauge("response_bytes", "Bytes of responses that clients did not take.", lambda: self.responses.used)
 
+    @property
+    def authenticators(self) -> Authenticators:
+        """How clients of listeners with SASL authenticate."""
+        assert self._authenticators is not None
+        return self._authenticators
+
+    def authenticate_by_settings(self) -> Authenticators:
+        """Offer the mechanisms of the settings. ValueError if one of these is wrong."""
+        broker = self.broker
+        self._authenticators = Authenticators(
+            self.settings, broker.policies.credential, broker.clock, self._hash
+        )
+        return self._authenticators
+
+    async def _hash(self, work: Callable[[], T]) -> T:
+        """Hash a password on a thread of its own: many logins must only hold up one another."""
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, work)
+
+    def close(self) -> None:
+        """End the thread that hashes passwords."""
+        self._hashing.shutdown(wait=False, cancel_futures=True)
+
+    def _principal(self, transport: asyncio.BaseTransport) -> str:
+        """The principal of a new connection, by the client's certificate. ValueError if no rule matches."""
+        certificate = transport.get_extra_info("peercert")
+        if not certificate:
+            return ANONYMOUS
+        return principal_of(self._certificate_names.user(distinguished_name(certificate)))
+
+    def _policy_changed(self, key: PolicyKey) -> None:
+        """Close the connections of a user that was removed."""
+        if key.kind == USER and key not in self.broker.policies.credentials:
+            user, mechanism = user_of(key)
+            for connection in tuple(self.connections):
+                connection.revoke(user, mechanism)
+
     def new_parser(self) -> FrameParser:
         """A parser for one connection. Only Produce carries records, so only its frames may be large."""
         settings = self.settings
         return FrameParser(settings.socket_request_max_bytes, settings.semel_request_max_bytes, (PRODUCE,))
 
-    def admit(self, connection: "Connection", host: str) -> tuple[int, str | None]:
-        """The id of a new connection; -1 and the reason if it is refused."""
-        if self.is_closing:
-            return -1, "stopping"
-        if self.is_away:
-            return -1, "the lease is over"
-        if len(self.connections) >= self._connections_max():
-            return -1, "too many connections"
-        from_host = self._by_host.get(host, 0)
-        if from_host >= self._overrides.get(host, self.settings.max_connections_per_ip):
-            return -1, f"too many connections from {host} (max.connections.per.ip)"
-        self._by_host[host] = from_host + 1
+    def admit(self, connection: "ByteStream", transport: asyncio.Transport) -> "Admitted":
+        """Register a new connection, or give the reason why it is refused."""
+        host = address_of(transport)
+        if refused := self._refusal(host):
+            return Admitted(host, refused=refused)
+        self._by_host[host] = self._by_host.get(host, 0) + 1
         connection_id = self.connections[connection] = next(self._connection_ids)
         self.emptied.clear()
         self.metrics.connections = len(self.connections)
         self.metrics.connections_accepted += 1
-        return connection_id, None
+        wait_ms = self.throttling.may_connect(host, time.monotonic())
+        try:
+            principal = self._principal(transport)
+        except ValueError as error:
+            return Admitted(host, connection_id, refused=str(error))
+        if not self.count_user(connection, principal):
+            return Admitted(host, connection_id, refused=TOO_MANY_OF_USER)
+        return Admitted(host, connection_id, principal, wait_ms / 1000)
+
+    def _refusal(self, host: str) -> str | None:
+        if self.is_closing:
+            return "stopping"
+        if self.is_away:
+            return "the lease is over"
+        if len(self.connections) >= self._connections_max():
+            return "too many connections"
+        if self._by_host.get(host, 0) >= self._overrides.get(host, self.settings.max_connections_per_ip):
+            return f"too many connections from {host} (max.connections.per.ip)"
+        return None
+
+    def count_user(self, connection: "ByteStream", principal: str) -> bool:
+        """Count a connection of a known user. False if there are too many."""
+        if principal == ANONYMOUS or connection in self._users:
+            return True
+        if not self.throttling.connected(principal):
+            return False
+        self._users[connection] = principal
+        return True
 
     def _connections_max(self) -> int:
         wanted, possible = self.settings.max_connections, descriptors.for_connections()
         return wanted if possible is None else min(wanted, possible)
 
-    def dismiss(self, connection: "Connection", host: str) -> None:
+    def dismiss(self, connection: "ByteStream", host: str) -> None:
         """Remove a closed connection, and notify the broker unless the server is stopping."""
         connection_id = self.connections.pop(connection, None)
+        if (principal := self._users.pop(connection, None)) is not None:
+            self.throttling.disconnected(principal)
         if connection_id is not None:
             self._by_host[host] -= 1
             if not self._by_host[host]:
@@ -131,6 +225,25 @@ class ServerContext:
                 client=host,
                 listener=listener,
                 **fields,
+            )
+
+    def authentication_failed(
+        self, context: RequestContext, mechanism: str, failure: AuthenticationFailed | None
+    ) -> None:
+        """Count and log a failed authentication."""
+        self.metrics.failed_authentications += 1
+        suppressed = self._lines.suppressed("authentication")
+        if suppressed is not None:
+            event(
+                audit,
+                logging.WARNING,
+                "authentication failed",
+                detail=failure.detail if failure is not None else "",
+                mechanism=mechanism,
+                client=context.client_host,
+                client_id=context.client_id,
+                listener=context.listener,
+                suppressed=suppressed,
             )
 
     def closing(self, context: RequestContext, reason: str, detail: object) -> None:

@@ -30,6 +30,11 @@ LOOK_SECONDS: Final = 10.0
 SOUND_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Forward secrecy and authenticated encryption: no static RSA, no CBC."""
 PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+CLIENT_CERTIFICATES: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
 TLS_1_3_PREFIXES: Final = ("TLS_AES_", "TLS_CHACHA20_")
 
 
@@ -85,13 +90,16 @@ def server(settings: Settings) -> ssl.SSLContext:
             f"ssl.certificate.location {settings.ssl_certificate_location} and its key do not go together: "
             f"{error}"
         ) from None
+    wanted = settings.ssl_client_auth or ("required" if settings.ssl_ca_location else "none")
+    if wanted != "none" and not settings.ssl_ca_location:
+        raise ValueError(f"ssl.client.auth={wanted} needs the setting ssl.ca.location, a PEM file")
     if settings.ssl_ca_location:
         try:
             context.load_verify_locations(settings.ssl_ca_location)
         except OSError as error:
             reason = f"ssl.ca.location {settings.ssl_ca_location} has no certificates: {error}"
             raise ValueError(reason) from None
-        context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = CLIENT_CERTIFICATES[wanted]
     return context
 
 

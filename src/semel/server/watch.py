@@ -37,6 +37,7 @@ async def check_connections(server: ServerContext) -> NoReturn:
         now = time.monotonic()
         for connection in tuple(server.connections):
             connection.check(now)
+        server.throttling.tidy(now)
 
 
 async def watch_lease(server: ServerContext, member: ClusterMember) -> NoReturn:

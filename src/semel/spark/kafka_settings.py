@@ -14,7 +14,9 @@ _PIPELINE = "the position of a pipeline is stored under pipeline.id, and committ
 _JAVA = "it names Java classes, and this client is written in Python"
 _PARTITION = "a key decides as in every Kafka client; to choose differently, give the rows a column partition"
 _TLS = "TLS is that of Python here, which has no such setting"
-_SASL = "the supported mechanisms are PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, which need no such setting"
+_SASL = (
+    "the supported mechanisms are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, without this setting"
+)
 
 _REFUSED = {
     "key.deserializer": _BYTES,
@@ -75,7 +77,6 @@ _REFUSED = {
             "sasl.oauthbearer.jwks.endpoint.url",
             "sasl.oauthbearer.scope.claim.name",
             "sasl.oauthbearer.sub.claim.name",
-            "sasl.oauthbearer.token.endpoint.url",
         ),
         _SASL,
     ),

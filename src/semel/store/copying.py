@@ -20,6 +20,7 @@ from semel.core.facts import (
     OffsetCommitted,
     PartitionChanged,
     PendingChanged,
+    PolicyChanged,
     ProducerAdvanced,
     ProducerIdAllocated,
     TopicCreated,
@@ -34,6 +35,7 @@ from semel.core.types import (
     Partition,
     PartitionKey,
     PendingKey,
+    PolicyKey,
     Topic,
     Transaction,
     TransactionKey,
@@ -93,6 +95,7 @@ class Copy:
         """Copy all entities and batches. StoreDamaged if a batch of the source is damaged."""
         self._bytes_total = sum((await self._source.ledger.chunk_references()).values())
         await self._cluster()
+        await self._policies()
         async for topic in topics(self._source.ledger):
             await self._topic(topic)
         await self._staged()
@@ -116,6 +119,13 @@ class Copy:
             await self._add(ProducerIdAllocated(cluster.next_producer_id - 1))
         if cluster.features_epoch > there.features_epoch:
             await self._add(FeatureChanged(cluster.transaction_version, cluster.features_epoch))
+
+    async def _policies(self) -> None:
+        after: PolicyKey | None = None
+        while page := await self._source.ledger.policies(after=after):
+            for key, body in page:
+                await self._add(PolicyChanged(key, body))
+            after = page[-1][0]
 
     async def _topic(self, topic: Topic) -> None:
         await self._add(TopicCreated(topic))

@@ -27,6 +27,7 @@ from semel.core.facts import (
     OffsetDeleted,
     PartitionChanged,
     PendingChanged,
+    PolicyChanged,
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
@@ -90,6 +91,7 @@ class Fold:
             BatchesReplaced: partitions.batches_replaced,
             ProducerIdAllocated: self._producer_id_allocated,
             FeatureChanged: self._feature_changed,
+            PolicyChanged: self._policy_changed,
             OffsetCommitted: self._offset_committed,
             OffsetDeleted: self._offset_deleted,
             GroupChanged: self._group_changed,
@@ -151,6 +153,12 @@ class Fold:
 
     def _feature_changed(self, fact: FeatureChanged) -> None:
         self._sql.run("write_features", fact.values())
+
+    def _policy_changed(self, fact: PolicyChanged) -> None:
+        if fact.body is None:
+            self._sql.run("delete_policy", fact.key.values())
+        else:
+            self._sql.run("put_policy", (*fact.key.values(), fact.body))
 
     def _group_deleted(self, fact: GroupDeleted) -> None:
         self._flush()

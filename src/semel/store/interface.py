@@ -29,6 +29,7 @@ from semel.core.types import (
     Key,
     OffsetKey,
     PartitionKey,
+    PolicyKey,
     ProducerKey,
     ProducerState,
     Topic,
@@ -179,6 +180,11 @@ class Ledger(Protocol):
 
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Return topics, ordered by name."""
+
+    async def policies(
+        self, *, after: PolicyKey | None = None, limit: int = 10_000
+    ) -> list[tuple[PolicyKey, str]]:
+        """Return policies and their values, ordered by key."""
 
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""

@@ -23,9 +23,11 @@ from semel.store.files import FILE_MODE
 from semel.store.interface import StoreBroken
 from semel.store.queries import FROM_1, FROM_2, FROM_3, SCHEMA, Statements
 
-SCHEMA_VERSION: Final = "4"
-_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3}
-"""Upgrades the tables of an older version to the next."""
+SCHEMA_VERSION: Final = "5"
+_STEPS: Final = {"1": FROM_1, "2": FROM_2, "3": FROM_3, "4": ""}
+"""Upgrades the tables of an older version to the next. Tables that are new are made anyway."""
+_BEFORE_4: Final = ("1", "2", "3")
+"""Versions whose store has no id, and whose pages have no checksums."""
 MEMORY: Final = ":memory:"
 STATEMENTS_KEPT: Final = 256
 
@@ -142,10 +144,10 @@ def look_at(path: Path, *, vfs: str = "") -> LedgerLook | None:
         if not sql.value("has_schema"):
             return None
         meta = dict(sql.rows("read_meta"))
-        if meta["schema_version"] in _STEPS:
+        if meta["schema_version"] in _BEFORE_4:
             number = sql.rows("read_counters")[0][0]
             return LedgerLook(meta, number, dict(sql.rows("known_chunks_before_4")), [])
-        if meta["schema_version"] != SCHEMA_VERSION:
+        if meta["schema_version"] not in (*_STEPS, SCHEMA_VERSION):
             raise StoreBroken(
                 f"the ledger has schema {meta['schema_version']}, and this Semel knows {SCHEMA_VERSION}"
             )
@@ -239,8 +241,8 @@ def start(
 
 
 def is_older(sql: Statements) -> bool:
-    """Whether an older version wrote this ledger."""
-    return bool(sql.value("has_schema")) and dict(sql.rows("read_meta"))["schema_version"] in _STEPS
+    """Whether a version wrote this ledger whose pages have no checksums."""
+    return bool(sql.value("has_schema")) and dict(sql.rows("read_meta"))["schema_version"] in _BEFORE_4
 
 
 def give_checksums(sql: Statements) -> None:
@@ -299,7 +301,10 @@ def _bring_up(sql: Statements, meta: dict[str, str]) -> None:
     for step in range(int(version), int(SCHEMA_VERSION)):
         sql.connection.execute(_STEPS[str(step)])
     sql.connection.execute(SCHEMA)
-    for name, value in (("schema_version", SCHEMA_VERSION), ("store_id", secrets.token_hex(16))):
+    new = {"schema_version": SCHEMA_VERSION}
+    if version in _BEFORE_4:
+        new["store_id"] = secrets.token_hex(16)
+    for name, value in new.items():
         sql.run("write_meta", (name, value))
         meta[name] = value
 

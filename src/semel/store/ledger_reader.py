@@ -23,6 +23,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
+    PolicyKey,
     ProducerKey,
     ProducerState,
     Topic,
@@ -63,6 +64,7 @@ class LedgerReader:
             PendingKey: self._load_pending,
             TransactionKey: self._load_transaction,
             ClusterKey: self._load_cluster,
+            PolicyKey: self._load_policy,
         }
 
     def close(self) -> None:
@@ -135,6 +137,12 @@ class LedgerReader:
             probe = (low + high) // 2
         rows = self._sql.rows("first_batch_since", (partition_id, low, timestamp))
         return batch_of(rows[0]) if rows else None
+
+    def policies(self, after: PolicyKey | None, limit: int) -> list[tuple[PolicyKey, str]]:
+        """Return policies and their values, ordered by key."""
+        start = ("", "") if after is None else after.values()
+        rows = self._sql.rows("policies_after", (*start, limit))
+        return [(PolicyKey(kind, name), body) for kind, name, body in rows]
 
     def offset_at_size(self, key: PartitionKey, size_bytes: int) -> int:
         """Return the smallest offset from which the partition is no larger than this; at a batch boundary.
@@ -282,6 +290,10 @@ class LedgerReader:
 
     def _load_cluster(self, key: ClusterKey) -> Cluster:
         return Cluster(*self._sql.rows("read_cluster")[0])
+
+    def _load_policy(self, key: PolicyKey) -> str | None:
+        rows = self._sql.rows("policy_row", key.values())
+        return rows[0][0] if rows else None
 
     def _partition(self, key: PartitionKey) -> tuple[int, Partition] | None:
         rows = self._sql.rows("partition_row", key.values())

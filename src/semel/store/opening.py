@@ -28,6 +28,10 @@ FILES_BEFORE_SCHEMA_4: Final = ("journal-0", "journal-1", "journal.lost")
 """Names of the WAL in older versions. Upgrades require a clean stop, after which it is not needed."""
 
 
+SCHEMA: Final = "semel"
+"""The schema in a PostgreSQL database, by default."""
+
+
 class Remote(NamedTuple):
     """A store that other machines share."""
 
@@ -35,7 +39,7 @@ class Remote(NamedTuple):
     """The address of a PostgreSQL database."""
     chunks: str
     """The URL of an object store, or of a directory."""
-    schema: str = "semel"
+    schema: str = SCHEMA
     """The schema in the database."""
 
     def __str__(self) -> str:

@@ -67,6 +67,23 @@ SELECT commit_number, next_producer_id, next_partition_id FROM cluster;
 -- The state of the cluster.
 SELECT next_producer_id, transaction_version, features_epoch FROM cluster;
 
+-- name: put_policy
+-- Writes the value of a policy.
+INSERT INTO policies (kind, name, body) VALUES (?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body;
+
+-- name: delete_policy
+-- Removes a policy.
+DELETE FROM policies WHERE kind = ? AND name = ?;
+
+-- name: policy_row
+-- The value of a policy.
+SELECT body FROM policies WHERE kind = ? AND name = ?;
+
+-- name: policies_after
+-- Policies after a key, in order.
+SELECT kind, name, body FROM policies WHERE (kind, name) > (?, ?) ORDER BY kind, name LIMIT ?;
+
 -- name: write_features
 -- Writes the new value of the feature.
 UPDATE cluster SET transaction_version = ?, features_epoch = ? WHERE only_one = 1;

@@ -26,6 +26,15 @@ CREATE TABLE IF NOT EXISTS cluster (
     sqlite_checkpoints  INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
+-- What administrators have decided for the whole cluster: kind is acl, user or quota. name identifies it, body is its
+-- value; both are JSON.
+CREATE TABLE IF NOT EXISTS policies (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
 -- Topics that exist. configs is a JSON object of the values that were set, without defaults.
 CREATE TABLE IF NOT EXISTS topics (
     name       TEXT NOT NULL PRIMARY KEY,

@@ -24,6 +24,7 @@ from semel.core.types import (
     Key,
     OffsetKey,
     PartitionKey,
+    PolicyKey,
     ProducerKey,
     ProducerState,
     Topic,
@@ -185,6 +186,12 @@ class SqliteLedger:
     async def topics(self, *, after: str = "", limit: int = 10_000) -> list[Topic]:
         """Return topics, ordered by name."""
         return await self._read(LedgerReader.topics, after, limit)
+
+    async def policies(
+        self, *, after: PolicyKey | None = None, limit: int = 10_000
+    ) -> list[tuple[PolicyKey, str]]:
+        """Return policies and their values, ordered by key."""
+        return await self._read(LedgerReader.policies, after, limit)
 
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""

@@ -17,6 +17,9 @@ EXPECTED = {
     *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "OffsetCommit", "OffsetFetch", "OffsetDelete"),
     *("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"),
     *("WriteTxnMarkers", "DescribeProducers", "DescribeTransactions", "ListTransactions", "UpdateFeatures"),
+    *("SaslHandshake", "SaslAuthenticate", "DescribeAcls", "CreateAcls", "DeleteAcls"),
+    *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
+    *("DescribeClientQuotas", "AlterClientQuotas"),
 }
 OURS = {"CommitTransactions", "BeginAttempt"}
 

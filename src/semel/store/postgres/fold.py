@@ -24,6 +24,7 @@ from semel.core.facts import (
     OffsetDeleted,
     PartitionChanged,
     PendingChanged,
+    PolicyChanged,
     ProducerAdvanced,
     ProducerExpired,
     ProducerIdAllocated,
@@ -213,6 +214,12 @@ class Fold:
         ]
         self._call(Call("replace_batches", (rewritten, *key, list(fact.removed))))
 
+    def _policy_changed(self, fact: PolicyChanged) -> None:
+        kind, name = fact.key.values()
+        self._call(
+            Call("write_policy", (kind, stored(name), None if fact.body is None else stored(fact.body)))
+        )
+
     def _feature_changed(self, fact: FeatureChanged) -> None:
         self._call(Call("write_features", fact.values()))
 
@@ -324,6 +331,7 @@ _WRITE: Final[dict[type, Callable[[Fold, Any], None]]] = {
     BatchesReplaced: Fold._batches_replaced,
     ProducerIdAllocated: Fold._producer_id_allocated,
     FeatureChanged: Fold._feature_changed,
+    PolicyChanged: Fold._policy_changed,
     OffsetCommitted: Fold._offset_committed,
     OffsetDeleted: Fold._offset_deleted,
     GroupChanged: Fold._group_changed,

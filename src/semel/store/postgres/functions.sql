@@ -237,6 +237,18 @@ CREATE FUNCTION delete_topic(my_name text, my_topic bytea, my_version bigint) RE
     DELETE FROM pending_offsets WHERE topic = my_name;
 $$;
 
+-- Writes the new value of a policy, or removes it (NULL).
+CREATE FUNCTION write_policy(policy_kind text, policy_name text, new_body text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF new_body IS NULL THEN
+        DELETE FROM policies WHERE kind = policy_kind AND name = policy_name;
+    ELSE
+        INSERT INTO policies (kind, name, body) VALUES (policy_kind, policy_name, new_body)
+        ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body;
+    END IF;
+END
+$$;
+
 -- Writes the new value of the feature, if nobody else has written one meanwhile.
 CREATE FUNCTION write_features(new_version integer, new_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -17,6 +17,7 @@ from semel.core.types import (
     Key,
     OffsetKey,
     PartitionKey,
+    PolicyKey,
     ProducerKey,
     ProducerState,
     Topic,
@@ -160,6 +161,21 @@ class PostgresLedger:
             f"SELECT {TOPIC_COLUMNS} FROM topics WHERE name > $1 ORDER BY name LIMIT $2", after, limit
         )
         return [topic_of(row) for row in rows]
+
+    async def policies(
+        self, *, after: PolicyKey | None = None, limit: int = 10_000
+    ) -> list[tuple[PolicyKey, str]]:
+        """Return policies and their values, ordered by key."""
+        start = PolicyKey("", "") if after is None else after
+        rows = await self.database.fetch(
+            """
+            SELECT kind, name, body FROM policies WHERE (kind, name) > ($1, $2) ORDER BY kind, name LIMIT $3
+            """,
+            start.kind,
+            stored(start.name),
+            limit,
+        )
+        return [(PolicyKey(kind, original(name)), original(body)) for kind, name, body in rows]
 
     async def counts(self) -> Counts:
         """Return the counts of what clients can create."""

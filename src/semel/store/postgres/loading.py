@@ -21,6 +21,7 @@ from semel.core.types import (
     PartitionKey,
     PendingKey,
     PendingOffset,
+    PolicyKey,
     ProducerKey,
     TopicKey,
     TransactionKey,
@@ -165,6 +166,18 @@ async def _transactions(fetch: Fetch, keys: list[TransactionKey]) -> Found:
     }
 
 
+async def _policies(fetch: Fetch, keys: list[PolicyKey]) -> Found:
+    rows = await fetch(
+        """
+        SELECT kind, name, body FROM policies
+        JOIN unnest($1::text[], $2::text[]) AS wanted (kind, name) USING (kind, name)
+        """,
+        [key.kind for key in keys],
+        [stored(key.name) for key in keys],
+    )
+    return {PolicyKey(kind, original(name)): Versioned(original(body), ABSENT) for kind, name, body in rows}
+
+
 async def _cluster(fetch: Fetch, broker_id: int) -> Found:
     (row,) = await fetch(
         """
@@ -187,5 +200,6 @@ _LOADERS: Final[dict[type, Callable[[Fetch, list[Any]], Awaitable[Found]]]] = {
     TransactionKey: _transactions,
     GroupKey: _groups,
     PendingKey: _pending,
+    PolicyKey: _policies,
 }
 """All but committed offsets, which are loaded last."""

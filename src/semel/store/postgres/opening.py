@@ -11,7 +11,7 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 20.0
@@ -129,12 +129,19 @@ async def _prepare(connection: Any, schema: str) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
             await _make_tables(connection, schema)
+        await _upgrade(connection)
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
     if found != str(SCHEMA_VERSION):
         raise StoreDamaged(
             f"the ledger has schema version {found}, and this Semel knows version {SCHEMA_VERSION}:"
             " start it with the newer Semel"
         )
+
+
+async def _upgrade(connection: Any) -> None:
+    """Bring tables of an older version up to date. Brokers of that version must have stopped."""
+    if await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'") == "1":
+        await connection.execute((_HERE / "from_1.sql").read_text(encoding="utf-8"))
 
 
 async def _make_tables(connection: Any, schema: str) -> None:

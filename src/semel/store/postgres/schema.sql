@@ -68,6 +68,15 @@ CREATE TABLE notices (
 
 CREATE INDEX notices_by_broker ON notices (to_broker);
 
+-- What administrators have decided for the whole cluster: kind is acl, user or quota. name identifies it, body is its
+-- value; both are JSON. The last commit wins, so there are no versions.
+CREATE TABLE policies (
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+
 -- Topics that exist. configs is a JSON object of the values that were set, without defaults.
 CREATE TABLE topics (
     name        text COLLATE "C" NOT NULL PRIMARY KEY,

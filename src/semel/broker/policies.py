@@ -1,0 +1,128 @@
+"""Policies: ACLs, users and quotas as they were last committed, in memory for every request.
+
+There are few of them, all brokers need all of them, and a decision must not wait. So they are not cached like
+other entities: all are loaded at the start, and every commit that changes one is published here.
+
+In a cluster, a change is answered when every broker has it (`catch_up`). So a right that was taken away is
+gone everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from semel.config import Settings
+from semel.core.policies import ACL, QUOTA, USER, acl_of, credential_of, quota_of, user_key
+from semel.core.security.acls import Acls
+from semel.core.security.quotas import Quotas
+from semel.core.security.rights import Rights
+from semel.core.security.users import ScramCredential
+from semel.core.types import PolicyKey
+from semel.store.interface import Ledger
+
+PRINCIPALS_MAX: Final = 10_000
+"""Principals whose decisions are remembered."""
+
+
+class Policies:
+    """What administrators have decided for the whole cluster."""
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self._ledger = ledger
+        self._bodies: dict[PolicyKey, str] = {}
+        self._suspected: set[PolicyKey] = set()
+        self._changes = 0
+        self.acls = Acls()
+        self.credentials: dict[PolicyKey, ScramCredential] = {}
+        self.quotas = Quotas()
+        self.has_authorizer: Final = settings.semel_authorizer == "acl"
+        self.changed: Callable[[PolicyKey], None] = lambda key: None
+        """Called after every change."""
+        self._super_users: Final = frozenset(
+            filter(None, (each.strip() for each in settings.super_users.split(";")))
+        )
+        self._if_none_found = settings.allow_everyone_if_no_acl_found
+        self._all = Rights(None, "", "")
+        self._rights: dict[tuple[str, str], Rights] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._bodies)
+
+    def rights(self, principal: str, host: str) -> Rights:
+        """What a principal at a host may do."""
+        if not self.has_authorizer or principal in self._super_users:
+            return self._all
+        known = self._rights.get((principal, host))
+        if known is None:
+            if len(self._rights) >= PRINCIPALS_MAX:
+                self._rights.clear()
+            known = self._rights[principal, host] = Rights(
+                self.acls, principal, host, if_none_found=self._if_none_found
+            )
+        return known
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        """The credential of a user."""
+        return self.credentials.get(user_key(user, mechanism))
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Load all policies."""
+        while True:
+            before = self._changes
+            loaded: dict[PolicyKey, str] = {}
+            after: PolicyKey | None = None
+            while page := await self._ledger.policies(after=after):
+                loaded.update(page)
+                after = page[-1][0]
+            if before == self._changes:
+                break
+        self._suspected.clear()
+        for key in self._bodies.keys() - loaded.keys():
+            self._set(key, None)
+        for key, body in loaded.items():
+            self._set(key, body)
+
+    def change(self, key: PolicyKey, body: str | None) -> None:
+        """Publish what this broker has committed."""
+        self._changes += 1
+        self._set(key, body)
+
+    def suspect(self, key: PolicyKey) -> None:
+        """Note that another broker has changed a policy. See `catch_up`."""
+        self._changes += 1
+        self._suspected.add(key)
+
+    async def catch_up(self) -> None:
+        """Look up the policies that others have changed. StoreRefused if that is impossible now."""
+        while keys := tuple(self._suspected):
+            before = self._changes
+            values = await self._ledger.load(keys)
+            if before != self._changes:
+                # What was loaded may be older than what was published meanwhile.
+                continue
+            self._suspected.clear()
+            for key, body in zip(keys, values, strict=True):
+                self._set(key, body)
+
+    def _set(self, key: PolicyKey, body: str | None) -> None:
+        before = self._bodies.get(key)
+        if before == body:
+            return
+        if body is None:
+            del self._bodies[key]
+        else:
+            self._bodies[key] = body
+        if key.kind == ACL:
+            (self.acls.remove if body is None else self.acls.add)(acl_of(key))
+            self._rights.clear()
+        elif key.kind == USER:
+            if body is None:
+                self.credentials.pop(key, None)
+            else:
+                self.credentials[key] = credential_of(body)
+        elif key.kind == QUOTA:
+            entity, limit = quota_of(key)
+            self.quotas.set(entity, limit, None if body is None else float(body))
+        self.changed(key)

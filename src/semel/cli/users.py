@@ -1,0 +1,140 @@
+"""`semel users`: list, add and remove SCRAM users.
+
+The first user is added without a broker, to a directory that no broker uses, or to the ledger of a cluster
+without running brokers. All others are added through a broker.
+"""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Ledger, Yes, confirm, connected
+from semel.cli.output import say, show_json, show_rows
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List, add and remove users with a password (SCRAM)."
+)
+PASSWORD_CHARS_MAX = 1_024
+
+
+class Mechanism(StrEnum):
+    """The SCRAM mechanisms."""
+
+    sha_256 = "SCRAM-SHA-256"
+    sha_512 = "SCRAM-SHA-512"
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
+MechanismOption = Annotated[Mechanism, typer.Option("--mechanism", help="How the user authenticates.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Add it to this directory, which no broker may be using."),
+]
+Iterations = Annotated[
+    int, typer.Option("--iterations", min=4_096, max=16_384, help="More of them make guessing slower.")
+]
+
+
+@app.command()
+def add(
+    name: Name,
+    mechanism: MechanismOption = Mechanism.sha_256,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read the password from standard input.")
+    ] = False,
+    iterations: Iterations = 4_096,
+    data: Data = None,
+    ledger: Ledger = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Add a user, or change the password. Without --password-stdin it is asked for.
+
+    Try:  semel users add admin --data semel-data
+    """
+    if data is not None and ledger is not None:
+        raise typer.BadParameter("choose one: --data or --ledger", param_hint="--data")
+    password = _password(password_stdin)
+    if data is None and ledger is None:
+        from semel.client import Admin
+
+        with connected(bootstrap) as client:
+            Admin(client).users.put(name, password, mechanism=mechanism.value, iterations=iterations)
+    else:
+        _add_without_broker(name, password, mechanism, iterations, data, ledger)
+    if as_json:
+        show_json({"user": name, "mechanism": mechanism.value, "iterations": iterations})
+    else:
+        say(f"Added the user {name} with {mechanism.value}.")
+
+
+@app.command("list")
+def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+    """List users."""
+    from semel.client import Admin
+
+    with connected(bootstrap) as client:
+        found = Admin(client).users.list()
+    rows = [{"user": each.user, "mechanism": each.mechanism, "iterations": each.iterations} for each in found]
+    if as_json:
+        show_json(rows)
+    else:
+        show_rows(rows, empty="There are no users. Add one with 'semel users add NAME'.")
+
+
+@app.command()
+def remove(
+    name: Name,
+    mechanism: MechanismOption = Mechanism.sha_256,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Remove a user, who cannot authenticate any more."""
+    from semel.client import Admin
+
+    confirm(f"Remove {mechanism.value} of the user {name}?", yes)
+    with connected(bootstrap) as client:
+        Admin(client).users.remove(name, mechanism=mechanism.value)
+    if as_json:
+        show_json({"user": name, "mechanism": mechanism.value})
+    else:
+        say(f"Removed {mechanism.value} of the user {name}.")
+
+
+def _password(from_stdin: bool) -> str:
+    """Read the password. It is no option, because all users of a machine can see the command line."""
+    if from_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    elif sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    else:
+        raise typer.BadParameter("there is no terminal to ask at", param_hint="--password-stdin")
+    if not 0 < len(password) <= PASSWORD_CHARS_MAX:
+        raise typer.BadParameter(
+            f"it must have 1 to {PASSWORD_CHARS_MAX:,} characters", param_hint="--password-stdin"
+        )
+    return password
+
+
+def _add_without_broker(
+    name: str, password: str, mechanism: Mechanism, iterations: int, data: Path | None, ledger: str | None
+) -> None:
+    import asyncio
+    import secrets
+
+    from semel.client.users import SALT_BYTES
+    from semel.core.security.users import credential_of_password, user_problem
+    from semel.store.first_user import put_in_directory, put_in_ledger
+
+    if wrong_name := user_problem(name):
+        raise typer.BadParameter(wrong_name, param_hint="NAME")
+    salt = secrets.token_bytes(SALT_BYTES)
+    credential = credential_of_password(name, mechanism.value, salt, iterations, password)
+    if data is not None:
+        asyncio.run(put_in_directory(data, credential))
+    elif ledger is not None:
+        asyncio.run(put_in_ledger(ledger, credential))

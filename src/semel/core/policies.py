@@ -1,0 +1,166 @@
+"""Policies: what administrators decide for the whole cluster. ACLs, SCRAM users, and quotas.
+
+A policy is a key and a value, and each is written as a whole: an ACL exists or not, a user has a credential
+or not, an entity has a limit or not. So two brokers that change policies at the same time need no versions:
+the later commit wins, and no change is lost because another was based on an older value.
+
+Keys and values are JSON, so that a ledger stores all kinds in one table and people can read it.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import json
+
+from semel.core.data import Data
+from semel.core.facts import PolicyChanged
+from semel.core.security.acls import AclBinding
+from semel.core.security.quotas import QuotaEntity
+from semel.core.security.users import ScramCredential
+from semel.core.types import Apply, Decide, Decision, ErrorCode, Key, PolicyKey
+
+if TYPE_CHECKING:
+    from semel.core.state import BrokerState
+
+ACL: Final = "acl"
+USER: Final = "user"
+QUOTA: Final = "quota"
+PRESENT: Final = "true"
+"""The value of a policy that only exists or not."""
+
+
+def acl_key(binding: AclBinding) -> PolicyKey:
+    """Return the key of an ACL: all of it."""
+    return PolicyKey(ACL, json.encode(binding).decode())
+
+
+def acl_of(key: PolicyKey) -> AclBinding:
+    """Return the ACL of a key."""
+    return json.decode(key.name, type=AclBinding)
+
+
+def user_key(user: str, mechanism: str) -> PolicyKey:
+    """Return the key of the credential of a user."""
+    return PolicyKey(USER, json.encode((user, mechanism)).decode())
+
+
+def user_of(key: PolicyKey) -> tuple[str, str]:
+    """Return the user and the mechanism of a key."""
+    return json.decode(key.name, type=tuple[str, str])
+
+
+def credential_of(body: str) -> ScramCredential:
+    """Return the credential of a user."""
+    return json.decode(body, type=ScramCredential)
+
+
+def quota_key(entity: QuotaEntity, limit: str) -> PolicyKey:
+    """Return the key of one limit of an entity."""
+    return PolicyKey(QUOTA, json.encode((entity, limit)).decode())
+
+
+def quota_of(key: PolicyKey) -> tuple[QuotaEntity, str]:
+    """Return the entity and the limit of a key."""
+    return json.decode(key.name, type=tuple[QuotaEntity, str])
+
+
+class AddAcl(Data):
+    """Add an ACL. No change if it exists."""
+
+    binding: AclBinding
+
+    def keys(self) -> Iterable[Key]:
+        """The ACL."""
+        return (acl_key(self.binding),)
+
+
+class RemoveAcl(Data):
+    """Remove an ACL, and no other. The answer is whether it existed."""
+
+    binding: AclBinding
+
+    def keys(self) -> Iterable[Key]:
+        """The ACL."""
+        return (acl_key(self.binding),)
+
+
+class PutCredential(Data):
+    """Add a credential of a user, or replace it."""
+
+    credential: ScramCredential
+
+    def keys(self) -> Iterable[Key]:
+        """The credential."""
+        return (user_key(self.credential.user, self.credential.mechanism),)
+
+
+class RemoveCredential(Data):
+    """Remove a credential of a user."""
+
+    user: str
+    mechanism: str
+
+    def keys(self) -> Iterable[Key]:
+        """The credential."""
+        return (user_key(self.user, self.mechanism),)
+
+
+class AlterQuota(Data):
+    """Set limits of an entity, or remove them (None)."""
+
+    entity: QuotaEntity
+    operations: tuple[tuple[str, float | None], ...]
+
+    def keys(self) -> Iterable[Key]:
+        """The limits."""
+        return [quota_key(self.entity, name) for name, _ in self.operations]
+
+
+def _changes(
+    state: "BrokerState", wanted: Iterable[tuple[PolicyKey, str | None]]
+) -> tuple[PolicyChanged, ...]:
+    """Return the facts. To set a policy to its current value must not cost a commit."""
+    return tuple(PolicyChanged(key, body) for key, body in wanted if state.policies[key] != body)
+
+
+def _add_acl(state: "BrokerState", command: AddAcl, now: int) -> Decision:
+    return Decision(ErrorCode.NONE, _changes(state, [(acl_key(command.binding), PRESENT)]))
+
+
+def _remove_acl(state: "BrokerState", command: RemoveAcl, now: int) -> Decision:
+    changes = _changes(state, [(acl_key(command.binding), None)])
+    return Decision(bool(changes), changes)
+
+
+def _put_credential(state: "BrokerState", command: PutCredential, now: int) -> Decision:
+    each = command.credential
+    body = json.encode(each).decode()
+    return Decision(ErrorCode.NONE, _changes(state, [(user_key(each.user, each.mechanism), body)]))
+
+
+def _remove_credential(state: "BrokerState", command: RemoveCredential, now: int) -> Decision:
+    changes = _changes(state, [(user_key(command.user, command.mechanism), None)])
+    return Decision(ErrorCode.NONE if changes else ErrorCode.RESOURCE_NOT_FOUND, changes)
+
+
+def _alter_quota(state: "BrokerState", command: AlterQuota, now: int) -> Decision:
+    wanted = [
+        (quota_key(command.entity, name), None if value is None else json.encode(value).decode())
+        for name, value in command.operations
+    ]
+    return Decision(ErrorCode.NONE, _changes(state, wanted))
+
+
+def _policy_changed(state: "BrokerState", fact: PolicyChanged) -> None:
+    state.policies[fact.key] = fact.body
+
+
+DECIDE: dict[type[Any], Decide] = {
+    AddAcl: _add_acl,
+    RemoveAcl: _remove_acl,
+    PutCredential: _put_credential,
+    RemoveCredential: _remove_credential,
+    AlterQuota: _alter_quota,
+}
+
+APPLY: dict[type[Any], Apply] = {PolicyChanged: _policy_changed}

@@ -1,0 +1,249 @@
+"""ACLs: Kafka's rules (`StandardAuthorizer`) as pure functions.
+
+A binding allows or denies a principal an operation on the resources of a pattern. A request is decided by all
+bindings that match its resource: the literal name, every prefix of it, and ``*``.
+
+1. A super user may do everything.
+2. A matching DENY forbids, whatever else matches.
+3. A matching ALLOW allows. To allow Read, Write, Delete or Alter also allows Describe, and to allow
+   AlterConfigs also allows DescribeConfigs. To deny them does not deny the implied one.
+4. If no binding is about the resource at all, ``allow.everyone.if.no.acl.found`` decides. Otherwise the
+   request is forbidden.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from semel.core.data import Data
+from semel.wire.acls import Operation, PatternType, Permission, ResourceType
+
+__all__ = [
+    "ANONYMOUS",
+    "ANYONE",
+    "ANY_HOST",
+    "ANY_NAME",
+    "CLUSTER_NAME",
+    "OPERATIONS_OF",
+    "AclBinding",
+    "AclFilter",
+    "Acls",
+    "Operation",
+    "PatternType",
+    "Permission",
+    "ResourceType",
+]
+
+ANYONE: Final = "User:*"
+ANY_HOST: Final = "*"
+ANY_NAME: Final = "*"
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the only resource of type CLUSTER."""
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of a client that did not authenticate."""
+
+
+IMPLYING: Final = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+"""Operations that are allowed together with others."""
+
+OPERATIONS_OF: Final = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+"""The operations that have a meaning for a resource: those of which clients are told whether they may."""
+
+
+class AclBinding(Data, order=True):
+    """One rule."""
+
+    resource_type: int
+    pattern_type: int
+    resource_name: str
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclFilter(Data):
+    """Bindings to list or delete. None and ANY match everything."""
+
+    resource_type: int
+    pattern_type: int
+    resource_name: str | None
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    def matches(self, binding: AclBinding) -> bool:
+        """Whether a binding is meant."""
+        return (
+            self.resource_type in (ResourceType.ANY, binding.resource_type)
+            and self._matches_name(binding)
+            and self.principal in (None, binding.principal)
+            and self.host in (None, binding.host)
+            and self.operation in (Operation.ANY, binding.operation)
+            and self.permission in (Permission.ANY, binding.permission)
+        )
+
+    def _matches_name(self, binding: AclBinding) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, binding.pattern_type):
+            return False
+        if self.resource_name is None or self.resource_name == binding.resource_name:
+            return True
+        # MATCH finds the bindings that a request for this name would meet.
+        if self.pattern_type != PatternType.MATCH:
+            return False
+        if binding.pattern_type == PatternType.LITERAL:
+            return binding.resource_name == ANY_NAME
+        return self.resource_name.startswith(binding.resource_name)
+
+
+class Acls:
+    """All bindings, arranged for decisions."""
+
+    def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
+        self._literal: dict[tuple[int, str], set[AclBinding]] = {}
+        self._prefixed: dict[tuple[int, str], set[AclBinding]] = {}
+        self._prefix_lengths: dict[int, dict[int, int]] = {}
+        """Of each resource type: the lengths of its prefixes, and how many there are of each length."""
+        for each in bindings:
+            self.add(each)
+
+    def __iter__(self) -> Iterator[AclBinding]:
+        for table in (self._literal, self._prefixed):
+            for bindings in table.values():
+                yield from bindings
+
+    def add(self, binding: AclBinding) -> None:
+        """Add a binding; no change if it is there."""
+        place = (binding.resource_type, binding.resource_name)
+        if binding.pattern_type == PatternType.LITERAL:
+            self._literal.setdefault(place, set()).add(binding)
+            return
+        if place not in self._prefixed:
+            self._prefixed[place] = set()
+            lengths = self._prefix_lengths.setdefault(binding.resource_type, {})
+            lengths[len(binding.resource_name)] = lengths.get(len(binding.resource_name), 0) + 1
+        self._prefixed[place].add(binding)
+
+    def remove(self, binding: AclBinding) -> None:
+        """Remove a binding, and nothing else of its resource."""
+        place = (binding.resource_type, binding.resource_name)
+        is_literal = binding.pattern_type == PatternType.LITERAL
+        table = self._literal if is_literal else self._prefixed
+        bindings = table.get(place, set())
+        bindings.discard(binding)
+        if bindings or place not in table:
+            return
+        del table[place]
+        if not is_literal:
+            lengths = self._prefix_lengths[binding.resource_type]
+            length = len(binding.resource_name)
+            lengths[length] -= 1
+            if not lengths[length]:
+                del lengths[length]
+
+    def about(self, resource_type: int, name: str) -> Iterator[AclBinding]:
+        """The bindings that apply to a resource."""
+        yield from self._literal.get((resource_type, name), ())
+        if name != ANY_NAME:
+            yield from self._literal.get((resource_type, ANY_NAME), ())
+        for length in self._prefix_lengths.get(resource_type, ()):
+            if length <= len(name):
+                yield from self._prefixed.get((resource_type, name[:length]), ())
+
+    def allow(
+        self,
+        principal: str,
+        host: str,
+        operation: int,
+        resource_type: int,
+        name: str,
+        *,
+        if_none_found: bool = False,
+    ) -> bool:
+        """Whether a principal at a host may do an operation (rules 2 to 4)."""
+        is_any_found = is_allowed = False
+        implying = IMPLYING.get(Operation(operation), ())
+        for binding in self.about(resource_type, name):
+            is_any_found = True
+            if binding.principal not in (principal, ANYONE) or binding.host not in (host, ANY_HOST):
+                continue
+            is_meant = binding.operation in (operation, Operation.ALL)
+            if binding.permission == Permission.DENY:
+                if is_meant:
+                    return False
+            elif is_meant or binding.operation in implying:
+                is_allowed = True
+        return is_allowed if is_any_found else if_none_found
+
+    def allow_any(
+        self,
+        principal: str,
+        host: str,
+        operation: int,
+        resource_type: int,
+        *,
+        if_none_found: bool = False,
+    ) -> bool:
+        """Whether there could be a resource on which this is allowed: InitProducerId asks it about topics.
+
+        An allowed pattern counts unless a denied one covers all of it.
+        """
+        bindings = [each for each in self if each.resource_type == resource_type]
+        names = [each.resource_name for each in bindings if each.pattern_type == PatternType.LITERAL]
+        if if_none_found and ANY_NAME not in names:
+            return True
+        meant = [
+            each
+            for each in bindings
+            if each.principal in (principal, ANYONE)
+            and each.host in (host, ANY_HOST)
+            and each.operation in (operation, Operation.ALL)
+        ]
+        denied = [each for each in meant if each.permission == Permission.DENY]
+        return any(
+            not any(_covers(wide, each) for wide in denied)
+            for each in meant
+            if each.permission == Permission.ALLOW
+        )
+
+
+def _covers(wide: AclBinding, narrow: AclBinding) -> bool:
+    """Whether every resource of one pattern is also one of the other."""
+    if wide.pattern_type == PatternType.LITERAL:
+        is_same = wide.resource_name == narrow.resource_name and narrow.pattern_type == PatternType.LITERAL
+        return is_same or wide.resource_name == ANY_NAME
+    is_any = narrow.pattern_type == PatternType.LITERAL and narrow.resource_name == ANY_NAME
+    return not is_any and narrow.resource_name.startswith(wide.resource_name)

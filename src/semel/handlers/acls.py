@@ -1,0 +1,210 @@
+"""DescribeAcls, CreateAcls, DeleteAcls. The rules are in `semel.core.security.acls`."""
+
+from itertools import groupby
+
+from semel.broker.broker import Broker
+from semel.core.policies import AddAcl, RemoveAcl
+from semel.core.security.acls import (
+    CLUSTER_NAME,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from semel.core.types import ErrorCode
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreRefused
+from semel.wire.messages.security import (
+    AclCreation,
+    AclCreationResult,
+    AclDescription,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+NO_AUTHORIZER = "No Authorizer is configured. Start the broker with semel.authorizer=acl."
+NAME_CHARS_MAX = 1_000
+"""Of a resource, principal or host. Kafka's own names are shorter."""
+_CONCRETE = (
+    (ResourceType, "resource_type"),
+    (PatternType, "pattern_type"),
+    (Operation, "operation"),
+    (Permission, "permission"),
+)
+
+
+async def describe_acls(
+    broker: Broker, request: DescribeAclsRequest, context: RequestContext
+) -> DescribeAclsResponse:
+    """DescribeAcls v1–v3: the ACLs that match a filter.
+
+    Behaviour: SECURITY_DISABLED without an authorizer. Right: Describe Cluster.
+    """
+    if not broker.policies.has_authorizer:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    wanted = _filter(request)
+    if problem := _filter_problem(wanted):
+        return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    found = sorted(each for each in broker.policies.acls if wanted.matches(each))
+    resources = [
+        DescribeAclsResource(
+            resource_type=resource_type,
+            pattern_type=pattern_type,
+            resource_name=name,
+            acls=[
+                AclDescription(
+                    principal=each.principal,
+                    host=each.host,
+                    operation=each.operation,
+                    permission_type=each.permission,
+                )
+                for each in bindings
+            ],
+        )
+        for (resource_type, pattern_type, name), bindings in groupby(found, lambda each: each.values()[:3])
+    ]
+    return DescribeAclsResponse(error_message=None, resources=resources)
+
+
+async def create_acls(
+    broker: Broker, request: CreateAclsRequest, context: RequestContext
+) -> CreateAclsResponse:
+    """CreateAcls v1–v3: add ACLs. To add one again changes nothing, so a client can retry.
+
+    Behaviour: each ACL succeeds or fails on its own. SECURITY_DISABLED without an authorizer. Right: Alter
+        Cluster.
+    """
+    if not broker.policies.has_authorizer:
+        refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+        return CreateAclsResponse(results=[refused] * len(request.creations))
+    bindings = [_binding(each) for each in request.creations]
+    problems = [_problem(each) for each in bindings]
+    new = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
+    has_room = len(broker.policies) + len(new) <= broker.settings.semel_policies_max
+    error, message = ErrorCode.NONE, None
+    if not has_room:
+        error, message = ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max)."
+    elif new:
+        try:
+            await broker.submit([AddAcl(each) for each in new])
+        except StoreRefused as refused:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
+    return CreateAclsResponse(
+        results=[
+            AclCreationResult(error_code=error, error_message=message)
+            if problem is None
+            else AclCreationResult(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+            for problem in problems
+        ]
+    )
+
+
+async def delete_acls(
+    broker: Broker, request: DeleteAclsRequest, context: RequestContext
+) -> DeleteAclsResponse:
+    """DeleteAcls v1–v3: remove the ACLs that match filters, and only those.
+
+    Behaviour: an ACL that several filters match is listed by each of them. Right: Alter Cluster.
+    """
+    if not broker.policies.has_authorizer:
+        refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+        return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+    filters = [_filter(each) for each in request.filters]
+    problems = [_filter_problem(each) for each in filters]
+    found = [
+        sorted(each for each in broker.policies.acls if problem is None and wanted.matches(each))
+        for wanted, problem in zip(filters, problems, strict=True)
+    ]
+    error, message = ErrorCode.NONE, None
+    if doomed := dict.fromkeys(each for some in found for each in some):
+        try:
+            await broker.submit([RemoveAcl(each) for each in doomed])
+        except StoreRefused as refused:
+            error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(
+                error_code=ErrorCode.NONE if problem is None else ErrorCode.INVALID_REQUEST,
+                error_message=problem,
+                matching_acls=[_matching(each, error, message) for each in some],
+            )
+            for some, problem in zip(found, problems, strict=True)
+        ]
+    )
+
+
+def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    return AclFilter(
+        asked.resource_type_filter,
+        asked.pattern_type_filter,
+        asked.resource_name_filter,
+        asked.principal_filter,
+        asked.host_filter,
+        asked.operation,
+        asked.permission_type,
+    )
+
+
+def _filter_problem(wanted: AclFilter) -> str | None:
+    for kind, name in _CONCRETE:
+        if getattr(wanted, name) not in set(kind) - {0}:
+            return f"The filter has an unknown {name.replace('_', ' ')}"
+    return None
+
+
+def _binding(asked: AclCreation) -> AclBinding:
+    return AclBinding(
+        asked.resource_type,
+        asked.resource_pattern_type,
+        asked.resource_name,
+        asked.principal,
+        asked.host,
+        asked.operation,
+        asked.permission_type,
+    )
+
+
+def _problem(binding: AclBinding) -> str | None:
+    """The reason why an ACL cannot be added."""
+    abstract = {0, 1, PatternType.MATCH}
+    for kind, name in _CONCRETE:
+        value = getattr(binding, name)
+        if value not in set(kind) or value in (abstract if kind is PatternType else (0, 1)):
+            return f"An ACL needs a concrete {name.replace('_', ' ')}"
+    if binding.resource_type == ResourceType.CLUSTER and binding.resource_name != CLUSTER_NAME:
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    if not binding.resource_name:
+        return "Invalid empty resource name"
+    if max(len(binding.resource_name), len(binding.principal), len(binding.host)) > NAME_CHARS_MAX:
+        return f"A name is longer than {NAME_CHARS_MAX} characters"
+    principal_type, _, name = binding.principal.partition(":")
+    if not (principal_type and name):
+        return f"The principal {binding.principal!r} is not like User:alice"
+    return None
+
+
+def _matching(binding: AclBinding, error: ErrorCode, message: str | None) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_code=error,
+        error_message=message,
+        resource_type=binding.resource_type,
+        resource_name=binding.resource_name,
+        pattern_type=binding.pattern_type,
+        principal=binding.principal,
+        host=binding.host,
+        operation=binding.operation,
+        permission_type=binding.permission,
+    )
+
+
+HANDLERS: dict[int, Handler] = {29: describe_acls, 30: create_acls, 31: delete_acls}

@@ -1,0 +1,124 @@
+"""Configs: DescribeConfigs and AlterConfigs on topics and groups, and on the cluster for brokers."""
+
+from collections import Counter
+from typing import Any, Final
+
+from semel.core.security.acls import CLUSTER_NAME, Operation, ResourceType
+from semel.core.types import ErrorCode
+from semel.handlers.authorization.access import (
+    CLUSTER,
+    CLUSTER_DENIED,
+    GROUP,
+    GROUP_DENIED,
+    MESSAGES,
+    TOPIC,
+    TOPIC_DENIED,
+    Access,
+    Guard,
+    except_for,
+)
+from semel.handlers.configs import BROKER
+from semel.handlers.configs import TOPIC as TOPIC_CONFIGS
+from semel.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsAlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP_CONFIGS: Final = 32
+
+_DENIED: Final[dict[int, tuple[ResourceType, ErrorCode]]] = {
+    TOPIC_CONFIGS: (TOPIC, TOPIC_DENIED),
+    GROUP_CONFIGS: (GROUP, GROUP_DENIED),
+    BROKER: (CLUSTER, CLUSTER_DENIED),
+    BROKER_LOGGER: (CLUSTER, CLUSTER_DENIED),
+    CLIENT_METRICS: (CLUSTER, CLUSTER_DENIED),
+}
+"""The resource to ask about and the error, by the type of the config resource. Others the handler refuses."""
+
+
+def _error(access: Access, operation: Operation, kind: int, name: str) -> ErrorCode:
+    if kind not in _DENIED:
+        return ErrorCode.NONE
+    resource_type, error = _DENIED[kind]
+    may = access.may(operation, resource_type, CLUSTER_NAME if resource_type is CLUSTER else name)
+    return ErrorCode.NONE if may else error
+
+
+async def describe_configs(access: Access, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """DescribeConfigs on each resource."""
+    errors = [
+        _error(access, Operation.DESCRIBE_CONFIGS, each.resource_type, each.resource_name)
+        for each in request.resources
+    ]
+    denied = [each for each, error in zip(request.resources, errors, strict=True) if error]
+    request.resources = except_for(request.resources, denied)
+    response: DescribeConfigsResponse = await access.pass_on(request)
+    response.results += [
+        DescribeConfigsResult(
+            error_code=error,
+            error_message=MESSAGES[error],
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+        )
+        for each, error in zip(denied, filter(None, errors), strict=True)
+    ]
+    return response
+
+
+def _take_denied(
+    access: Access, request: AlterConfigsRequest | IncrementalAlterConfigsRequest
+) -> list[tuple[ErrorCode, int, str]]:
+    """Take the resources that may not be altered out of a request; returns them with their errors.
+
+    Repeated resources stay in it: the handler refuses them.
+    """
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    denied: list[tuple[ErrorCode, int, str]] = []
+    for (kind, name), count in times.items():
+        error = _error(access, Operation.ALTER_CONFIGS, kind, name) if count == 1 else ErrorCode.NONE
+        if error:
+            denied.append((error, kind, name))
+    places = {(kind, name) for _, kind, name in denied}
+    resources: list[Any] = request.resources
+    resources[:] = [each for each in resources if (each.resource_type, each.resource_name) not in places]
+    return denied
+
+
+async def alter_configs(access: Access, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """AlterConfigs on each resource."""
+    denied = _take_denied(access, request)
+    response: AlterConfigsResponse = await access.pass_on(request)
+    response.responses += [
+        AlterConfigsResourceResponse(
+            error_code=error, error_message=MESSAGES[error], resource_type=kind, resource_name=name
+        )
+        for error, kind, name in denied
+    ]
+    return response
+
+
+async def incremental_alter_configs(
+    access: Access, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """AlterConfigs on each resource."""
+    denied = _take_denied(access, request)
+    response: IncrementalAlterConfigsResponse = await access.pass_on(request)
+    response.responses += [
+        IncrementalAlterConfigsAlterConfigsResourceResponse(
+            error_code=error, error_message=MESSAGES[error], resource_type=kind, resource_name=name
+        )
+        for error, kind, name in denied
+    ]
+    return response
+
+
+GUARDS: dict[int, Guard] = {32: describe_configs, 33: alter_configs, 44: incremental_alter_configs}

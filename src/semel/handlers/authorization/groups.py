@@ -1,0 +1,163 @@
+"""Groups: Read to be a member, Describe to look at them, Delete to delete them.
+
+A member of the consumer protocol also needs Describe on the topics it subscribes to, and who describes such a
+group on all topics that are assigned in it.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+from semel.broker.promise import resolved
+from semel.core.security.acls import CLUSTER_NAME, Operation
+from semel.core.types import ErrorCode
+from semel.handlers.authorization.access import (
+    CLUSTER,
+    GROUP,
+    GROUP_DENIED,
+    TOPIC,
+    TOPIC_DENIED,
+    Access,
+    Guard,
+)
+from semel.wire.messages.groups import (
+    ConsumerGroupDescribeDescribedGroup,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from semel.wire.schema import Response
+
+DESCRIBE: Final = Operation.DESCRIBE
+PROTOCOL_REQUIRED: Final = 5
+"""The version from which SyncGroup must have a protocol; the handler checks that before all else."""
+HAS_DENIED_TOPICS: Final = "A topic of this group may not be described."
+
+
+def member(respond: Callable[[int], Response], access: Access, request: Any) -> Awaitable[Any]:
+    """Read on the group, for everything that a member of a classic group sends."""
+    if access.may(Operation.READ, GROUP, request.group_id):
+        return access.pass_on(request)
+    return resolved(respond(access.context.version))
+
+
+def _not_joined(version: int) -> JoinGroupResponse:
+    # Before version 7 an absent protocol is an empty name.
+    return JoinGroupResponse(error_code=GROUP_DENIED, protocol_name=None if version >= 7 else "")
+
+
+def sync_group(access: Access, request: SyncGroupRequest) -> Awaitable[Any]:
+    """Read on the group, after the protocol is known to be there."""
+    if access.context.version >= PROTOCOL_REQUIRED and None in (request.protocol_type, request.protocol_name):
+        return access.pass_on(request)
+    return member(lambda _: SyncGroupResponse(error_code=GROUP_DENIED), access, request)
+
+
+def consumer_group_heartbeat(access: Access, request: ConsumerGroupHeartbeatRequest) -> Awaitable[Any]:
+    """Read on the group, Describe on each topic of the subscription."""
+    if not access.may(Operation.READ, GROUP, request.group_id):
+        return resolved(ConsumerGroupHeartbeatResponse(error_code=GROUP_DENIED))
+    names = request.subscribed_topic_names or ()
+    if not all(access.may(DESCRIBE, TOPIC, each) for each in dict.fromkeys(names)):
+        return resolved(ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED))
+    handler: Any = access.handler
+    # A regular expression may match topics that the member may not describe: it does not get them.
+    may_describe = partial(access.rights.may, DESCRIBE, TOPIC)
+    return handler(access.broker, request, access.context, may_describe)  # type: ignore[no-any-return]
+
+
+async def consumer_group_describe(
+    access: Access, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe on each group, and on the topics that are assigned in it."""
+    ids = list(dict.fromkeys(request.group_ids))
+    request.group_ids = [each for each in ids if access.may(DESCRIBE, GROUP, each)]
+    response: ConsumerGroupDescribeResponse = await access.pass_on(request)
+    allowed = set(request.group_ids)
+    groups = [
+        ConsumerGroupDescribeDescribedGroup(group_id=each, error_code=GROUP_DENIED)
+        for each in ids
+        if each not in allowed
+    ]
+    for group in response.groups:
+        if group.error_code == ErrorCode.NONE and request.include_authorized_operations:
+            group.authorized_operations = access.rights.operations(GROUP, group.group_id)
+        groups.append(group if _may_see_topics(access, group) else _hidden(group.group_id))
+    response.groups = groups
+    return response
+
+
+def _may_see_topics(access: Access, group: ConsumerGroupDescribeDescribedGroup) -> bool:
+    names = {
+        each.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for each in assignment.topic_partitions
+    }
+    return all(access.may(DESCRIBE, TOPIC, each) for each in names)
+
+
+def _hidden(group_id: str) -> ConsumerGroupDescribeDescribedGroup:
+    return ConsumerGroupDescribeDescribedGroup(
+        group_id=group_id, error_code=TOPIC_DENIED, error_message=HAS_DENIED_TOPICS
+    )
+
+
+async def describe_groups(access: Access, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe on each group."""
+    ids = list(dict.fromkeys(request.groups))
+    request.groups = [each for each in ids if access.may(DESCRIBE, GROUP, each)]
+    response: DescribeGroupsResponse = await access.pass_on(request)
+    for group in response.groups:
+        if group.error_code == ErrorCode.NONE and request.include_authorized_operations:
+            group.authorized_operations = access.rights.operations(GROUP, group.group_id)
+    allowed = set(request.groups)
+    denied = [DescribedGroup(group_id=each, error_code=GROUP_DENIED) for each in ids if each not in allowed]
+    response.groups = denied + response.groups
+    return response
+
+
+async def list_groups(access: Access, request: ListGroupsRequest) -> ListGroupsResponse:
+    """All groups with Describe on the cluster, else those that may be described."""
+    response: ListGroupsResponse = await access.pass_on(request)
+    may = access.rights.may
+    if not may(DESCRIBE, CLUSTER, CLUSTER_NAME):
+        response.groups = [each for each in response.groups if may(DESCRIBE, GROUP, each.group_id)]
+    return response
+
+
+async def delete_groups(access: Access, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete on each group."""
+    ids = dict.fromkeys(request.groups_names)
+    denied = {each: None for each in ids if not access.may(Operation.DELETE, GROUP, each)}
+    request.groups_names = [each for each in request.groups_names if each not in denied]
+    response: DeleteGroupsResponse = await access.pass_on(request)
+    response.results += [DeletableGroupResult(group_id=each, error_code=GROUP_DENIED) for each in denied]
+    return response
+
+
+GUARDS: dict[int, Guard] = {
+    11: partial(member, _not_joined),
+    12: partial(member, lambda _: HeartbeatResponse(error_code=GROUP_DENIED)),
+    13: partial(member, lambda _: LeaveGroupResponse(error_code=GROUP_DENIED)),
+    14: sync_group,
+    15: describe_groups,
+    16: list_groups,
+    42: delete_groups,
+    68: consumer_group_heartbeat,
+    69: consumer_group_describe,
+}

@@ -1,0 +1,143 @@
+"""Produce: Write on each topic; for transactional batches also Write on the transactional id.
+
+A request that is allowed costs one lookup per topic, and the handler's own promise is returned. Topics are
+named by id from version 13 on; if one is not in memory, it is loaded as work to be awaited first
+(``Promise.first``), as the handler does it.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final, cast
+
+from semel.broker.promise import Promise, resolved
+from semel.core.security.acls import Operation
+from semel.core.types import ErrorCode, Topic
+from semel.handlers.authorization.access import (
+    ID_DENIED,
+    TOPIC,
+    TOPIC_DENIED,
+    TRANSACTIONAL_ID,
+    Access,
+    Guard,
+    except_for,
+)
+from semel.handlers.context import CloseConnection
+from semel.handlers.transaction_errors import PRODUCE
+from semel.wire.batch import is_transactional
+from semel.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from semel.wire.schema import Encoded
+
+FIRST_BY_ID: Final = 13
+WRITE: Final = Operation.WRITE
+
+
+def produce(access: Access, request: ProduceRequest) -> Promise[Any]:
+    """All batches are refused if one is transactional and its id is denied, else those of denied topics."""
+    transactional_id = request.transactional_id
+    # Kafka asks for the id only if there is a transactional batch. To look for one takes longer than to ask.
+    if (
+        transactional_id is not None
+        and not access.rights.may(WRITE, TRANSACTIONAL_ID, transactional_id)
+        and _has_transactional(request.topic_data)
+    ):
+        access.deny(WRITE, TRANSACTIONAL_ID, transactional_id)
+        return _refuse_all(request)
+    if access.context.version < FIRST_BY_ID:
+        refused = [each for each in request.topic_data if not access.may(WRITE, TOPIC, each.name)]
+        return _write_others(access, request, refused)
+    catalog = access.broker.catalog
+    topics = [catalog.cached_by_id(each.topic_id) for each in request.topic_data]
+    if None not in topics:
+        return _write_others(access, request, _refused_of(access, request, topics))
+    promise: Promise[Any] = Promise()
+    promise.first = _look_up(access, request, promise)
+    return promise
+
+
+async def _look_up(access: Access, request: ProduceRequest, promise: Promise[Any]) -> None:
+    """Find the topics that are not in memory."""
+    catalog = access.broker.catalog
+    topics = [await catalog.topic_by_id(each.topic_id) for each in request.topic_data]
+    decided = _write_others(access, request, _refused_of(access, request, topics))
+    if decided.first is not None:
+        await decided.first
+    decided.then(promise.resolve)
+
+
+def _refused_of(
+    access: Access, request: ProduceRequest, topics: list[Topic | None]
+) -> list[TopicProduceData]:
+    """The data for topics that may not be written. An unknown id has no name; the handler refuses it."""
+    return [
+        each
+        for each, topic in zip(request.topic_data, topics, strict=True)
+        if topic is not None and not access.may(WRITE, TOPIC, topic.name)
+    ]
+
+
+def _write_others(access: Access, request: ProduceRequest, refused: list[TopicProduceData]) -> Promise[Any]:
+    """Have all topics written but the refused ones."""
+    if not refused:
+        return cast(Promise[Any], access.pass_on(request))
+    if request.transactional_id is None and _has_transactional(refused):
+        # The handler would not see these batches, which let it refuse the whole request.
+        return _refuse_all(request)
+    request.topic_data = except_for(request.topic_data, refused)
+    answer: Promise[Any] = resolved(ProduceResponse())
+    if request.topic_data:
+        answer = cast(Promise[Any], access.pass_on(request))
+    complete = answer.map(partial(_completed, refused, request.acks, access.context.version))
+    complete.first = answer.first
+    return complete
+
+
+def _completed(refused: list[TopicProduceData], acks: int, version: int, answer: Any) -> ProduceResponse:
+    """The handler's response together with the refused topics."""
+    if isinstance(answer, Exception):
+        raise answer
+    if acks == 0:
+        raise _closed()
+    response: ProduceResponse = answer
+    if isinstance(answer, Encoded):
+        response = ProduceResponse.decode(answer.encode(version), version)
+    response.responses += [_refused(each, TOPIC_DENIED) for each in refused]
+    return response
+
+
+def _refuse_all(request: ProduceRequest) -> Promise[Any]:
+    promise: Promise[Any] = Promise()
+    if request.acks == 0:
+        promise.resolve(_closed())
+    else:
+        promise.resolve(ProduceResponse(responses=[_refused(each, ID_DENIED) for each in request.topic_data]))
+    return promise
+
+
+def _closed() -> CloseConnection:
+    # There is no response with acks=0, so closing is the only way to report an error.
+    return CloseConnection("a Produce request with acks=0 was denied")
+
+
+def _refused(data: TopicProduceData, error: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=data.name,
+        topic_id=data.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=part.index, error_code=error, base_offset=-1)
+            for part in data.partition_data
+        ],
+    )
+
+
+def _has_transactional(topics: Iterable[TopicProduceData]) -> bool:
+    parts = (part for data in topics for part in data.partition_data)
+    return any(part.records is not None and is_transactional(part.records) for part in parts)
+
+
+GUARDS: dict[int, Guard] = {PRODUCE: produce}

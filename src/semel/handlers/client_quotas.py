@@ -1,0 +1,122 @@
+"""DescribeClientQuotas, AlterClientQuotas. The rules are in `semel.core.security.quotas`."""
+
+from semel.broker.broker import Broker
+from semel.core.policies import AlterQuota
+from semel.core.security.quotas import (
+    Operations,
+    Quota,
+    QuotaEntity,
+    QuotaRefused,
+    check_operations,
+    entity_of,
+    filter_of,
+)
+from semel.core.types import ErrorCode
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreRefused
+from semel.wire.messages.quotas import (
+    AlterClientQuotasEntry,
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResult,
+    DescribeClientQuotasEntity,
+    DescribeClientQuotasEntry,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeClientQuotasValue,
+)
+
+
+async def describe_client_quotas(
+    broker: Broker, request: DescribeClientQuotasRequest, context: RequestContext
+) -> DescribeClientQuotasResponse:
+    """DescribeClientQuotas v0–v1: the quotas whose entities match a filter.
+
+    Behaviour: all components must match; a strict filter leaves out entities with other types than its own.
+        A filter without components matches all, and strictly none. Right: DescribeConfigs Cluster.
+    Versions:  v1 flexible.
+    Differs:   sorted. An address is found in any spelling.
+    """
+    components = [(each.entity_type, each.match_type, each.match) for each in request.components]
+    try:
+        wanted = filter_of(components, strict=request.strict)
+    except QuotaRefused as refused:
+        return DescribeClientQuotasResponse(error_code=refused.code, error_message=str(refused), entries=None)
+    found = [_described(each) for each in broker.policies.quotas if wanted.matches(each.entity)]
+    return DescribeClientQuotasResponse(error_message=None, entries=found)
+
+
+def _described(quota: Quota) -> DescribeClientQuotasEntry:
+    return DescribeClientQuotasEntry(
+        entity=[
+            DescribeClientQuotasEntity(entity_type=entity_type, entity_name=name)
+            for entity_type, name in quota.entity.parts()
+        ],
+        values=[
+            DescribeClientQuotasValue(key=key, value=value) for key, value in sorted(quota.limits.items())
+        ],
+    )
+
+
+async def alter_client_quotas(
+    broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
+) -> AlterClientQuotasResponse:
+    """AlterClientQuotas v0–v1: set and remove limits, or only check whether that is possible.
+
+    Behaviour: each entry succeeds or fails on its own, and those that succeed are one commit. To remove a
+        limit that is not set is no error. Right: AlterConfigs Cluster.
+    Versions:  v1 flexible.
+    Differs:   an address must be a number, not the name of a host. The second entry for the same entity is
+        refused and the first is answered as it was decided; in Kafka both are answered with the error.
+    """
+    results: list[AlterClientQuotasResult] = []
+    commands: dict[QuotaEntity, AlterQuota] = {}
+    accepted: list[AlterClientQuotasResult] = []
+    for entry in request.entries:
+        result = AlterClientQuotasResult(entity=entry.entity, error_message=None)
+        results.append(result)
+        try:
+            command = _command(entry)
+            if command.entity in commands:
+                raise QuotaRefused("The request has another entry for the same entity.")
+        except QuotaRefused as refused:
+            result.error_code, result.error_message = refused.code, str(refused)
+            continue
+        commands[command.entity] = command
+        accepted.append(result)
+    if commands and not request.validate_only:
+        answers = await _alter(broker, list(commands.values()))
+        for result, answer in zip(accepted, answers, strict=True):
+            result.error_code, result.error_message = answer
+    return AlterClientQuotasResponse(entries=results)
+
+
+def _command(entry: AlterClientQuotasEntry) -> AlterQuota:
+    entity = entity_of((each.entity_type, each.entity_name) for each in entry.entity)
+    operations: Operations = tuple((each.key, None if each.remove else each.value) for each in entry.ops)
+    check_operations(entity, operations)
+    return AlterQuota(entity, operations)
+
+
+async def _alter(broker: Broker, commands: list[AlterQuota]) -> list[tuple[ErrorCode, str | None]]:
+    """Have the changes decided in one tick. Returns an error for each."""
+    if len(broker.policies) + _new_limits(broker, commands) > broker.settings.semel_policies_max:
+        message = "There are too many policies (semel.policies.max)."
+        return [(ErrorCode.POLICY_VIOLATION, message)] * len(commands)
+    try:
+        return [(answer, None) for answer in await broker.submit(commands)]
+    except StoreRefused as refused:
+        return [(ErrorCode.KAFKA_STORAGE_ERROR, refused.told)] * len(commands)
+
+
+def _new_limits(broker: Broker, commands: list[AlterQuota]) -> int:
+    """How many limits there would be more."""
+    more = 0
+    for each in commands:
+        quota = broker.policies.quotas.get(each.entity)
+        limits = {} if quota is None else quota.limits
+        more += sum((value is not None) - (key in limits) for key, value in each.operations)
+    return more
+
+
+HANDLERS: dict[int, Handler] = {48: describe_client_quotas, 49: alter_client_quotas}

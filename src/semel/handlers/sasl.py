@@ -1,0 +1,40 @@
+"""SaslHandshake and SaslAuthenticate where nothing is to be authenticated.
+
+Listeners with SASL answer them themselves (`semel.server.sasl_connection`).
+"""
+
+from semel.broker.broker import Broker
+from semel.core.types import ErrorCode
+from semel.handlers.context import Handler, RequestContext
+from semel.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+
+async def sasl_handshake(
+    broker: Broker, request: SaslHandshakeRequest, context: RequestContext
+) -> SaslHandshakeResponse:
+    """SaslHandshake v0–v1: choose a mechanism.
+
+    Behaviour: ILLEGAL_SASL_STATE on a listener without SASL; otherwise the enabled mechanisms.
+    """
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+async def sasl_authenticate(
+    broker: Broker, request: SaslAuthenticateRequest, context: RequestContext
+) -> SaslAuthenticateResponse:
+    """SaslAuthenticate v0–v2: one round of a mechanism.
+
+    Behaviour: ILLEGAL_SASL_STATE on a listener without SASL, and after the authentication unless the session
+        ends (KIP-368). SASL_AUTHENTICATION_FAILED after a short delay, then the connection is closed.
+    """
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="this listener does not authenticate clients"
+    )
+
+
+HANDLERS: dict[int, Handler] = {17: sasl_handshake, 36: sasl_authenticate}

@@ -1,0 +1,138 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554).
+
+A client sends a salted password, and the broker keeps what is derived from it: enough to verify a password,
+not enough to log in. Nothing of it is ever returned or logged.
+"""
+
+from collections import Counter
+
+from semel.broker.broker import Broker
+from semel.core.policies import PutCredential, RemoveCredential
+from semel.core.security.users import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    MECHANISMS,
+    credential_of_salted,
+    user_problem,
+)
+from semel.core.types import Command, ErrorCode
+from semel.handlers.context import Handler, RequestContext
+from semel.store.interface import StoreRefused
+from semel.wire.messages.security import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+
+BY_NUMBER = dict(enumerate(MECHANISMS, start=1))
+"""SCRAM mechanisms by their numbers on the wire."""
+NAME_CHARS_MAX = 255
+SALT_BYTES_MAX = 1_024
+
+Problem = tuple[ErrorCode, str]
+Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+async def describe_user_scram_credentials(
+    broker: Broker, request: DescribeUserScramCredentialsRequest, context: RequestContext
+) -> DescribeUserScramCredentialsResponse:
+    """DescribeUserScramCredentials v0: which mechanisms users have.
+
+    Behaviour: all users if none is named; RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE. Right: Describe Cluster.
+    """
+    known: dict[str, list[CredentialInfo]] = {}
+    numbers = {name: number for number, name in BY_NUMBER.items()}
+    for each in sorted(broker.policies.credentials.values(), key=lambda each: (each.user, each.mechanism)):
+        info = CredentialInfo(mechanism=numbers[each.mechanism], iterations=each.iterations)
+        known.setdefault(each.user, []).append(info)
+    asked = [each.name for each in request.users or ()] or sorted(known)
+    results = []
+    for user, times in Counter(asked).items():
+        result = DescribeUserScramCredentialsResult(user=user, error_message=None)
+        if times > 1:
+            result.error_code = ErrorCode.DUPLICATE_RESOURCE
+            result.error_message = f"The user {user[:NAME_CHARS_MAX]!r} is named twice in one request"
+        elif user not in known:
+            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+            result.error_message = f"The user {user[:NAME_CHARS_MAX]!r} has no SCRAM credential"
+        else:
+            result.credential_infos = known[user]
+        results.append(result)
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+
+async def alter_user_scram_credentials(
+    broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
+) -> AlterUserScramCredentialsResponse:
+    """AlterUserScramCredentials v0: add, replace and remove credentials, each user on its own.
+
+    Behaviour: a user who is named twice is refused (DUPLICATE_RESOURCE), and unknown users cannot be removed
+        (RESOURCE_NOT_FOUND). UNACCEPTABLE_CREDENTIAL below 4,096 and above 16,384 iterations. Open
+        connections of a removed user stay until they have to authenticate again. Right: Alter Cluster.
+    """
+    changes: list[Change] = [*request.deletions, *request.upsertions]
+    names = Counter(each.name for each in changes)
+    problems: dict[str, Problem] = {}
+    commands: dict[str, Command] = {}
+    room = broker.settings.semel_policies_max - len(broker.policies)
+    for change in changes:
+        if names[change.name] > 1:
+            problem: Problem | None = (ErrorCode.DUPLICATE_RESOURCE, "A user is named twice in one request")
+        else:
+            problem = _problem(change)
+        if problem is None and isinstance(change, ScramCredentialUpsertion) and len(commands) >= room:
+            problem = (ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max).")
+        if problem is not None:
+            problems[change.name] = problem
+        else:
+            commands[change.name] = _command(change)
+    try:
+        answers = await broker.submit(list(commands.values())) if commands else []
+    except StoreRefused as refused:
+        problems |= dict.fromkeys(commands, (ErrorCode.KAFKA_STORAGE_ERROR, refused.told))
+        answers = [ErrorCode.NONE] * len(commands)
+    for name, error in zip(commands, answers, strict=True):
+        if error:
+            problems[name] = (error, "There is no such credential")
+    results = [
+        AlterUserScramCredentialsResult(
+            user=name,
+            error_code=problems.get(name, (ErrorCode.NONE,))[0],
+            error_message=problems[name][1] if name in problems else None,
+        )
+        for name in names
+    ]
+    return AlterUserScramCredentialsResponse(results=results)
+
+
+def _problem(change: Change) -> Problem | None:
+    if wrong_name := user_problem(change.name):
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, wrong_name
+    if change.mechanism not in BY_NUMBER:
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
+    if isinstance(change, ScramCredentialDeletion):
+        return None
+    if change.iterations < ITERATIONS_MIN:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too few iterations, at least {ITERATIONS_MIN} are needed"
+    if change.iterations > ITERATIONS_MAX:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too many iterations, at most {ITERATIONS_MAX} are allowed"
+    if not 0 < len(change.salt) <= SALT_BYTES_MAX or not 0 < len(change.salted_password) <= SALT_BYTES_MAX:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt or salted password are empty or too long"
+    return None
+
+
+def _command(change: Change) -> Command:
+    mechanism = BY_NUMBER[change.mechanism]
+    if isinstance(change, ScramCredentialDeletion):
+        return RemoveCredential(change.name, mechanism)
+    salt, salted = bytes(change.salt), bytes(change.salted_password)
+    return PutCredential(credential_of_salted(change.name, mechanism, salt, change.iterations, salted))
+
+
+HANDLERS: dict[int, Handler] = {50: describe_user_scram_credentials, 51: alter_user_scram_credentials}

@@ -1,0 +1,20 @@
+"""SASL on the broker's side: who a client is.
+
+`authenticators` has what the server is configured to accept, `exchange` is the state of one connection, and
+each mechanism has a module: `plain`, `scram` and `oauthbearer` (with `tokens` and `token_keys`).
+`certificate_names` is about clients that authenticate with a certificate instead. Nothing here reads a
+socket, and no message contains a password, a key or a token.
+"""
+
+from semel.server.sasl.authenticators import Authenticators, look_for_keys
+from semel.server.sasl.exchange import SaslExchange, State
+from semel.server.sasl.mechanism import Authenticated, AuthenticationFailed
+
+__all__ = [
+    "Authenticated",
+    "AuthenticationFailed",
+    "Authenticators",
+    "SaslExchange",
+    "State",
+    "look_for_keys",
+]

@@ -1,0 +1,64 @@
+"""What the mechanisms have in common: their steps and their outcome.
+
+A mechanism takes the client's messages one by one, and answers each with a message until it knows who the
+client is. A new one is made for each authentication.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from semel.core.security.users import ScramCredential
+
+T = TypeVar("T")
+
+Credentials = Callable[[str, str], ScramCredential | None]
+"""Looks up a user's credential for a SCRAM mechanism. Called for each authentication, never cached."""
+
+
+class RunBeside(Protocol):
+    """Runs slow work outside of the event loop."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Return what the work returns; raise what it raises."""
+
+
+class Authenticated(NamedTuple):
+    """The client is known."""
+
+    principal: str
+    """As in ACLs, such as ``User:alice``."""
+    expires_ms: int | None = None
+    """The time of day when the client's credential ends; None if it does not."""
+    message: bytes = b""
+    """The last message to the client."""
+
+
+class AuthenticationFailed(Exception):
+    """The client is not who it says, or the messages are malformed.
+
+    The text is sent to the client: it does not say whether a user exists. `detail` is for the broker's log,
+    and contains no secret either.
+    """
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail or message
+
+
+class InvalidCredentials(AuthenticationFailed):
+    """The client gets one sentence for every reason, which the exchange knows."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("invalid credentials", detail)
+
+
+class Mechanism(Protocol):
+    """One authentication in progress."""
+
+    async def step(self, message: bytes) -> bytes | Authenticated:
+        """Take a message of the client; return the answer, or the outcome. AuthenticationFailed ends it."""
+
+
+def principal_of(user: str) -> str:
+    """Return a user as a principal of ACLs and quotas."""
+    return f"User:{user}"

@@ -1,0 +1,284 @@
+"""Throttling: measures what clients do, and tells how long a client that exceeds its quota has to wait.
+
+A client over its quota is answered at once, with `throttle_time_ms`, and not read from for that time
+(KIP-219). Of several quotas that a request exceeds, the longest wait counts.
+
+- *Bytes and time* are measured as in Kafka, as a sum over the last 11 windows of a second. The wait is the
+  time after which the sum is within the quota again. So a client may send ten seconds' worth at once if it
+  was silent before.
+- *Fetch*: a response over the quota is sent without records and not counted; the client asks again later.
+- *Partitions* created and deleted take tokens from a bucket, which a large request may overdraw. While it is
+  overdrawn, requests of newer versions are refused (THROTTLING_QUOTA_EXCEEDED) and older ones have to wait.
+- *Connections* over the rate of their address are closed after the wait, so that clients do not hurry.
+
+Without quotas, each of these costs one check. Nothing here reads a clock, but for `ClientThrottle` and
+`Timed`, which are given one. Quotas hold per broker, as in Kafka.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from semel.core.security.acls import ANONYMOUS
+from semel.core.security.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Limit,
+    Quotas,
+)
+from semel.server.meters import BURST_SECONDS, WHOLE_SECONDS, Meters, Rate, TokenBucket
+from semel.wire.messages import APIS
+from semel.wire.schema import Encoded, Response
+
+SHORT_WAIT_MS: Final = 1_000
+"""The longest wait for the time of requests and for connections: one window, as in Kafka."""
+LONG_WAIT_MS: Final = 300_000
+"""The longest wait for bytes and partitions. Kafka has none: a shorter wait would let a client with large
+requests exceed its quota. But a client muted for days by a wrong quota would not come back when it is
+corrected. Five minutes are less than the nine after which clients close an idle connection."""
+
+THROTTLE_TIME: Final = "throttle_time_ms"
+SASL_HANDSHAKE: Final = 17
+WRITE_TXN_MARKERS: Final = 27
+SASL_AUTHENTICATE: Final = 36
+EXEMPT: Final = frozenset((SASL_HANDSHAKE, WRITE_TXN_MARKERS, SASL_AUTHENTICATE))
+"""APIs whose time does not count: those of brokers, and those before there is a user."""
+
+STRICT_SINCE: Final = {19: 6, 20: 5, 37: 3}
+"""CreateTopics, DeleteTopics, CreatePartitions: the first versions that know THROTTLING_QUOTA_EXCEEDED."""
+
+
+class Fetched(NamedTuple):
+    """What becomes of a Fetch response."""
+
+    throttle_ms: int
+    has_records: bool
+    """False: send it without records, and with an unchanged session."""
+
+
+class Mutated(NamedTuple):
+    """What becomes of a change of partitions."""
+
+    throttle_ms: int
+    is_allowed: bool
+    """False: THROTTLING_QUOTA_EXCEEDED."""
+
+
+class Throttling:
+    """The quotas of all clients of one server. Times are in seconds, of any steady clock."""
+
+    def __init__(self, quotas: Quotas, connections_per_user_max: int = 0) -> None:
+        """Without ``connections_per_user_max``, users may have any number of connections."""
+        self.quotas = quotas
+        self.throttled: dict[str, int] = {}
+        """How many requests and connections had to wait, by kind of quota."""
+        self._rates = {
+            kind: Meters(quotas, _limit_of(quotas, kind), Rate)
+            for kind in (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+        }
+        self._arrivals = Meters(quotas, lambda host, _: quotas.connection_rate(host), Rate)
+        self._buckets = Meters(quotas, _limit_of(quotas, CONTROLLER_MUTATION_RATE), TokenBucket)
+        self._tidied_at = 0.0
+        self._connections_max = connections_per_user_max
+        self._connections: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many entities are measured."""
+        return len(self._buckets) + len(self._arrivals) + sum(map(len, self._rates.values()))
+
+    def produced(self, principal: str, client_id: str | None, size: int, now: float) -> int:
+        """Count a Produce request. Returns the milliseconds to wait."""
+        if PRODUCER_BYTE_RATE not in self.quotas.kinds:
+            return 0
+        return self._counted(PRODUCER_BYTE_RATE, principal, client_id, size, LONG_WAIT_MS, now)
+
+    def handled(self, principal: str, client_id: str | None, seconds: float, now: float) -> int:
+        """Count the time for which a request has occupied the broker."""
+        if REQUEST_PERCENTAGE not in self.quotas.kinds:
+            return 0
+        return self._counted(REQUEST_PERCENTAGE, principal, client_id, seconds * 100, SHORT_WAIT_MS, now)
+
+    def fetched(self, principal: str, client_id: str | None, size: int, now: float) -> Fetched:
+        """Count a Fetch response of this size, if it may be sent with its records.
+
+        A response that is larger than the quota of ten seconds could never be sent. It is sent when nothing
+        else was, and the client waits afterwards. Kafka's consumers are stuck then.
+        """
+        found = self._rate(CONSUMER_BYTE_RATE, principal, client_id)
+        if found is None:
+            return Fetched(0, has_records=True)
+        limit, rate = found
+        throttle_ms = self._waits(CONSUMER_BYTE_RATE, rate.excess_seconds(limit, size, now), LONG_WAIT_MS)
+        has_records = not throttle_ms or not rate.total(now)
+        if has_records:
+            rate.record(size, now)
+        return Fetched(throttle_ms, has_records)
+
+    def fetch_bytes_max(self, principal: str, client_id: str | None) -> int | None:
+        """The most bytes that a Fetch response can have within the quota. None: unlimited."""
+        found = self._rate(CONSUMER_BYTE_RATE, principal, client_id)
+        return None if found is None else max(int(found[0] * BURST_SECONDS), 1)
+
+    def mutations(
+        self, principal: str, client_id: str | None, count: int, now: float, *, strict: bool
+    ) -> Mutated:
+        """Count partitions to create or delete. ``strict`` refuses them while the quota is exceeded."""
+        kind = CONTROLLER_MUTATION_RATE
+        if kind not in self.quotas.kinds:
+            return Mutated(0, is_allowed=True)
+        found = self._buckets.of(principal, client_id)
+        if found is None:
+            return Mutated(0, is_allowed=True)
+        limit, bucket = found
+        is_allowed = bucket.tokens(limit, now) >= 0 or not strict
+        if is_allowed:
+            bucket.take(count)
+        if is_allowed and strict:
+            return Mutated(0, is_allowed=True)
+        overdrawn_seconds = -bucket.tokens(limit, now) / limit
+        return Mutated(self._waits(kind, overdrawn_seconds, LONG_WAIT_MS), is_allowed)
+
+    def may_connect(self, host: str, now: float) -> int:
+        """Count a new connection. If it is one too many: after how many milliseconds it is to be closed."""
+        kind = CONNECTION_CREATION_RATE
+        if kind not in self.quotas.kinds:
+            return 0
+        found = self._arrivals.of(host)
+        if found is None:
+            return 0
+        limit, rate = found
+        throttle_ms = self._waits(kind, rate.excess_seconds(limit, 1, now), SHORT_WAIT_MS)
+        if not throttle_ms:
+            rate.record(1, now)
+        return throttle_ms
+
+    def connected(self, principal: str) -> bool:
+        """Count a connection of a user. False: it is one too many, and not counted."""
+        count = self._connections.get(principal, 0)
+        if self._connections_max and count >= self._connections_max:
+            return False
+        self._connections[principal] = count + 1
+        return True
+
+    def disconnected(self, principal: str) -> None:
+        """A counted connection of a user is closed."""
+        self._connections[principal] -= 1
+        if not self._connections[principal]:
+            del self._connections[principal]
+
+    def tidy(self, now: float) -> None:
+        """Forget clients that have been idle. May be called often."""
+        if now - self._tidied_at < WHOLE_SECONDS:
+            return
+        self._tidied_at = now
+        self._buckets.tidy(now)
+        self._arrivals.tidy(now)
+        for meters in self._rates.values():
+            meters.tidy(now)
+
+    def _rate(self, kind: str, principal: str, client_id: str | None) -> tuple[float, Rate] | None:
+        return self._rates[kind].of(principal, client_id) if kind in self.quotas.kinds else None
+
+    def _counted(
+        self, kind: str, principal: str, client_id: str | None, amount: float, longest_ms: int, now: float
+    ) -> int:
+        found = self._rate(kind, principal, client_id)
+        if found is None:
+            return 0
+        limit, rate = found
+        rate.record(amount, now)
+        return self._waits(kind, rate.excess_seconds(limit, 0, now), longest_ms)
+
+    def _waits(self, kind: str, seconds: float, longest_ms: int) -> int:
+        throttle_ms = round(min(max(seconds * 1000, 0), longest_ms))
+        if throttle_ms:
+            self.throttled[kind] = self.throttled.get(kind, 0) + 1
+        return throttle_ms
+
+
+def _limit_of(quotas: Quotas, kind: str) -> Callable[[str, str | None], Limit | None]:
+    """How the limit of a client is found. Quotas name a user without the type of the principal."""
+    return lambda principal, client_id: quotas.limit(kind, principal.removeprefix("User:"), client_id)
+
+
+class ClientThrottle:
+    """The quotas of one connection: its handlers count, and its answers take the wait.
+
+    One request at a time adds to it, but for Produce, where a wait applies to all that follow. So there is
+    one wait per connection, and the longest counts.
+    """
+
+    __slots__ = ("_clock", "_throttling", "_until", "client_id", "principal")
+
+    def __init__(self, throttling: Throttling, clock: Callable[[], float]) -> None:
+        self._throttling = throttling
+        self._clock = clock
+        self._until = 0.0
+        self.principal = ANONYMOUS
+        self.client_id: str | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no quotas at all. Then none of the other methods has to be called."""
+        return not self._throttling.quotas.kinds
+
+    @property
+    def counts_time(self) -> bool:
+        """Whether the time of requests is limited."""
+        return REQUEST_PERCENTAGE in self._throttling.quotas.kinds
+
+    def produced(self, size: int) -> None:
+        """Count a Produce request."""
+        now = self._clock()
+        self._wait(self._throttling.produced(self.principal, self.client_id, size, now), now)
+
+    def fetch_bytes_max(self) -> int | None:
+        """To what a Fetch has to be reduced; None if it has not."""
+        return self._throttling.fetch_bytes_max(self.principal, self.client_id)
+
+    def may_send(self, size: int) -> bool:
+        """Whether a Fetch response may have its records. If not, they are not counted."""
+        now = self._clock()
+        throttle_ms, has_records = self._throttling.fetched(self.principal, self.client_id, size, now)
+        self._wait(throttle_ms, now)
+        return has_records
+
+    def may_change(self, partitions: int, *, strict: bool) -> bool:
+        """Whether so many partitions may be created or deleted. If not: THROTTLING_QUOTA_EXCEEDED."""
+        now = self._clock()
+        throttle_ms, is_allowed = self._throttling.mutations(
+            self.principal, self.client_id, partitions, now, strict=strict
+        )
+        self._wait(throttle_ms, now)
+        return is_allowed
+
+    def answered(self, seconds: float) -> int:
+        """Count the time of a request that is answered now. Returns its throttle_time_ms."""
+        now = self._clock()
+        if seconds:
+            self._wait(self._throttling.handled(self.principal, self.client_id, seconds, now), now)
+        return max(round((self._until - now) * 1000), 0)
+
+    def _wait(self, throttle_ms: int, now: float) -> None:
+        self._until = max(self._until, now + throttle_ms / 1000)
+
+
+def told(response: Response, version: int, throttle_ms: int) -> Response:
+    """The response with its throttle_time_ms, where it has one.
+
+    A response that is encoded already may be shared with other clients, so it is not changed but copied. If
+    the time is not its first field (Produce with very many partitions), the client has to wait untold.
+    """
+    kind = APIS[response.api_key].response
+    field = kind.declared.get(THROTTLE_TIME)
+    if field is None or version not in field.versions:
+        return response
+    if not isinstance(response, Encoded):
+        setattr(response, THROTTLE_TIME, throttle_ms)
+        return response
+    if next(iter(kind.declared)) != THROTTLE_TIME:
+        return response
+    body = memoryview(b"".join(response.encode_parts(version)))
+    return Encoded(kind, [throttle_ms.to_bytes(4, "big"), body[4:]])

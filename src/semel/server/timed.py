@@ -1,0 +1,33 @@
+"""The time that a request occupies the event loop, for quotas on it."""
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+
+class Timed:
+    """Awaits a coroutine, and measures for how long it occupies the event loop: not how long it waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], clock: Callable[[], float]) -> None:
+        self._work = work
+        self._clock = clock
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[Any], Any] = self._work.send
+        value: Any = None
+        while True:
+            started = self._clock()
+            try:
+                waited_for = step(value)
+            except StopIteration as ended:
+                return ended.value
+            finally:
+                self.seconds += self._clock() - started
+            try:
+                step, value = self._work.send, (yield waited_for)
+            except BaseException as error:  # noqa: BLE001  it is for the coroutine
+                step, value = self._work.throw, error
+
+    def close(self) -> None:
+        """Close the coroutine, as if it were closed itself."""
+        self._work.close()

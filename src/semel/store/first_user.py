@@ -1,0 +1,54 @@
+"""Add a user to a store that no broker uses: the first one cannot authenticate to add itself."""
+
+from pathlib import Path
+
+from semel.config import Settings
+from semel.core.policies import PutCredential
+from semel.core.security.users import ScramCredential
+from semel.core.state import BrokerState
+from semel.core.types import Fact
+from semel.store.interface import StoreRefused
+from semel.store.opening import SCHEMA, check_packages, open_store
+
+
+async def put_in_directory(path: Path, credential: ScramCredential) -> None:
+    """Add a user to a data directory, which is made if there is none. StoreLocked, StoreBroken."""
+    store = await open_store(path, Settings())
+    try:
+        (key,) = PutCredential(credential).keys()
+        (present,) = await store.ledger.load([key])
+        await store.commit(_facts(credential, present), ())
+    finally:
+        await store.close()
+
+
+async def put_in_ledger(address: str, credential: ScramCredential) -> None:
+    """Add a user to the ledger of a cluster, whose tables are made if there are none.
+
+    Running brokers would not notice, so there must be none. StoreRefused, StoreBroken.
+    """
+    check_packages()
+    from semel.store.postgres.opening import open_database
+    from semel.store.postgres.texts import stored
+
+    database = await open_database(address, SCHEMA, 1)
+    try:
+        if await database.value(
+            "SELECT count(*) FROM brokers WHERE is_member AND lease_until > clock_timestamp()"
+        ):
+            raise StoreRefused("brokers of this cluster are running; add the user through one (--bootstrap)")
+        for fact in _facts(credential, None):
+            await database.value(
+                "SELECT write_policy($1, $2, $3)", fact.key.kind, stored(fact.key.name), stored(fact.body)
+            )
+    finally:
+        await database.close()
+
+
+def _facts(credential: ScramCredential, present: str | None) -> tuple[Fact, ...]:
+    """Decide as a broker does."""
+    command = PutCredential(credential)
+    state = BrokerState()
+    for key in command.keys():  # noqa: SIM118  it is not a mapping
+        state.put(key, present)
+    return state.decide(command, 0).facts

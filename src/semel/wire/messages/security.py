@@ -1,0 +1,232 @@
+"""Who may do what: ACLs, and the SCRAM credentials of users."""
+
+from semel.wire.schema import (
+    Request,
+    Response,
+    array,
+    bytes_,
+    int8,
+    int16,
+    int32,
+    request,
+    response,
+    string,
+    struct,
+)
+
+__all__ = [
+    "AclCreation",
+    "AclCreationResult",
+    "AclDescription",
+    "AlterUserScramCredentialsRequest",
+    "AlterUserScramCredentialsResponse",
+    "AlterUserScramCredentialsResult",
+    "CreateAclsRequest",
+    "CreateAclsResponse",
+    "CredentialInfo",
+    "DeleteAclsFilter",
+    "DeleteAclsFilterResult",
+    "DeleteAclsMatchingAcl",
+    "DeleteAclsRequest",
+    "DeleteAclsResponse",
+    "DescribeAclsRequest",
+    "DescribeAclsResource",
+    "DescribeAclsResponse",
+    "DescribeUserScramCredentialsRequest",
+    "DescribeUserScramCredentialsResponse",
+    "DescribeUserScramCredentialsResult",
+    "ScramCredentialDeletion",
+    "ScramCredentialUpsertion",
+    "UserName",
+]
+
+
+@request(29, versions="1-3", flexible=2)
+class DescribeAclsRequest(Request):
+    """A filter; 3 knows the resource type of users."""
+
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = string(nullable=True)
+    pattern_type_filter: int = int8(default=3)
+    principal_filter: str | None = string(nullable=True)
+    host_filter: str | None = string(nullable=True)
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@struct
+class AclDescription:
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@struct
+class DescribeAclsResource:
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(default=3)
+    acls: list[AclDescription] = array(AclDescription)
+
+
+@response(29, versions="1-3", flexible=2)
+class DescribeAclsResponse(Response):
+    """The ACLs that match, by resource."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
+
+
+@struct
+class AclCreation:
+    resource_type: int = int8()
+    resource_name: str = string()
+    resource_pattern_type: int = int8(default=3)
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@request(30, versions="1-3", flexible=2)
+class CreateAclsRequest(Request):
+    """ACLs to add."""
+
+    creations: list[AclCreation] = array(AclCreation)
+
+
+@struct
+class AclCreationResult:
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+
+
+@response(30, versions="1-3", flexible=2)
+class CreateAclsResponse(Response):
+    """A result for each ACL, in the order of the request."""
+
+    throttle_time_ms: int = int32()
+    results: list[AclCreationResult] = array(AclCreationResult)
+
+
+@struct
+class DeleteAclsFilter:
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = string(nullable=True)
+    pattern_type_filter: int = int8(default=3)
+    principal_filter: str | None = string(nullable=True)
+    host_filter: str | None = string(nullable=True)
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@request(31, versions="1-3", flexible=2)
+class DeleteAclsRequest(Request):
+    """Filters of the ACLs to remove."""
+
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
+
+
+@struct
+class DeleteAclsMatchingAcl:
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(default=3)
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@struct
+class DeleteAclsFilterResult:
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
+
+
+@response(31, versions="1-3", flexible=2)
+class DeleteAclsResponse(Response):
+    """The removed ACLs of each filter."""
+
+    throttle_time_ms: int = int32()
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
+
+
+@struct
+class UserName:
+    name: str = string()
+
+
+@request(50, versions="0", flexible=0)
+class DescribeUserScramCredentialsRequest(Request):
+    """Users, or none for all of them."""
+
+    users: list[UserName] | None = array(UserName, nullable=True)
+
+
+@struct
+class CredentialInfo:
+    mechanism: int = int8()
+    iterations: int = int32()
+
+
+@struct
+class DescribeUserScramCredentialsResult:
+    user: str = string()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    credential_infos: list[CredentialInfo] = array(CredentialInfo)
+
+
+@response(50, versions="0", flexible=0)
+class DescribeUserScramCredentialsResponse(Response):
+    """The mechanisms of each user, and nothing that is secret."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult)
+
+
+@struct
+class ScramCredentialDeletion:
+    name: str = string()
+    mechanism: int = int8()
+
+
+@struct
+class ScramCredentialUpsertion:
+    name: str = string()
+    mechanism: int = int8()
+    iterations: int = int32()
+    salt: bytes = bytes_()
+    salted_password: bytes = bytes_()
+
+
+@request(51, versions="0", flexible=0)
+class AlterUserScramCredentialsRequest(Request):
+    """Credentials to remove, and to add or replace. A salted password is as good as the password."""
+
+    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
+    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
+
+
+@struct
+class AlterUserScramCredentialsResult:
+    user: str = string()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+
+
+@response(51, versions="0", flexible=0)
+class AlterUserScramCredentialsResponse(Response):
+    """A result for each user."""
+
+    throttle_time_ms: int = int32()
+    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)

@@ -47,7 +47,11 @@ class Member(BrokerProcess):
     def __init__(self, cluster: "Cluster", node_id: int, **settings: Any) -> None:
         settings = {**SETTINGS, **settings, "node.id": node_id}
         texts = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        sasl_port = free_port()
+        if cluster.has_sasl:
+            texts += ["--listen", f"sasl_plaintext://127.0.0.1:{sasl_port}"]
         super().__init__(cluster.directory / f"broker-{node_id}", *texts)
+        self.sasl_port = sasl_port
         self.node_id = node_id
         self.cluster = cluster
         self.internal_port = free_port()
@@ -131,8 +135,11 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         proxied: bool = False,
         settings: Mapping[str, Any] | None = None,
+        has_sasl: bool = False,
     ) -> None:
         self.directory = directory
+        self.has_sasl = has_sasl
+        """Whether brokers have a second listener, on which clients authenticate."""
         self.chunks = chunks or (directory / "chunks").as_uri()
         self.environment = environment or {}
         self.settings = settings or {}

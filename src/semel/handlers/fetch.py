@@ -51,6 +51,7 @@ async def fetch(
         min_bytes up to max_wait_ms, unless a partition has an error. At least one batch, whatever its size. A
         partition that another broker leads is NOT_LEADER_OR_FOLLOWER, also if it moved during the wait.
         Partitions that may not be read, in a session too, are TOPIC_AUTHORIZATION_FAILED; others still wait.
+        Beyond a quota the response is empty, and says how long the client is muted (KIP-219).
     Versions:  v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v12 flexible, the current
         leader · v13 topic ids · v16 the address of the leader (KIP-951).
     Differs:   never sends part of a batch, and does not wait when a partition has more than its limit. Every
@@ -72,7 +73,9 @@ async def fetch(
     try:
         topics = await _topics(broker, turn.partitions)
         wanted = await _wanted(broker, turn.partitions, topics, isolation, may_read)
-        results = await _read(broker, request, wanted, context.reserve)
+        results = await _read(broker, request, wanted, context)
+        if not _may_send(results, context):
+            return FetchResponse(session_id=turn.session_id)
         answers = await _answers(broker, turn.partitions, wanted, results, _denied(topics, may_read), hints)
     except StoreRefused:
         # The ledger has no room for the latest commits, so it cannot locate the records.
@@ -151,11 +154,22 @@ async def _wanted(
     return wanted
 
 
+def _may_send(results: Sequence[FetchResult], context: RequestContext) -> bool:
+    """Whether the client's quota allows the records that were read."""
+    throttle = context.throttle
+    return throttle.is_idle or throttle.may_send(
+        sum(len(buffer) for result in results for buffer in result.buffers)
+    )
+
+
 async def _read(
-    broker: Broker, request: FetchRequest, wanted: _Wanted, reserve: Callable[[int], Awaitable[None]]
+    broker: Broker, request: FetchRequest, wanted: _Wanted, context: RequestContext
 ) -> Sequence[FetchResult]:
     """A result for each range, at once or after a wait."""
     ownership = broker.ownership
+    if not context.throttle.is_idle and (limit := context.throttle.fetch_bytes_max()) is not None:
+        request.max_bytes = min(request.max_bytes, limit)
+        request.min_bytes = min(request.min_bytes, request.max_bytes)
     # A response with an error is sent at once; it does not wait for records. A client that is denied a topic
     # may ask again and again, so that error alone does not end the wait for the others.
     is_wrong = any(error != ErrorCode.TOPIC_AUTHORIZATION_FAILED for error in wanted.refused.values())
@@ -164,7 +178,7 @@ async def _read(
         request.min_bytes,
         request.max_bytes,
         0 if is_wrong else request.max_wait_ms,
-        reserve,
+        context.reserve,
         lambda: ownership.changes == wanted.owners_known,
     )
 

@@ -38,9 +38,8 @@ class ByteStream(asyncio.Protocol):
         self._send_pace = Pace()
         self._active_at = time.monotonic()
         self._is_over_budget = False
-        self._is_muted = False
-        """The client exceeded a quota: nothing more is read for a while."""
-        self._muted_until = 0.0
+        self._unmuting: asyncio.TimerHandle | None = None
+        """Set while the client is muted because it exceeded a quota."""
         self._is_turn_due = False
         self._is_reading = True
         self._has_ended = False
@@ -141,17 +140,22 @@ class ByteStream(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _mute(self, seconds: float) -> None:
-        """Read nothing and start no requests for a while (KIP-219)."""
-        self._is_muted = True
-        self._muted_until = self._loop.time() + seconds
-        self._loop.call_at(self._muted_until, self._unmute)
+        """Read nothing and start no requests for a while (KIP-219). The latest end counts."""
+        until = self._loop.time() + seconds
+        if self._unmuting is not None:
+            if self._unmuting.when() >= until:
+                return
+            self._unmuting.cancel()
+        self._unmuting = self._loop.call_at(until, self._unmute)
         self._read_or_not()
 
     def _unmute(self) -> None:
-        # There may have been a longer one since.
-        if self._is_muted and self._loop.time() >= self._muted_until:
-            self._is_muted = False
-            self._schedule_turn()
+        self._unmuting = None
+        self._schedule_turn()
+
+    @property
+    def _is_muted(self) -> bool:
+        return self._unmuting is not None
 
     # -- writing ------------------------------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ class Connection(ByteStream):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed. Submitted requests continue, and release their bytes when they end."""
         self._is_lost = self._is_doomed = True
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         server = self._server
         server.dismiss(self, self._context.client_host)
         self._charge.measured(0)
@@ -109,9 +111,9 @@ class Connection(ByteStream):
         """Start the waiting requests that may start."""
         waiting = self._waiting
         outgoing = self._outgoing
-        if outgoing is None or outgoing.is_blocked or self._is_muted:
+        if outgoing is None or outgoing.is_blocked:
             return
-        while waiting and not self._is_doomed and self._task is None and not self._is_muted:
+        while waiting and not self._is_doomed and self._task is None and self._unmuting is None:
             frame = waiting[0]
             if len(frame) >= 2 and frame[0] == 0 and frame[1] == PRODUCE:
                 if len(self._in_flight) >= self._requests_max or self._is_held():

@@ -1,7 +1,7 @@
 """Run the demonstration: `python -m demo`. It exits with 1 if anything was lost, doubled or wrong.
 
 The Spark driver and the broker are killed in turn, each time in the middle of a batch: while transactions of
-the pipeline are open.
+the pipeline are open. All of it goes through TLS, and everybody has a password and the least rights.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from demo import checking, processes
 from demo.orders import Feeder, write_products
 from demo.processes import Program
 from demo.report import Kill, Report
+from demo.security import ADMIN, FEEDER, Secured
 from demo.shop import shop
 from demo.watching import Step, Watch, account, last_error
 from semel.client import LATEST, Admin, Client, ClientError, KafkaError, NewTopic
@@ -66,20 +67,21 @@ class Demo:
 
     def __init__(
         self,
-        directory: Path,
+        secured: Secured,
         report: Report,
         per_second: int,
         brokers: Mapping[str, Program],
         victims: Sequence[Victim] = (),
     ) -> None:
         """`brokers` has their addresses. `victims` are killed in turn: the driver and brokers by default."""
-        self._directory = directory
+        self._secured = secured
+        self._directory = secured.directory
         self._report = report
         self._bootstrap = ",".join(brokers)
         self._brokers = list(brokers.values())
-        self._driver = processes.driver(directory, self._bootstrap)
+        self._driver = processes.driver(self._bootstrap, secured)
         self._victims = victims or [self._driver, *self._brokers]
-        self._feeder = Feeder(self._bootstrap, per_second)
+        self._feeder = Feeder(self._bootstrap, secured.security(FEEDER), per_second)
         self._watch = Watch(shop.sinks, time.monotonic())
         self._own_stops = 0
 
@@ -100,7 +102,8 @@ class Demo:
         for broker in self._brokers:
             broker.start()
         self._until("the broker", lambda: self._ask(lambda client: client.describe(topics=())))
-        with Client(self._bootstrap) as client:
+        with self._administrator() as client:
+            self._secured.add_users(client)
             topics = ("orders", 2), ("products", 1), ("invoices", 2), ("totals", 2)
             Admin(client).topics.create(*(NewTopic(name, partitions=count) for name, count in topics))
             write_products(client)
@@ -166,7 +169,7 @@ class Demo:
             raise Failed(f"the pipeline did not stop in order: exit code {code}: {self._driver.last_words()}")
 
     def _check(self) -> list[checking.Verdict]:
-        with Client(self._bootstrap) as client:
+        with self._administrator() as client:
             orders = checking.read(client, "orders")
             invoices = checking.read(client, "invoices")
             totals = checking.read(client, "totals")
@@ -179,10 +182,13 @@ class Demo:
 
     # ---- what the broker knows
 
+    def _administrator(self, timeout_s: float = 30.0) -> Client:
+        return Client(self._bootstrap, timeout_s=timeout_s, security=self._secured.security(ADMIN))
+
     def _ask(self, question: Callable[[Client], T]) -> T | None:
         """An answer of the broker; None while it is away."""
         try:
-            with Client(self._bootstrap, timeout_s=5.0) as client:
+            with self._administrator(timeout_s=5.0) as client:
                 return question(client)
         except (KafkaError, ClientError):
             return None
@@ -298,7 +304,9 @@ def main() -> int:
 @contextmanager
 def _alone(directory: Path, report: Report, per_second: int) -> Iterator[Demo]:
     port = processes.free_port()
-    yield Demo(directory, report, per_second, {f"127.0.0.1:{port}": processes.broker(directory, port)})
+    secured = Secured.prepare(directory)
+    broker = processes.broker(directory, port, secured)
+    yield Demo(secured, report, per_second, {f"127.0.0.1:{port}": broker})
 
 
 def run(

@@ -21,6 +21,7 @@ from support.s3 import s3_server
 from demo import processes
 from demo.__main__ import Demo, Victim, run
 from demo.report import Report
+from demo.security import Secured
 
 BROKERS = 3
 KILLS = 5
@@ -68,15 +69,17 @@ class AllOfPostgres:
 def _cluster(directory: Path, report: Report, per_second: int) -> Iterator[Demo]:
     with postgres_server() as postgres, s3_server() as s3:
         settings = s3_environment(s3.options)
+        secured = Secured.prepare(directory)
+        secured.add_administrator("--ledger", postgres.dsn)
         brokers = {}
         for number in range(1, BROKERS + 1):
             port = processes.free_port()
             brokers[f"127.0.0.1:{port}"] = processes.member(
-                directory, number, port, postgres.dsn, s3.address, settings
+                number, port, postgres.dsn, s3.address, settings, secured
             )
         first, second, third = brokers.values()
         victims: list[Victim] = [first, Session(postgres), second, AllOfPostgres(postgres), third]
-        yield Demo(directory, report, per_second, brokers, victims)
+        yield Demo(secured, report, per_second, brokers, victims)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from semel.client import Client, ClientError, KafkaError, Producer
+from semel.client import Client, ClientError, KafkaError, Producer, Security
 
 CUSTOMERS = 50
 PRICES = {"apple": 3, "pear": 4, "plum": 2, "quince": 11, "medlar": 17}
@@ -76,13 +76,14 @@ class Feeder(threading.Thread):
     another number.
     """
 
-    def __init__(self, bootstrap: str, per_second: int) -> None:
+    def __init__(self, bootstrap: str, security: Security, per_second: int) -> None:
         super().__init__(name="orders", daemon=True)
         self.acknowledged: set[int] = set()
         self.longest_wait_seconds = 0.0
         """The longest time between two acknowledgements."""
         self._acknowledged_at: float | None = None
         self._servers = bootstrap
+        self._security = security
         self._pause_seconds = CHUNK / per_second
         self._is_stopping = threading.Event()
         self._numbers = itertools.count()
@@ -116,13 +117,16 @@ class Feeder(threading.Thread):
             # Every order that was ever begun has a lower number than the next, acknowledged or not.
             self._closing = iter(closing_numbers(next(self._numbers)))
         try:
-            with Client(self._servers) as client, Producer(client) as producer:
+            with self._client() as client, Producer(client) as producer:
                 return self._send(producer, list(itertools.islice(self._closing, CHUNK)))
         except (KafkaError, ClientError):
             return False
 
+    def _client(self) -> Client:
+        return Client(self._servers, security=self._security)
+
     def _send_until_stopped(self) -> None:
-        with Client(self._servers) as client, Producer(client, linger_s=0.0) as producer:
+        with self._client() as client, Producer(client, linger_s=0.0) as producer:
             while not self._is_stopping.wait(self._pause_seconds):
                 self._send(producer, list(itertools.islice(self._numbers, CHUNK)))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from demo.security import PIPELINE, Secured
 from tools.spark_classes import java_options
 
 STOP_SECONDS = 120.0
@@ -75,26 +76,34 @@ class Program:
         return escape("".join(self.words()[-1:]))
 
 
-def broker(directory: Path, port: int) -> Program:
-    """The message log."""
-    listen = ["--listen", f"127.0.0.1:{port}", "--log-level", "warning"]
-    return Program(
-        "the broker", ["serve", "--data", str(directory / "log"), *listen], directory / "broker.log", {}
-    )
+def broker(directory: Path, port: int, secured: Secured) -> Program:
+    """The message log, whose first user is added here."""
+    data = ["--data", str(directory / "log")]
+    secured.add_administrator(*data)
+    arguments = ["serve", *data, *_listen(port, secured)]
+    return Program("the broker", arguments, directory / "broker.log", {})
+
+
+def _listen(port: int, secured: Secured) -> list[str]:
+    listen = ["--listen", f"sasl_ssl://127.0.0.1:{port}", "--log-level", "warning"]
+    return [*listen, *secured.broker_options]
 
 
 def member(
-    directory: Path, number: int, port: int, ledger: str, chunks: str, settings: Mapping[str, str]
+    number: int, port: int, ledger: str, chunks: str, settings: Mapping[str, str], secured: Secured
 ) -> Program:
     """A broker of a cluster."""
+    directory = secured.directory
     arguments = ["serve", "--ledger", ledger, "--chunks", chunks, "--set", f"node.id={number}"]
-    arguments += ["--listen", f"127.0.0.1:{port}", "--log-level", "warning"]
+    arguments += _listen(port, secured)
     return Program(f"broker {number}", arguments, directory / f"broker-{number}.log", settings)
 
 
-def driver(directory: Path, bootstrap: str) -> Program:
+def driver(bootstrap: str, secured: Secured) -> Program:
     """The pipeline on Spark: a driver in Python, a Java, and their workers."""
-    arguments = ["pipeline", "run", str(Path(__file__).with_name("shop.py")), "--json"]
+    directory = secured.directory
+    arguments = ["--command-config", str(secured.client_file(PIPELINE))]
+    arguments += ["pipeline", "run", str(Path(__file__).with_name("shop.py")), "--json"]
     arguments += ["--bootstrap", bootstrap, "--checkpoint", str(directory / "checkpoints")]
     arguments += ["--trigger", "500 milliseconds", "--master", "local[2]"]
     arguments += ["--log", str(directory / "spark.log")]

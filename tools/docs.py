@@ -52,8 +52,8 @@ metrics of their own.
 ## TLS
 
 `semel serve --listen ssl://0.0.0.0:9093 --set ssl.certificate.location=broker.pem --set ssl.key.location=broker.key` starts a TLS listener. Listeners
-without `ssl://` stay unencrypted. With `ssl.ca.location`, clients need a certificate that one of these CAs has issued. Every client that can connect may
-do everything.
+without `ssl://` stay unencrypted. With `ssl.ca.location`, clients need a certificate that one of these CAs has issued (`ssl.client.auth`).
+[Security](security.md) says how clients authenticate and what they may do.
 
 Certificate files are in PEM format. The broker checks them every ten seconds and reloads them when they change: open connections stay open, new
 connections use the new certificate and are verified against the new CAs. If the new files are invalid, the broker logs an error and keeps the old ones.
@@ -67,8 +67,8 @@ connections in the metrics.
 The command line connects to such a broker with client settings before the command: `semel -X security.protocol=SSL -X ssl.ca.location=ca.pem topics list`,
 or `--command-config FILE` (or the environment variable `SEMEL_COMMAND_CONFIG`) with one `name=value` per line. The settings are those of Kafka's clients:
 `security.protocol` (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL); `ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location`, `ssl.key.password`,
-`ssl.endpoint.identification.algorithm`; `sasl.mechanism` (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512), `sasl.username`, `sasl.password` or
-`sasl.jaas.config`. `semel.client` takes the same settings: `Client(…, security=Security.of({{…}}))`. SASL is for other brokers; Semel does not require it.
+`ssl.endpoint.identification.algorithm`; `sasl.mechanism` (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER), `sasl.username`, `sasl.password`
+or `sasl.jaas.config`. `semel.client` takes the same settings: `Client(…, security=Security.of({{…}}))`.
 
 ## Settings
 

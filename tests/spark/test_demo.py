@@ -23,7 +23,7 @@ from demo.orders import (
     write_products,
 )
 from demo.watching import STALL_FACTOR, STALL_SECONDS_MIN, START_SECONDS, Step, Watch, account, last_error
-from semel.client import Client, Consumer
+from semel.client import Client, Consumer, Security
 from semel.embedded import embedded
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +98,9 @@ def test_the_pipeline_has_the_watermark_that_is_reckoned_with() -> None:
 def test_closing_orders_come_after_all_that_were_begun() -> None:
     """Also after those that the broker never acknowledged; and each is sent once."""
     with embedded() as broker, Client(broker.bootstrap_servers) as client:
-        nowhere = Feeder("127.0.0.1:1", 1000)
+        nowhere = Feeder("127.0.0.1:1", Security(), 1000)
         assert not nowhere.close_windows(), "nothing was acknowledged"
-        feeder = Feeder(broker.bootstrap_servers, 1000)
+        feeder = Feeder(broker.bootstrap_servers, Security(), 1000)
         begun = [next(feeder._numbers) for _ in range(3 * PER_WINDOW)]  # without an answer
         assert feeder.close_windows()
         assert feeder.close_windows()

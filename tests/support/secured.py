@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ class Secured:
 
 
 @contextmanager
-def secured(folder: Path, **settings: str) -> Iterator[Secured]:
+def secured(folder: Path, options: Sequence[str] = (), **settings: str) -> Iterator[Secured]:
     """Run a broker whose first user was added before it was started."""
     data = folder / "data"
     command = [sys.executable, "-m", "semel", "users", "add", ADMIN, "--data", str(data), "--password-stdin"]
@@ -91,9 +91,9 @@ def secured(folder: Path, **settings: str) -> Iterator[Secured]:
         "group.initial.rebalance.delay.ms": 0,
         **settings,
     }
-    options = [text for name, value in given.items() for text in ("--set", f"{name}={value}")]
-    options += ["--listen", f"sasl_plaintext://127.0.0.1:{ports['SASL_PLAINTEXT']}"]
-    process = BrokerProcess(data, *options, port=ports["SASL_SSL"])
+    more = [*options, *(text for name, value in given.items() for text in ("--set", f"{name}={value}"))]
+    more += ["--listen", f"sasl_plaintext://127.0.0.1:{ports['SASL_PLAINTEXT']}"]
+    process = BrokerProcess(data, *more, port=ports["SASL_SSL"])
     process.scheme = "sasl_ssl://"
     process.start()
     try:

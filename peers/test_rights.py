@@ -1,0 +1,169 @@
+"""The matrix of rights, sent to Semel and to Apache Kafka with the same ACLs: the answers are the same.
+
+The rows are in tests/support/rights_matrix.py. Each is tried without one of its rights, in two ways, and with
+exactly those that it needs. Fields whose values cannot be the same are compared by whether they are there.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+from support.certificates import needs_openssl
+from support.guarded import EVERYTHING
+from support.rights import Case, Need, Right
+from support.rights_matrix import MATRIX
+
+from peers.guarded import NAMES, Names, Rule, Side, both, common_version
+from semel.core.security.acls import Permission
+from semel.wire.declared import Declared
+from semel.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
+from semel.wire.messages.security import DescribeUserScramCredentialsRequest
+
+pytestmark = needs_openssl
+
+IGNORED = {
+    "throttle_time_ms": "a quota, not a right",
+}
+"""Fields that are not compared."""
+OWN = {
+    "error_message": "texts are each broker's own",
+    "port": "the address of the broker",
+    "log_dir": "a folder of the broker",
+    "cluster_id": "made at random",
+    "topic_id": "made at random",
+    "member_id": "made at random",
+    "leader": "a member id",
+    "producer_id": "numbers are given to all that ask, also to the broker itself",
+    "transaction_start_time_ms": "the time of the day",
+    "group_epoch": "counts what happened in the group, which each broker does in its own steps",
+    "assignment_epoch": "a group epoch",
+    "member_epoch": "a group epoch",
+}
+"""Fields whose values are each broker's own: both have one, or both have the same that means none."""
+NONE = (-1, 0, "", None, [], bytes(16).hex())
+
+
+CONFIGS = "each broker has the configs that it knows"
+NO_LIST = "null and an empty list both mean that no transaction was aborted; Semel has null with all errors"
+FETCHED = "responses.*.partitions.*.aborted_transactions"
+
+
+class Known(NamedTuple):
+    """A field that differs, and why that is right."""
+
+    row: str
+    field: str
+    reason: str
+    is_denied: bool = False
+    """Whether it differs in answers to those who may not, or in answers to those who may."""
+
+
+DIFFERENCES = (
+    Known("CreateTopics", "topics.*.configs", CONFIGS),
+    Known("DescribeConfigs", "results.*.configs", CONFIGS),
+    Known("DescribeConfigs of a broker", "results.*.configs", CONFIGS),
+    Known("Fetch", FETCHED, NO_LIST, is_denied=True),
+    Known("Fetch by id", FETCHED, NO_LIST, is_denied=True),
+)
+
+Answer = Any
+ROWS = [row for row in MATRIX if not row.only_semel]
+NEEDS = [(row, need) for row in ROWS for need in row.needs]
+NEED_IDS = [f"{row.name} - {need.rights[0].operation.name} {need.rights[0].name}" for row, need in NEEDS]
+ALLOWED = [(row, rights) for row in ROWS for rights in product(*(need.rights for need in row.needs))]
+ALLOWED_IDS = [f"{row.name} - {' '.join(each.operation.name for each in rights)}" for row, rights in ALLOWED]
+
+
+@pytest.fixture(scope="module")
+def sides(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Side]]:
+    with both(kafka_jars, tmp_path_factory.mktemp("rights")) as found:
+        yield found
+
+
+def answers(sides: Sequence[Side], row: Case, rules: Sequence[Rule]) -> list[Answer]:
+    """What each broker answers to a principal with these rules, in a new world."""
+    names = Names()
+    version = common_version(sides, row.key, row.version)
+    found = []
+    for side in sides:
+        world = side.world(names)
+        side.give(names, rules)
+        answer = side.ask(names, asked(row.request(world)), version)
+        found.append(plain(answer, version))
+    return found
+
+
+def asked(request: Any) -> Any:
+    """The request of a row as both can answer it."""
+    if getattr(request, "timeout_ms", None) == 0:
+        request.timeout_ms = 10_000  # Apache Kafka does nothing in no time
+    if isinstance(request, DescribeUserScramCredentialsRequest):
+        request.users = []  # all, like None, to which Apache Kafka 4.3.0 does not answer if it is denied
+    return request
+
+
+def plain(value: Any, version: int) -> Answer:
+    """An answer as dicts and lists, with what cannot be the same put aside."""
+    if isinstance(value, Declared):
+        fields = {name: field for name, field in value.declared.items() if name not in IGNORED}
+        return {
+            name: told(name, plain(getattr(value, name), version))
+            for name, field in fields.items()
+            if version in field.versions
+        }
+    if isinstance(value, list):
+        return sorted((plain(each, version) for each in value if not is_foreign(each)), key=repr)
+    return bytes(value).hex() if isinstance(value, bytes | bytearray | memoryview) else value
+
+
+def told(name: str, value: Any) -> Any:
+    return "its own" if name in OWN and value not in NONE else value
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether an item of a list is about another world, or is Apache Kafka's own."""
+    kinds = ("name", "group_id", "transactional_id", "topic")
+    name = next((getattr(value, each) for each in kinds if hasattr(value, each)), None) or ""
+    return name.startswith("__") or name.rpartition("-")[0] in NAMES
+
+
+def differences(path: str, semel: Answer, kafka: Answer) -> Iterator[tuple[str, Answer, Answer]]:
+    if isinstance(semel, dict) and isinstance(kafka, dict):
+        for name in semel:
+            yield from differences(f"{path}.{name}" if path else name, semel[name], kafka[name])
+    elif isinstance(semel, list) and isinstance(kafka, list) and len(semel) == len(kafka):
+        for one, other in zip(semel, kafka, strict=True):
+            yield from differences(f"{path}.*", one, other)
+    elif semel != kafka:
+        yield path, semel, kafka
+
+
+def check(row: Case, found: Sequence[Answer], *, is_denied: bool) -> None:
+    """The answers differ in what is known, and in nothing else."""
+    known = {each.field for each in DIFFERENCES if each.row == row.name and each.is_denied == is_denied}
+    different = list(differences("", *found))
+    assert {field for field, _, _ in different} == known, different
+
+
+@pytest.mark.parametrize(("row", "need"), NEEDS, ids=NEED_IDS)
+def test_with_the_other_needed_rights_only(sides: Sequence[Side], row: Case, need: Need) -> None:
+    others = [Rule(right) for each in row.needs if each is not need for right in each.rights]
+    check(row, answers(sides, row, others), is_denied=True)
+
+
+@pytest.mark.parametrize(("row", "need"), NEEDS, ids=NEED_IDS)
+def test_with_all_rights_but_this_one(sides: Sequence[Side], row: Case, need: Need) -> None:
+    rules = [*map(Rule, EVERYTHING), *(Rule(right, Permission.DENY) for right in need.rights)]
+    check(row, answers(sides, row, rules), is_denied=True)
+
+
+@pytest.mark.parametrize(("row", "rights"), ALLOWED, ids=ALLOWED_IDS)
+def test_with_exactly_the_needed_rights(sides: Sequence[Side], row: Case, rights: Sequence[Right]) -> None:
+    try:
+        check(row, answers(sides, row, [Rule(each) for each in rights]), is_denied=False)
+    finally:
+        if row.name == "UpdateFeatures":
+            newest = FeatureUpdateKey(feature="transaction.version", max_version_level=2, upgrade_type=1)
+            for side in sides:
+                side.as_root(Names(), UpdateFeaturesRequest(feature_updates=[newest]), 1)

@@ -29,7 +29,8 @@ from simulation.cluster import ClusterWorld
 from simulation.explorer import explore
 from simulation.plan import make
 from simulation.run import run
-from simulation.scenes import SCENES, batch, in_cluster, named, partition_of
+from simulation.scenes import SCENES
+from simulation.stage import batch, in_cluster, named, partition_of
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = """

@@ -1,0 +1,87 @@
+"""Scenes about the repeated end of a transaction.
+
+What its answer acknowledges must be visible to whoever reads next, at whichever broker.
+"""
+
+from semel.core.transactions.commands import EndTransaction
+from semel.core.types import ErrorCode, PartitionKey
+from simulation import virtual_time
+from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.stage import (
+    check_visible,
+    committed,
+    in_cluster,
+    named,
+    open_transaction,
+    partition_of,
+    until,
+)
+
+
+def repeated_end() -> None:
+    """The end is repeated while the notice of the first one is on its way."""
+
+    async def work(world: ClusterWorld) -> None:
+        two = world.everybody()[1]
+        key, end = await _open(world)
+        world.faults.odds["held notice"] = 1.0
+        first = two.broker.submit([end])
+        await virtual_time.sleep(0.02)
+        await two.broker.ask(end)
+        await check_visible(world, key)
+        await first
+
+    in_cluster(work)
+
+
+def dead_coordinator() -> None:
+    """The coordinator dies after the commit and before its notices; the end is repeated at the next."""
+
+    async def work(world: ClusterWorld) -> None:
+        two = world.everybody()[1]
+        key, end = await _open(world)
+        world.faults.odds["lost notice"] = 1.0
+        two.broker.submit([end])
+        await committed(world, end)
+        world._end(2, two.process)
+        world.faults.odds.clear()
+        await _repeat_elsewhere(world, two, end)
+        await check_visible(world, key)
+
+    in_cluster(work, brokers=3)
+
+
+def leaving_coordinator() -> None:
+    """The coordinator leaves after the commit and before its notices; the end is repeated at the next."""
+
+    async def work(world: ClusterWorld) -> None:
+        two = world.everybody()[1]
+        key, end = await _open(world)
+        world.faults.odds["held notice"] = 1.0
+        two.broker.submit([end])
+        await committed(world, end)
+        assert two.broker.member is not None
+        leaving = two.do(two.broker.member.leave())
+        await _repeat_elsewhere(world, two, end)
+        await check_visible(world, key)
+        await leaving
+
+    in_cluster(work, brokers=3)
+
+
+async def _open(world: ClusterWorld) -> tuple[PartitionKey, EndTransaction]:
+    """A transaction that the second broker coordinates, with a batch in a partition that the first leads."""
+    one, two = world.everybody()[:2]
+    key = partition_of(one)
+    return key, await open_transaction(two, named(world, two), one, key)
+
+
+async def _repeat_elsewhere(world: ClusterWorld, before: BrokerLife, end: EndTransaction) -> None:
+    others = [life for life in world.everybody() if life is not before]
+
+    def owners() -> list[BrokerLife]:
+        return [life for life in others if life.ownership.coordinates(end.transactional_id)]
+
+    await until(lambda: bool(owners()))
+    given = await owners()[0].broker.ask(end)
+    assert given.error is ErrorCode.NONE

@@ -6,10 +6,13 @@ Each finds at least one defect of ``cluster_mutants`` that histories find rarely
 from collections.abc import Callable
 from typing import Final
 
-from simulation import scenes_ends
+from simulation import scenes_copies, scenes_ends
 
 SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_ends.repeated_end,
     scenes_ends.dead_coordinator,
     scenes_ends.leaving_coordinator,
+    scenes_copies.lost_notice_of_a_join,
+    scenes_copies.lost_notice_of_a_join_without_end,
+    scenes_copies.notices_in_another_order,
 )

@@ -6,7 +6,7 @@ Each finds at least one defect of ``cluster_mutants`` that histories find rarely
 from collections.abc import Callable
 from typing import Final
 
-from simulation import scenes_copies, scenes_ends
+from simulation import scenes_copies, scenes_ends, scenes_leases
 
 SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_ends.repeated_end,
@@ -15,4 +15,8 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_copies.lost_notice_of_a_join,
     scenes_copies.lost_notice_of_a_join_without_end,
     scenes_copies.notices_in_another_order,
+    scenes_leases.late_renewal,
+    scenes_leases.leader_without_ledger,
+    scenes_leases.write_of_a_replaced_broker,
+    scenes_leases.unknown_owner,
 )

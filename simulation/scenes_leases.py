@@ -1,0 +1,118 @@
+"""Scenes about leases and owners: a broker that is cut off serves nobody, and nobody forgets to tell another.
+
+Where a scene looks into a broker, it only finds its moment there.
+"""
+
+from semel.core.placement import owner_of, partition_shard
+from semel.core.types import PartitionKey
+from simulation import virtual_time
+from simulation.cluster import ClusterWorld
+from simulation.shared_membership import LEASE_SECONDS
+from simulation.stage import (
+    TOPIC,
+    check_visible,
+    committed,
+    in_cluster,
+    named,
+    open_transaction,
+    partition_at,
+    partition_of,
+    record,
+    until,
+)
+
+
+def late_renewal() -> None:
+    """A leader misses a notice while the ledger is away, and its lease is over. Then it renews the lease.
+
+    The other broker has been away from the ledger too, so it does not replace the leader at once.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        end = await open_transaction(two, named(world, two), one, key)
+        world.faults.odds["lost notice"] = 1.0
+        answer = two.broker.submit([end])
+        await committed(world, end)
+        one.wire.is_cut = world.server.is_away = True
+        await virtual_time.sleep(1.5 * LEASE_SECONDS)
+        world.server.is_away = False
+        await answer
+        one.wire.is_cut = False
+        await until(lambda: one.ownership.leads(key))
+        await check_visible(world, key)
+
+    in_cluster(work)
+
+
+def leader_without_ledger() -> None:
+    """A leader can neither renew its lease nor be told anything, and still serves readers for a while."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key, row = partition_of(one), world.server.rows[1]
+        end = await open_transaction(two, named(world, two), one, key)
+        before = row.lease_until
+        await until(lambda: row.lease_until > before)
+        await virtual_time.sleep(0.005)
+        one.wire.is_cut = True
+        world.faults.odds["lost notice"] = 1.0
+        await two.broker.ask(end)
+        await check_visible(world, key)
+
+    in_cluster(work)
+
+
+def write_of_a_replaced_broker() -> None:
+    """A write waits for the ledger until another broker has replaced its own, and serves readers."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key, answers = partition_of(one), list[object]()
+        one.wire.is_cut = True
+        one.broker.submit([record(key)]).then(answers.append)
+        await until(lambda: two.ownership.leads(key))
+        assert (await partition_at(two, key)).high_watermark == 0
+        assert one.broker.member is not None
+        renewing = one.broker.member._renewing
+        # Otherwise the renewal tells it first that it was replaced.
+        await until(lambda: not renewing.locked())
+        one.wire.is_cut = False
+        await until(lambda: one.is_over or bool(answers))
+        if answers and not isinstance(answers[0], Exception):
+            assert (await partition_at(two, key)).high_watermark == 1, (
+                "a reader misses an acknowledged record"
+            )
+
+    in_cluster(work)
+
+
+def unknown_owner() -> None:
+    """A leader dies. The coordinator does not know its successor yet, who has begun to serve readers.
+
+    A fourth broker that the second cannot reach keeps the second from looking again too soon.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two, three, _ = world.everybody()
+        keys = (PartitionKey(TOPIC, index) for index in range(16))
+        key = next(each for each in keys if three.ownership.leads(each) and _next_owner(each, 1, 2, 4) == 1)
+        end = await open_transaction(two, named(world, two), three, key)
+        shard = partition_shard(key.topic_id, key.index)
+        world._end(3, three.process)
+        await until(lambda: two.ownership.owner(shard) is None)
+        world._cut.add(frozenset((2, 4)))
+        await until(lambda: world.server.shards[shard].owner == 1)
+        world.faults.odds["lost notice"] = 1.0
+        await until(lambda: one.ownership.leads(key))
+        assert two.ownership.owner(shard) is None
+        assert (await partition_at(one, key)).last_stable_offset == 0
+        await two.broker.ask(end)
+        await check_visible(world, key)
+
+    in_cluster(work, brokers=4)
+
+
+def _next_owner(key: PartitionKey, *brokers: int) -> int | None:
+    return owner_of(partition_shard(key.topic_id, key.index), brokers)

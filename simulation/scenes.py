@@ -6,7 +6,7 @@ Each finds at least one defect of ``cluster_mutants`` that histories find rarely
 from collections.abc import Callable
 from typing import Final
 
-from simulation import scenes_copies, scenes_ends, scenes_leases
+from simulation import scenes_copies, scenes_crashes, scenes_ends, scenes_leases
 
 SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_ends.repeated_end,
@@ -19,4 +19,6 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_leases.leader_without_ledger,
     scenes_leases.write_of_a_replaced_broker,
     scenes_leases.unknown_owner,
+    scenes_crashes.write_at_another_broker,
+    scenes_crashes.end_seen_from_elsewhere,
 )

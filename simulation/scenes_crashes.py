@@ -1,0 +1,59 @@
+"""Scenes about a ledger that crashes: what it loses must not have been shown to any reader.
+
+The next record after the crash tells: its offset must not be one that a reader has passed already.
+"""
+
+from random import Random
+
+from semel.broker.published_partitions import Isolation
+from semel.core.transactions.commands import InitProducer
+from semel.core.types import ErrorCode, PartitionKey
+from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.stage import batch, in_cluster, named, partition_at, partition_of, record
+
+
+def write_at_another_broker() -> None:
+    """A record of a transaction arrives at a broker that does not lead its partition; the leader shows it."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key, name = partition_of(two), named(world, two)
+        given = await two.broker.ask(InitProducer(name, 60_000))
+        # The leader has a copy of the partition, to which it applies the notice.
+        await two.broker.ask(record(key))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        seen = (await partition_at(two, key)).high_watermark
+        assert seen == 2
+        await _crash_and_write(world, two, key, seen)
+
+    in_cluster(work)
+
+
+def end_seen_from_elsewhere() -> None:
+    """A record of a transaction is not flushed yet when another broker is asked where the log ends."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key, name = partition_of(one), named(world, one)
+        given = await one.broker.ask(InitProducer(name, 60_000))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        seen = (await two.broker.reads.ends((key,), Isolation.READ_UNCOMMITTED))[key]
+        assert seen == 1
+        await _crash_and_write(world, one, key, seen)
+
+    in_cluster(work)
+
+
+async def _crash_and_write(world: ClusterWorld, leader: BrokerLife, key: PartitionKey, seen: int) -> None:
+    world.server.random = _Worst()
+    world.server.crash()
+    written = await leader.broker.ask(record(key))
+    assert written.error is ErrorCode.NONE
+    assert written.base_offset >= seen, "a reader has passed the offset of a new record"
+
+
+class _Worst(Random):
+    """A crash loses everything that was not flushed."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a

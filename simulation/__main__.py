@@ -16,6 +16,7 @@ from simulation.plan import Plan, make
 from simulation.run import HistoryResult, run
 from simulation.scenes import SCENES
 from simulation.shrinking import shrink
+from simulation.stage import MomentMissedError
 
 SEEDS_MAX = 500
 """A defect that survives this many histories counts as not found."""
@@ -58,6 +59,8 @@ def _killed_by_scene(mutant: Mutant, scenes: Sequence[Callable[[], None]] = SCEN
         for scene in scenes:
             try:
                 scene()
+            except MomentMissedError:
+                continue
             except Exception as error:  # noqa: BLE001 - any exception means that the defect was found
                 return -1, f"{scene.__name__}: {error!r}"
     return None

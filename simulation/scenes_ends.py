@@ -84,4 +84,4 @@ async def _repeat_elsewhere(world: ClusterWorld, before: BrokerLife, end: EndTra
 
     await until(lambda: bool(owners()))
     given = await owners()[0].broker.ask(end)
-    assert given.error is ErrorCode.NONE
+    assert given.error is ErrorCode.NONE, "an end cannot be repeated"

@@ -24,6 +24,16 @@ STEP: Final = 0.0001
 """How often a scene looks whether its moment has come: no message arrives faster."""
 
 
+class MomentMissedError(Exception):
+    """A scene has not come to the moment that it is about, so it says nothing."""
+
+
+def met(is_met: bool) -> None:
+    """See that a scene is where it should be. Not for what clients must see."""
+    if not is_met:
+        raise MomentMissedError
+
+
 def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2) -> None:
     """Do something with brokers that no fault disturbs, and a topic t of many partitions."""
 
@@ -34,7 +44,7 @@ def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2
             async with asyncio.timeout(60):
                 await work(world)
         finally:
-            assert not world.errors
+            assert not world.errors, world.errors
         await world.stop()
 
     loop = ProcessLoop()
@@ -44,9 +54,10 @@ def in_cluster(work: Callable[[ClusterWorld], Awaitable[None]], brokers: int = 2
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a moment."""
-    while not is_so():
-        await virtual_time.sleep(STEP)
+    """Wait for a moment. TimeoutError if it does not come for long: then something hangs."""
+    async with asyncio.timeout(10):
+        while not is_so():
+            await virtual_time.sleep(STEP)
 
 
 def named(world: ClusterWorld, owner: BrokerLife) -> str:
@@ -89,7 +100,7 @@ async def open_transaction(
     given = await coordinator.broker.ask(InitProducer(name, 60_000))
     await leader.broker.ask(batch(name, key, given.producer_id))
     await leader.broker.flush()
-    assert (await partition_at(leader, key)).last_stable_offset == 0
+    met((await partition_at(leader, key)).last_stable_offset == 0)
     return EndTransaction(name, given.producer_id, 0, True, 2)
 
 
@@ -105,7 +116,7 @@ async def committed(world: ClusterWorld, end: EndTransaction) -> None:
 async def partition_at(life: BrokerLife, key: PartitionKey) -> Partition:
     """A partition as a broker shows it to readers."""
     found = await life.broker.reads.partition(key)
-    assert found is not None
+    assert found is not None, "a partition is gone"
     return found
 
 

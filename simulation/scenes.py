@@ -15,6 +15,8 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_copies.lost_notice_of_a_join,
     scenes_copies.lost_notice_of_a_join_without_end,
     scenes_copies.notices_in_another_order,
+    scenes_copies.write_repeated_at_the_leader,
+    scenes_copies.late_notice_of_a_deleted_group,
     scenes_leases.late_renewal,
     scenes_leases.leader_without_ledger,
     scenes_leases.write_of_a_replaced_broker,

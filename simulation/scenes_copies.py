@@ -2,9 +2,11 @@
 
 import asyncio
 
-from semel.core.offsets import Committer, FetchOffsets
+from semel.core.groups.commands import DeleteGroup, DescribeGroup
+from semel.core.offsets import CommitOffsets, Committer, FetchOffsets
+from semel.core.partition import AllocateProducerId
 from semel.core.transactions.commands import CommitPending, EndTransaction, InitProducer
-from semel.core.types import CommittedOffset, ErrorCode, OffsetKey
+from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, PartitionKey
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
 from simulation.stage import (
@@ -17,6 +19,8 @@ from simulation.stage import (
     open_transaction,
     partition_at,
     partition_of,
+    record,
+    until,
 )
 
 
@@ -47,6 +51,48 @@ def lost_notice_of_a_join_without_end() -> None:
         async with asyncio.timeout(30):
             while (await partition_at(one, key)).last_stable_offset < 2:
                 await virtual_time.sleep(0.1)
+
+    in_cluster(work)
+
+
+def write_repeated_at_the_leader() -> None:
+    """A broker that led a partition a moment ago commits a write to it, and dies before its notice.
+
+    The write was accepted while that broker led the partition. Its client repeats it at the new leader, to
+    which readers have come already. What the leader acknowledges then, it must show.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        write = record(key, await two.broker.ask(AllocateProducerId()))
+        met((await partition_at(one, key)).high_watermark == 0)
+        world.faults.odds["lost notice"] = 1.0
+        two.broker.submit([write])
+        await until(lambda: world.server.ledger.values[PartitionKey, key].high_watermark == 1)
+        world._end(2, two.process)
+        written = await one.broker.ask(write)
+        met(written.error is ErrorCode.NONE and one.ownership.leads(key))
+        seen = (await partition_at(one, key)).high_watermark
+        assert seen == 1, "a reader does not see what was acknowledged"
+
+    in_cluster(work)
+
+
+def late_notice_of_a_deleted_group() -> None:
+    """A notice arrives twice; before the second time, the group that it is about is deleted."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        group = named(world, one)
+        key = OffsetKey(group, "t", 0)
+        world.faults.odds["repeated notice"] = 1.0
+        await two.broker.ask(CommitOffsets(group, Committer(), ((key, CommittedOffset(5)),)))
+        world.faults.odds.clear()
+        met(await one.broker.ask(DeleteGroup(group)) is ErrorCode.NONE)
+        met(await one.broker.ask(DescribeGroup(group)) is None)
+        await virtual_time.sleep(1.1)
+        assert await one.broker.ask(DescribeGroup(group)) is None, "a deleted group is there again"
 
     in_cluster(work)
 

@@ -12,7 +12,7 @@ from typing import Final
 from semel.config import Settings
 from semel.core.partition import Append, TransactionContext
 from semel.core.transactions.commands import EndTransaction, InitProducer
-from semel.core.types import Partition, PartitionKey, TransactionKey, TransactionState
+from semel.core.types import NO_PRODUCER, Partition, PartitionKey, TransactionKey, TransactionState
 from semel.wire.records import Record, encode_batch, read_header
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
@@ -74,9 +74,15 @@ def partition_of(owner: BrokerLife) -> PartitionKey:
 # -- what clients send --------------------------------------------------------------------------------------
 
 
-def record(partition: PartitionKey) -> Append:
-    """One record, outside of transactions."""
-    records = encode_batch([Record(0, 1_700_000_000_000, None, b"x")])
+def record(partition: PartitionKey, producer_id: int = NO_PRODUCER) -> Append:
+    """One record, outside of transactions; with a producer id it can be repeated."""
+    is_idempotent = producer_id != NO_PRODUCER
+    records = encode_batch(
+        [Record(0, 1_700_000_000_000, None, b"x")],
+        producer_id=producer_id,
+        producer_epoch=0 if is_idempotent else -1,
+        base_sequence=0 if is_idempotent else -1,
+    )
     return Append(partition, read_header(records), bytes(records))
 
 

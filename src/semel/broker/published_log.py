@@ -153,6 +153,10 @@ class Publisher:
         if type(fact) is TopicDeleted:
             self._published.forget(partitions_of(fact.topic))
 
+    def shows(self, key: PartitionKey, value: object) -> bool:
+        """Whether readers see this value of a partition."""
+        return self._published.partitions.get(key) == value
+
     def drop(self, keys: Iterable[PartitionKey]) -> None:
         """Have readers load partitions again."""
         self._published.drop(keys)

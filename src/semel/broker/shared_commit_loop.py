@@ -133,6 +133,9 @@ class SharedCommitLoop(CommitLoop):
             found = await self._shared.load(missing, locks=self._has_locks)
             for key, (value, version) in zip(missing, found, strict=True):
                 self.state.put_versioned(key, value, version)
+                if type(key) is PartitionKey and self._owns(key) and not self._publisher.shows(key, value):
+                    # An answer may reveal a commit of another broker before the notice of it arrives.
+                    self._drop((key,))
 
     def _forget_offsets(self, groups: set[str]) -> None:
         """Forget committed offsets that are older than the pending ones, whose version covers them."""

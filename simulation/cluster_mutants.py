@@ -72,7 +72,7 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     _broker(
         "a notice is applied to a copy that it does not replace",
         "shared_state",
-        "            if mine == replaced and self.is_current(key):",
+        "            if mine == replaced != ABSENT and self.is_current(key):",
         "            if self.is_current(key):",
     ),
     _broker(

@@ -22,7 +22,7 @@ from semel.core.facts import (
     TopicDeleted,
     TransactionForgotten,
 )
-from semel.core.placement import VERSIONED, entity_of, versioned_by
+from semel.core.placement import ABSENT, VERSIONED, entity_of, versioned_by
 from semel.core.state import BrokerState
 from semel.core.types import ClusterKey, Fact, GroupKey, Key, PartitionKey, Topic, TransactionKey, Value
 
@@ -98,13 +98,14 @@ class SharedState(BrokerState):
         """Compare the copies in memory with a commit of another broker.
 
         Return the entities whose copies it replaces, and those whose copies are of another version. Copies
-        that were loaded after the commit are in neither.
+        that were loaded after the commit are in neither. An entity that does not exist may have been deleted
+        after the commit, so nothing replaces it.
         """
         current: set[Key] = set()
         old: list[Key] = []
         for key, replaced in zip(keys, before, strict=True):
             mine = self.versions.get(key)
-            if mine == replaced and self.is_current(key):
+            if mine == replaced != ABSENT and self.is_current(key):
                 current.add(key)
             elif mine != version:
                 old.append(key)

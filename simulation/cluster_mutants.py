@@ -76,6 +76,18 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "            if self.is_current(key):",
     ),
     _broker(
+        "a late notice brings back what was deleted",
+        "shared_state",
+        "            if mine == replaced != ABSENT and",
+        "            if mine == replaced and",
+    ),
+    _broker(
+        "a leader acknowledges what its readers do not see",
+        "shared_commit_loop",
+        "                    self._drop((key,))\n",
+        "                    pass\n",
+    ),
+    _broker(
         "a copy that a notice finds old is kept",
         "shared_commit_loop",
         "        state.forget(old)\n",

@@ -41,6 +41,8 @@ print(*(run(make(seed, 2 + seed % 4)).digest for seed in range(8)))
 """
 FOUND_BY = {
     "an error is based on an old copy of a transaction": "lost_notice_of_a_join",
+    "a late notice brings back what was deleted": "late_notice_of_a_deleted_group",
+    "a leader acknowledges what its readers do not see": "write_repeated_at_the_leader",
     "a copy that a notice finds old is kept": "notices_in_another_order",
     "notices in the ledger are carried out after the lease is prolonged": "late_renewal",
     "an old view says that nobody needs a notice": "unknown_owner",

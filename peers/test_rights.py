@@ -17,6 +17,7 @@ from support.rights_matrix import MATRIX
 from peers.guarded import NAMES, Names, Rule, Side, both, common_version
 from semel.core.security.acls import Permission
 from semel.wire.declared import Declared
+from semel.wire.errors import ErrorCode
 from semel.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
 from semel.wire.messages.security import DescribeUserScramCredentialsRequest
 
@@ -106,12 +107,14 @@ def asked(request: Any) -> Any:
 def plain(value: Any, version: int) -> Answer:
     """An answer as dicts and lists, with what cannot be the same put aside."""
     if isinstance(value, Declared):
-        fields = {name: field for name, field in value.declared.items() if name not in IGNORED}
-        return {
+        fields = {
             name: told(name, plain(getattr(value, name), version))
-            for name, field in fields.items()
-            if version in field.versions
+            for name, field in value.declared.items()
+            if version in field.versions and name not in IGNORED
         }
+        if fields.get("error_code") == ErrorCode.NONE:
+            fields.pop("error_message", None)  # no text, an empty text, or "NONE"
+        return fields
     if isinstance(value, list):
         return sorted((plain(each, version) for each in value if not is_foreign(each)), key=repr)
     return bytes(value).hex() if isinstance(value, bytes | bytearray | memoryview) else value

@@ -27,7 +27,9 @@ from semel.wire.messages.produce import (
 from semel.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    DescribeTransactionsRequest,
     InitProducerIdRequest,
+    TransactionState,
 )
 
 OK, DENIED, ID_DENIED = ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 53
@@ -156,6 +158,13 @@ async def test_a_produce_that_the_handler_encodes_itself_gets_its_denied_topics(
 
 
 # -- AddPartitionsToTxn -----------------------------------------------------------------------------------
+
+
+async def test_a_denied_transaction_is_described_with_nothing_but_its_id() -> None:
+    async with two_topics() as it:
+        response = await it.ask(65, DescribeTransactionsRequest(transactional_ids=["x"]), 0)
+        denied = TransactionState(transactional_id="x", error_code=ID_DENIED, transaction_start_time_ms=0)
+        assert response.transaction_states == [denied]
 
 
 async def test_one_denied_topic_keeps_the_others_out_of_a_transaction() -> None:

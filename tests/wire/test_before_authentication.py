@@ -170,24 +170,28 @@ def test_a_user_cannot_switch_in_reauthentication() -> None:
 
 def test_a_session_that_has_ended_is_closed_at_the_next_request() -> None:
     settings = {"connections.max.reauth.ms": 300}
-    with semel.embedded(users={USER: PASSWORD}, settings=settings) as broker:
-        with RawClient(broker.bootstrap_servers) as raw:
-            assert authenticate(raw) == 0
-            assert raw.ask(MetadataRequest(topics=[]), 9).brokers
-            time.sleep(0.4)
-            raw.send(MetadataRequest(topics=[]), 9)
-            assert is_closed(raw)
+    with (
+        semel.embedded(users={USER: PASSWORD}, settings=settings) as broker,
+        RawClient(broker.bootstrap_servers) as raw,
+    ):
+        assert authenticate(raw) == 0
+        assert raw.ask(MetadataRequest(topics=[]), 9).brokers
+        time.sleep(0.4)
+        raw.send(MetadataRequest(topics=[]), 9)
+        assert is_closed(raw)
 
 
 def test_clients_with_a_session_that_ends_go_on() -> None:
     """`semel.client` connects again, or authenticates again, before it is over."""
     settings = {"connections.max.reauth.ms": 500}
-    with semel.embedded(users={USER: PASSWORD}, settings=settings) as broker:
-        with Client(broker.bootstrap_servers, security=security()) as client:
-            ended = time.monotonic() + 2
-            while time.monotonic() < ended:
-                assert client.describe().nodes
-                time.sleep(0.05)
+    with (
+        semel.embedded(users={USER: PASSWORD}, settings=settings) as broker,
+        Client(broker.bootstrap_servers, security=security()) as client,
+    ):
+        ended = time.monotonic() + 2
+        while time.monotonic() < ended:
+            assert client.describe().nodes
+            time.sleep(0.05)
 
 
 def test_who_may_not_connect_is_told_once(broker: semel.Embedded) -> None:

@@ -88,10 +88,15 @@ async def describe_transactions(
     for state in response.transaction_states:
         state.topics = [each for each in state.topics if access.rights.may(DESCRIBE, TOPIC, each.topic)]
     found = {each.transactional_id: each for each in response.transaction_states}
-    response.transaction_states = [
-        found.get(each) or wire.TransactionState(transactional_id=each, error_code=ID_DENIED) for each in ids
-    ]
+    response.transaction_states = [found.get(each) or _not_described(each) for each in ids]
     return response
+
+
+def _not_described(transactional_id: str) -> wire.TransactionState:
+    # With an error Kafka has 0 as the time of the start, and -1 only without a transaction.
+    return wire.TransactionState(
+        transactional_id=transactional_id, error_code=ID_DENIED, transaction_start_time_ms=0
+    )
 
 
 async def list_transactions(

@@ -1,4 +1,4 @@
-"""Semel and Apache Kafka with ACLs, side by side: the same requests by the same principal with the same rights.
+"""Semel and Apache Kafka with ACLs, side by side: the same requests by a principal with the same rights.
 
 A `Side` is one of them. It has a connection of a super user, who makes the world that requests are about and
 changes the rights, and one of a principal that has only those rights. Names in requests, answers and rights
@@ -133,7 +133,8 @@ class Side:
             errors = set(error_codes(answer)) - {ErrorCode.NONE}
             if not errors:
                 return names.here(answer)
-            assert errors <= PASSING and time.monotonic() < deadline, (self.name, request, answer)
+            is_passing = errors <= PASSING and time.monotonic() < deadline
+            assert is_passing, (self.name, request, answer)
             time.sleep(0.02)
 
     def world(self, names: Names) -> World:
@@ -235,7 +236,7 @@ def error_codes(message: Any) -> Iterator[int]:
             yield from error_codes(value)
 
 
-# -- running them ---------------------------------------------------------------------------------------------
+# -- running them -----------------------------------------------------------------------------------------
 
 
 @contextmanager

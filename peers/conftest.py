@@ -1,6 +1,5 @@
 """Brokers and programs for the session. What cannot be built here is skipped, with the reason."""
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -10,11 +9,6 @@ from support.postgres import why_not
 from peers.brokers import Broker, run_cluster, run_kafka, run_semel
 from peers.programs import CannotBuild, Program, build_go, build_java, fetch_kafka
 from peers.tools import Tools
-
-with warnings.catch_warnings():
-    # kafka-python, which support.secured knows, reads its schemas in a way that Python 3.13 will not have.
-    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-    import kafka  # noqa: F401
 
 
 @pytest.fixture(scope="session")

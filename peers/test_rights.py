@@ -71,7 +71,7 @@ DIFFERENCES = (
 )
 
 AS_REPLICA = ("Fetch by a replica", "Fetch by a replica with a state")
-"""Rows of Semel alone that are denied in the same way: there is no replica with that number in Apache Kafka."""
+"""Rows of Semel alone that are denied in the same way: Apache Kafka has no replica with that number."""
 ROWS = [row for row in MATRIX if not row.only_semel]
 ALONE = [row for row in MATRIX if row.only_semel and row.name not in AS_REPLICA]
 NEEDS = [(row, need) for row in MATRIX if row not in ALONE for need in row.needs]

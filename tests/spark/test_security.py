@@ -1,4 +1,4 @@
-"""A pipeline through TLS, and through SASL as far as the door: options reach the driver and the executors."""
+"""A pipeline through TLS and SASL, with the least rights: options reach the driver and the executors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,10 @@ from pyspark.sql import SparkSession
 from support.certificates import Certificate, make_certificate, needs_openssl
 from support.process import BrokerProcess
 from support.sasl_broker import SaslBroker
+from support.secured import secured as secured_broker
 
-from semel.client import Admin, Client, NewTopic, Producer, Security
+from semel.client import Admin, Client, Consumer, Isolation, NewTopic, Producer, Security
+from semel.client.acls import Acl
 
 pytestmark = [pytest.mark.spark, needs_openssl]
 
@@ -79,3 +81,53 @@ def test_a_user_that_is_not_known_is_told_and_the_password_is_not(spark: SparkSe
         with pytest.raises(PySparkException, match="there is no topic in"):
             spark.read.format("semel").options(**options).load().collect()
         assert broker.authenticated == 1
+
+
+def test_a_pipeline_runs_through_sasl_ssl_with_least_rights_and_stops_when_one_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rights of docs/security.md, and no others."""
+    who = "User:pipeline"
+    rights = {
+        "source": Acl.of(who, "Read", topic="in"),
+        "sink": Acl.of(who, "Write", topic="out"),
+        "group": Acl.of(who, "Read", group="copy", is_prefix=True),
+        "transactions": Acl.of(who, "Write", transactional_id="copy", is_prefix=True),
+    }
+    with secured_broker(tmp_path / "broker") as broker, broker.admin() as admin:
+        admin.topics.create(NewTopic("in", 2), NewTopic("out", 2))
+        admin.users.put("pipeline", "s3cret")
+        settings = broker.settings("SASL_SSL", "SCRAM-SHA-256", "pipeline", "s3cret")
+        cluster = {f"kafka.{name}": value for name, value in settings.items()}
+        cluster |= {"kafka.bootstrap.servers": broker.address("SASL_SSL"), "pipeline.id": "copy"}
+
+        def copy() -> None:
+            source = spark.readStream.format("semel").options(**cluster).option("subscribe", "in").load()
+            writer = source.select("value").writeStream.format("semel").options(**cluster)
+            query = (
+                writer.option("topic", "out")
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+        def write(first: int) -> None:
+            with Producer(admin._client) as producer:
+                for number in range(first, first + 10):
+                    producer.send("in", b"%d" % number)
+
+        write(0)
+        admin.acls.add(*rights.values())
+        copy()
+        for first, (name, right) in enumerate(rights.items(), 1):
+            write(10 * first)
+            admin.acls.remove([right])
+            with pytest.raises(PySparkException, match="AUTHORIZATION_FAILED") as told:
+                copy()
+            assert "s3cret" not in str(told.value), name
+            admin.acls.add(right)
+            copy()
+        with Consumer(admin._client, "out", isolation=Isolation.READ_COMMITTED) as consumer:
+            found = sorted(int(record.value or b"") for record in consumer.read_to_end())
+        assert found == list(range(50))

@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,15 +15,19 @@ from typing import Any
 
 import aiokafka
 import confluent_kafka
-import kafka
 from aiokafka.abc import AbstractTokenProvider
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
-from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 from semel.client import Admin, Client, Security
 from support.certificates import Certificate, make_certificate
 from support.process import BrokerProcess, free_port
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas, when it is imported, with functions that Python 3.11 deprecates.
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    import kafka
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 ADMIN, PASSWORD = "admin", "root-s3cret"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -70,6 +75,7 @@ class Secured:
 @contextmanager
 def secured(folder: Path, options: Sequence[str] = (), **settings: str) -> Iterator[Secured]:
     """Run a broker whose first user was added before it was started."""
+    folder.mkdir(exist_ok=True)
     data = folder / "data"
     command = [sys.executable, "-m", "semel", "users", "add", ADMIN, "--data", str(data), "--password-stdin"]
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)

@@ -215,8 +215,14 @@ class Client:
     # ---- metadata
 
     def describe(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterInfo:
-        """Describe the brokers and these topics, or all topics if None. Unknown topics are left out."""
+        """Describe the brokers and these topics, or all topics if None. Unknown topics are left out.
+
+        KafkaError if one of them may not be described.
+        """
         response = self._metadata(topics, create)
+        for each in response.topics:
+            if each.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                check(each.error_code, f"topic {each.name!r}")
         found = [topic_of(each) for each in response.topics if not each.error_code]
         for topic in found:
             self._keep(topic)

@@ -4,6 +4,7 @@ and the figures of README.md.
     python -m bench --quick              every workload on every subject, in a few minutes
     python -m bench --only transactions  one workload
     python -m bench --only cluster       all workloads about many brokers
+    python -m bench --only security      what ACLs and TLS cost
     python -m bench --page               only the page, from what was measured last
 
 The raw results are in results/benchmarks.json. A run of some workloads replaces those and keeps the rest; a
@@ -25,8 +26,8 @@ from bench.environment import environment, load
 from bench.results import BARS, Results
 from bench.rows import table
 from bench.side_by_side.bar import rows
-from bench.side_by_side.catalogue import CLUSTER, WORKLOADS
-from bench.side_by_side.measuring import SIZES, Size, Workload, measure, noted, started
+from bench.side_by_side.catalogue import CLUSTER, SECURITY, WORKLOADS
+from bench.side_by_side.measuring import QUICK, SIZES, Size, Workload, measure, noted, started
 from bench.side_by_side.warming import warm_up
 from bench.subjects import KAFKA_VERSION, Subject
 
@@ -37,6 +38,9 @@ PARTIAL = FILE.with_suffix(".partial.json")
 CLUSTER_NAME = "cluster"
 CLUSTER_ROUNDS, CLUSTER_SECONDS, CLUSTER_RECORDS = 3, 2.0, 100_000
 """The least, in every size."""
+SECURITY_NAME = "security"
+SECURITY_ROUNDS = 11
+"""The least, unless it is quick: what ACLs may cost is less than what one round differs from another by."""
 
 
 def main() -> None:
@@ -86,11 +90,13 @@ def _measure(
 
 
 def _section(workload: type[Workload[Any]]) -> str | None:
-    return CLUSTER_NAME if workload in CLUSTER else None
+    return CLUSTER_NAME if workload in CLUSTER else SECURITY_NAME if workload in SECURITY else None
 
 
 def _sized(size: Size, workload: type[Workload[Any]]) -> Size:
     """Clusters vary more from round to round, and their p99 needs more than a moment."""
+    if workload in SECURITY and size.name != QUICK.name:
+        return replace(size, rounds=max(size.rounds, SECURITY_ROUNDS))
     if workload not in CLUSTER:
         return size
     return replace(
@@ -132,7 +138,7 @@ def _keep(results: Results) -> None:
 
 
 def _options() -> argparse.Namespace:
-    names = [BARS, CLUSTER_NAME, *(each.name for each in WORKLOADS)]
+    names = [BARS, CLUSTER_NAME, SECURITY_NAME, *(each.name for each in WORKLOADS)]
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--size", choices=list(SIZES), default="default")
     parser.add_argument(

@@ -14,6 +14,7 @@ from bench.readme import readme
 from bench.reasons import why
 from bench.results import About, Metric, Results, by_reason
 from bench.rows import Row, table
+from bench.security.subjects import SECURED, KafkaWithTls, SemelWithTls, WithAcls, WithSasl, WithSaslToo
 from bench.side_by_side import growth
 from bench.side_by_side.bar import rows
 from bench.side_by_side.catalogue import WORKLOADS
@@ -24,6 +25,11 @@ PLOTS = "plots"
 COMPARED = [
     (Semel.name, Kafka.name),
     (Semel.name, FlushingKafka.name),
+    (WithAcls.name, WithSasl.name),
+    (WithSaslToo.name, WithSasl.name),
+    (SemelWithTls.name, KafkaWithTls.name),
+    (SemelWithTls.name, Semel.name),
+    (KafkaWithTls.name, Kafka.name),
     (ClusterOfThree.name, KafkaOfThree.name),
     (ClusterOfThree.name, Semel.name),
     (ClusterOfFour.name, ClusterOfOne.name),
@@ -57,7 +63,7 @@ above describes the newest.
   result that the client can reach with any broker.
 
 All subjects run at the same time, each in its own process. Clients use one at a time. The sections about
-clusters name their own subjects, and those of one section run at the same time.
+security and clusters name their own subjects, and those of one section run at the same time.
 """
 
 BAR = """
@@ -199,7 +205,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def _subjects(results: Results, workload: str) -> list[str]:
     found = {series.subject for series in results.of(workload)}
-    return [each.name for each in (*SUBJECTS, *CLUSTERS) if each.name in found]
+    return [each.name for each in (*SUBJECTS, *SECURED, *CLUSTERS) if each.name in found]
 
 
 def _cells(results: Results, about: About, metric: Metric) -> list[str]:
@@ -207,12 +213,12 @@ def _cells(results: Results, about: About, metric: Metric) -> list[str]:
 
 
 def _plot(results: Results, about: About) -> str:
-    """The first metric: shares as they are, all else beside Apache Kafka."""
+    """The first metric: shares as they are, all else beside Apache Kafka, or beside no ACLs."""
     metric = about.metrics[0]
     names = _subjects(results, about.name)
     cells = _cells(results, about, metric)
     better = "more is better" if metric.higher_is_better else "less is better"
-    base = next((each.name for each in (Kafka, KafkaOfThree) if each.name in names), None)
+    base = next((each.name for each in (Kafka, KafkaOfThree, WithSasl) if each.name in names), None)
     if metric.unit == SHARE or base is None:
         amounts = {
             cell: {

@@ -21,6 +21,7 @@ _FRESH_MEMORY = (
 )
 
 WHY = {
+    # Security: "with ACLs, *" and "with TLS, *" get a reason here when a run has missed one of them.
     "cluster, processor time of a transaction *": (
         "Processor time follows the number of messages. On one broker, a transaction of librdkafka is three"
         " requests, and all producers share commits. On several, each leader gets a request and commits its"

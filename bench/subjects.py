@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import psutil  # type: ignore[import-untyped]
@@ -31,6 +32,8 @@ KAFKA_JAVA = ("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMill
 """As Kafka's own start script has it."""
 START_SECONDS = 120.0
 READY = "Semel is ready on "
+PLAINTEXT: Mapping[str, str] = MappingProxyType({})
+"""The settings of a client that needs none to be let in."""
 
 
 class Subject:
@@ -42,12 +45,19 @@ class Subject:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.bootstrap = ""
+        self.access = PLAINTEXT
+        """Security settings of its clients, for librdkafka and `semel.client`; none for plaintext."""
         self.ready_seconds = 0.0
         self._created: set[str] = set()
 
     @property
     def pid(self) -> int:
         raise NotImplementedError
+
+    @property
+    def administration(self) -> Mapping[str, str]:
+        """The settings of who creates topics."""
+        return self.access
 
     def start(self) -> None:
         """Run, and wait until a client is answered; how long that took is `ready_seconds`."""
@@ -90,13 +100,13 @@ class Subject:
         """Create those that this process has not created before."""
         new = {name: count for name, count in topics.items() if name not in self._created}
         if new:
-            create_topics(self.bootstrap, new, **configs)
+            create_topics(self.bootstrap, new, self.administration, **configs)
             self._created.update(new)
 
     def delete(self, topics: Iterable[str]) -> None:
         """Let topics go that hold much."""
         names = list(topics)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.administration})
         for future in admin.delete_topics(names).values():
             future.result(60)
         self._created.difference_update(names)
@@ -127,10 +137,17 @@ class Child(Subject):
         return self._process.pid
 
 
-def serve(directory: Path) -> list[str]:
-    """The command that runs a Semel on a free port, which it tells in its first line."""
+def serve(directory: Path, protocol: str = "plaintext", **settings: str) -> list[str]:
+    """The command that runs a Semel on a free port, which it tells in its first line.
+
+    The names of settings are written with underscores.
+    """
     command = [sys.executable, "-m", "semel", "serve", "--data", str(directory)]
-    return [*command, "--listen", "127.0.0.1:0", "--log-level", "error"]
+    command += ["--listen", f"{protocol}://127.0.0.1:0", "--log-level", "error"]
+    return [
+        *command,
+        *(word for n, v in settings.items() for word in ("--set", f"{n.replace('_', '.')}={v}")),
+    ]
 
 
 class Semel(Child):
@@ -138,8 +155,13 @@ class Semel(Child):
 
     name, title = "semel", "Semel"
 
+    @property
+    def command(self) -> list[str]:
+        """What runs it."""
+        return serve(self.directory)
+
     def _run(self) -> None:
-        self._process = subprocess.Popen(serve(self.directory), stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith(READY), line
@@ -168,9 +190,11 @@ class Kafka(Subject):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        class_path = fetch_kafka(KAFKA_VERSION)
-        self._kafka = KafkaProcess(class_path, directory, self.settings, java_options=KAFKA_JAVA)
+        self._kafka = self._made(fetch_kafka(KAFKA_VERSION))
         self.bootstrap = self._kafka.bootstrap
+
+    def _made(self, class_path: str) -> KafkaProcess:
+        return KafkaProcess(class_path, self.directory, self.settings, java_options=KAFKA_JAVA)
 
     @property
     def pid(self) -> int:
@@ -270,10 +294,12 @@ def mock_cluster(topics: Iterable[str]) -> Iterator[str]:
     del carrier
 
 
-def create_topics(bootstrap: str, topics: Mapping[str, int], **configs: str) -> None:
+def create_topics(
+    bootstrap: str, topics: Mapping[str, int], access: Mapping[str, str] = PLAINTEXT, **configs: str
+) -> None:
     """Create topics; the names of configs are written with underscores."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **access})
     wanted = [NewTopic(name, count, config=settings) for name, count in topics.items()]
     for future in admin.create_topics(wanted).values():
         future.result(30)

@@ -50,7 +50,7 @@ def bulk_produce(
     return records / (time.perf_counter() - started)
 
 
-def bulk_consume(bootstrap: str, places: Sequence[Place], records: int) -> float:
+def bulk_consume(bootstrap: str, places: Sequence[Place], records: int, **config: object) -> float:
     """Records per second of one consumer that reads everything, and again if that is too little."""
     consumer = Consumer(
         {
@@ -63,6 +63,7 @@ def bulk_consume(bootstrap: str, places: Sequence[Place], records: int) -> float
             "fetch.queue.backoff.ms": 10,
             "log_level": 0,
         }
+        | config
     )
     partitions = [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
     available = sum(
@@ -91,6 +92,7 @@ def small_requests(
     processor: Callable[[], float],
     *,
     idempotent: bool,
+    **more: object,
 ) -> tuple[int, float]:
     """How many single-record requests several producers get acknowledged in a while, with acks=all.
 
@@ -114,6 +116,7 @@ def small_requests(
         "linger.ms": 0,
         "batch.num.messages": 1,
         "log_level": 0,
+        **more,
     }
     in_flight = IDEMPOTENT_UNDER_WAY if idempotent else PLAIN_UNDER_WAY
     clients = [(Producer(config), *places[number % len(places)]) for number in range(producers)]

@@ -21,6 +21,7 @@ from support.secured import ADMIN, PASSWORD, Secured, secured
 from support.waiting import until
 
 from peers.brokers import COMMON, run_kafka
+from semel.client import Admin, Client
 from semel.core.security.acls import Permission
 from semel.wire.declared import Declared
 from semel.wire.errors import ErrorCode
@@ -28,12 +29,10 @@ from semel.wire.messages import APIS, ApiVersionsRequest, SaslAuthenticateReques
 from semel.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from semel.wire.messages.security import (
     AclCreation,
-    AlterUserScramCredentialsRequest,
     CreateAclsRequest,
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
-    ScramCredentialUpsertion,
 )
 
 WHO, SECRET = "alice", "alice-s3cret"
@@ -277,16 +276,10 @@ def guarded_kafka(class_path: str, folder: Path, **settings: str) -> Iterator[st
         **settings,
     }
     with run_kafka(class_path, folder, listeners={"SASL_PLAINTEXT": port}, **given) as broker:
-        with RawClient(broker.direct) as client:
+        with Client(broker.direct) as client:
             # Semel keeps these users in its ledger, so that both have the same users to describe.
-            added = [
-                ScramCredentialUpsertion(
-                    name=name, mechanism=1, iterations=4_096, salt=b"s" * 16, salted_password=b"p" * 32
-                )
-                for name in users
-            ]
-            answer = client.ask(AlterUserScramCredentialsRequest(upsertions=added), 0)
-            assert not any(error_codes(answer)), answer
+            for name, password in users.items():
+                Admin(client).users.put(name, password)
         yield f"127.0.0.1:{port}"
 
 

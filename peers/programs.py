@@ -34,12 +34,18 @@ class Program:
 
     def play(self, scenario: str, visibility: str, patience_seconds: float) -> None:
         """Fails with what the program says went wrong."""
+        answer = self.ask(f"{scenario} {visibility} {patience_seconds}")
+        assert answer == "ok", f"{answer}\n{self._log.read_text()[-4_000:]}"
+
+    def ask(self, line: str) -> str:
+        """The program's answer to one line."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{scenario} {visibility} {patience_seconds}\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
-        assert answer == "ok", f"{answer or 'the program ended'}\n{self._log.read_text()[-4_000:]}"
+        assert answer, f"the program ended\n{self._log.read_text()[-4_000:]}"
+        return answer
 
 
 def fetch_kafka(version: str | None = None) -> str:

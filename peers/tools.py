@@ -1,12 +1,9 @@
 """Apache Kafka's own command line tools, run as an administrator would."""
 
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "org.apache.kafka.tools"
-ELSEWHERE = {"ConfigCommand": "kafka.admin"}
-"""The packages of tools that are not in the other one."""
 
 
 class Tools(NamedTuple):
@@ -14,8 +11,6 @@ class Tools(NamedTuple):
 
     class_path: str
     bootstrap: str
-    config: Path | None = None
-    """A file with the settings of a client, for a broker that wants to know who is there."""
 
     def transactions(self, *words: str) -> list[dict[str, str]]:
         """``kafka-transactions.sh``: the rows of its table, by the names of its columns."""
@@ -32,14 +27,7 @@ class Tools(NamedTuple):
 
     def run(self, tool: str, *words: str) -> str:
         """What it printed."""
-        done = self.start(tool, *words)
+        command = ["java", "-cp", self.class_path, f"{PACKAGE}.{tool}", "--bootstrap-server", self.bootstrap]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=90)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
-
-    def start(self, tool: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """What it printed, and how it ended."""
-        program = f"{ELSEWHERE.get(tool, PACKAGE)}.{tool}"
-        command = ["java", "-cp", self.class_path, program, "--bootstrap-server", self.bootstrap]
-        if self.config is not None:
-            command += ["--command-config", str(self.config)]
-        return subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=90)

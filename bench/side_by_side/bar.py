@@ -7,6 +7,7 @@ from bench.cluster import goals
 from bench.figures import median_of, ratio_of
 from bench.results import Results
 from bench.rows import Row
+from bench.security import goals as security_goals
 from bench.side_by_side import bulk, neighbours, overhead, stall, starting, transactions, visibility
 from bench.side_by_side.attacks import ATTACKS
 from bench.side_by_side.comparing import ratio_rows, row_of
@@ -36,6 +37,7 @@ def rows(results: Results) -> list[Row]:
         *_pipeline(results),
         *_starting(results),
         *_neighbours(results),
+        *security_goals.rows(results),
         *goals.rows(results),
     ]
 

@@ -7,6 +7,8 @@ from bench.cluster.faults import Faults
 from bench.cluster.slow_store import SlowStore
 from bench.cluster.transactions import ClusterTransactions
 from bench.cluster.volume import Volume
+from bench.security.acls import Acls
+from bench.security.tls import Tls
 from bench.side_by_side.bulk import Bulks
 from bench.side_by_side.growth import Growth
 from bench.side_by_side.loop import Loop
@@ -22,6 +24,8 @@ from bench.side_by_side.visibility import Visible
 
 CLUSTER: tuple[type[Workload[Any]], ...] = (ClusterTransactions, Faults, Cost, Volume, SlowStore)
 """Those about many brokers."""
+SECURITY: tuple[type[Workload[Any]], ...] = (Acls, Tls)
+"""Those about what security costs."""
 WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Transactions,
     Overhead,
@@ -34,5 +38,6 @@ WORKLOADS: tuple[type[Workload[Any]], ...] = (
     Pipeline,
     Starting,
     Growth,
+    *SECURITY,
     *CLUSTER,
 )

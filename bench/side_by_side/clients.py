@@ -7,7 +7,7 @@ runs on beside all measurements, and is asked line by line.
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +17,11 @@ from typing import NamedTuple, Self
 from confluent_kafka import Producer
 
 from bench.figures import quantile
-from bench.subjects import KAFKA_VERSION
+from bench.subjects import KAFKA_VERSION, PLAINTEXT
 from bench.together import together
 from bench.workloads import Place
 from peers.programs import build_java, fetch_kafka
-from semel.client import Client, TransactionalProducer
+from semel.client import Client, Security, TransactionalProducer
 
 VALUE = b"x" * 100
 WARM = 4
@@ -54,6 +54,8 @@ class Load(NamedTuple):
     seconds: float
     name: str
     """Their ids begin with it."""
+    access: Mapping[str, str] = PLAINTEXT
+    """Settings of their security."""
 
 
 Run = Callable[[Load], Timed]
@@ -67,7 +69,9 @@ def librdkafka(load: Load, *, plain: bool = False) -> Timed:
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
         producer = (
-            idempotent(load.bootstrap) if plain else transactional(load.bootstrap, f"{load.name}-{number}")
+            idempotent(load.bootstrap, load.access)
+            if plain
+            else transactional(load.bootstrap, f"{load.name}-{number}", load.access)
         )
 
         def group() -> None:
@@ -85,13 +89,13 @@ def librdkafka(load: Load, *, plain: bool = False) -> Timed:
     return by_the_clock(opened, load.producers, load.seconds)
 
 
-def idempotent(bootstrap: str) -> Producer:
-    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+def idempotent(bootstrap: str, access: Mapping[str, str] = PLAINTEXT) -> Producer:
+    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0, **access})
 
 
-def transactional(bootstrap: str, transactional_id: str) -> Producer:
+def transactional(bootstrap: str, transactional_id: str, access: Mapping[str, str] = PLAINTEXT) -> Producer:
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "log_level": 0}
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "log_level": 0, **access}
     )
     producer.init_transactions(PATIENCE_SECONDS)
     return producer
@@ -110,7 +114,10 @@ def semel_client(load: Load) -> Timed:
     @contextmanager
     def opened(number: int) -> Iterator[Transaction]:
         name = f"{load.name}-{number}"
-        with Client(load.bootstrap) as client, TransactionalProducer(client, name) as producer:
+        with (
+            Client(load.bootstrap, security=Security.of(load.access)) as client,
+            TransactionalProducer(client, name) as producer,
+        ):
             assert producer.version == 2
 
             def transaction() -> None:
@@ -171,7 +178,8 @@ class JavaClient:
     def __call__(self, load: Load, *, plain: bool = False) -> Timed:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        bootstrap, places, records, producers, seconds, name = load
+        bootstrap, places, records, producers, seconds, name, access = load
+        assert not access, "the program in Java has no settings for security"
         where = ",".join(f"{topic}:{partition}" for topic, partition in places)
         kind = "plain" if plain else "transactions"
         question = f"{bootstrap} {where} {records} {producers} {seconds} {name} {WARM} {kind}\n"

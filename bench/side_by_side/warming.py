@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bench.side_by_side.clients import Load, librdkafka
 from bench.side_by_side.places import places
 from bench.subjects import Subject
-from bench.workloads import bulk_consume, bulk_produce
+from bench.workloads import VALUE, bulk_consume, bulk_produce
 
 PARTITIONS, RECORDS, PRODUCERS = 8, 10, 4
 BULK = 50_000
@@ -18,11 +18,12 @@ FASTER = 1.1
 def warm_up(subject: Subject, seconds: float) -> float:
     """Some bulk, then transactions in windows of so long, until they get no faster; how many per second."""
     where = places(subject, "warming", PARTITIONS)
-    bulk_produce(subject.bootstrap, where, BULK)
-    bulk_consume(subject.bootstrap, where, BULK)
+    bulk_produce(subject.bootstrap, where, BULK, [VALUE], **subject.access)
+    bulk_consume(subject.bootstrap, where, BULK, **subject.access)
     rates: list[float] = []
     while len(rates) < WINDOWS_MAX and not is_steady(rates):
-        load = Load(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, f"warming-{len(rates)}")
+        name = f"warming-{len(rates)}"
+        load = Load(subject.bootstrap, where, RECORDS, PRODUCERS, seconds, name, subject.access)
         rates.append(librdkafka(load).rate)
     return max(rates)
 

@@ -1,7 +1,8 @@
 // What an application does with transactions, by franz-go.
 //
 // Each line of standard input names a scenario, a visibility and how many seconds a committed transaction may
-// take to show; each is answered by one line: "ok", or "failed" and why.
+// take to show; each is answered by one line: "ok", or "failed" and why. With the argument "secured" it is another
+// program, which is in secured.go.
 package main
 
 import (
@@ -45,6 +46,10 @@ type peer struct {
 }
 
 func main() {
+	if os.Args[1] == "secured" {
+		runSecured(os.Args[2:])
+		return
+	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var scenario, visibility string

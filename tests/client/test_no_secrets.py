@@ -16,11 +16,7 @@ from semel.client.acls import Acl
 from semel.core.policies import PutCredential
 from semel.core.security.users import credential_of_password
 
-pytestmark = [
-    needs_openssl,
-    # kafka-python leaves sockets open if it cannot connect.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = needs_openssl
 
 SECRETS = ["pl4nted-password", "pl4nted-guess", "pl4nted-config", PASSWORD]
 

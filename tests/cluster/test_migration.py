@@ -17,6 +17,8 @@ from support.waiting import until
 
 import semel as package
 from semel.client import Admin, Client, Consumer, Isolation
+from semel.client.acls import Acl
+from semel.client.quotas import QuotaEntity
 from semel.wire.errors import ErrorCode
 from semel.wire.records import Record, encode_batch, iter_batches
 
@@ -207,6 +209,23 @@ def test_clients_go_on_where_they_were(everything: Everything, ledger: str, chun
                         assert [
                             each for each in consumer.read_to_end() if b"aborted" in (each.value or b"")
                         ] == []
+
+
+def test_users_acls_and_quotas_come_along(ledger: str, chunks: Path, tmp_path: Path) -> None:
+    secured = {"semel.authorizer": "acl", "super.users": "User:ANONYMOUS"}
+    options = tuple(word for name, value in secured.items() for word in ("--set", f"{name}={value}"))
+    right = Acl.of("User:ann", "Read", topic="\u20ac", is_prefix=True, is_denied=True)
+    quota = QuotaEntity(user="ann", client_id="app")
+    broker = package.embedded(tmp_path / "data", settings=secured)
+    with broker, Client(broker.bootstrap_servers) as client:
+        Admin(client).acls.add(right)
+        Admin(client).users.put("ann", "secret")
+        Admin(client).quotas.alter(quota, {"producer_byte_rate": 5.0})
+    semel("migrate", str(tmp_path / "data"), "--ledger", ledger, "--chunks", chunks.as_uri())
+    with Member(ledger, chunks, 0, *options) as member, Client(member.bootstrap) as client:
+        assert Admin(client).acls.list() == [right]
+        assert [each.user for each in Admin(client).users.list()] == ["ann"]
+        assert [each.limits for each in Admin(client).quotas.list()] == [{"producer_byte_rate": 5.0}]
 
 
 def _go_on(everything: Everything, client: RawClient) -> None:

@@ -202,7 +202,10 @@ def kafka_python(
             security_protocol=protocol,
             sasl_mechanism=mechanism,
             ssl_context=broker.ssl_context() if protocol == "SASL_SSL" else None,
-            max_block_ms=10_000,
+            # Connect when a record is sent: a producer that cannot connect leaves sockets open.
+            api_version=(3, 9),
+            bootstrap_timeout_ms=None,
+            max_block_ms=3_000,
             retries=0,
             **given,
         )

@@ -73,8 +73,8 @@ async def alter_user_scram_credentials(
     """AlterUserScramCredentials v0: add, replace and remove credentials, each user on its own.
 
     Behaviour: a user who is named twice is refused (DUPLICATE_RESOURCE), and unknown users cannot be removed
-        (RESOURCE_NOT_FOUND). UNACCEPTABLE_CREDENTIAL below 4,096 and above 16,384 iterations. Open
-        connections of a removed user stay until they have to authenticate again. Right: Alter Cluster.
+        (RESOURCE_NOT_FOUND). UNACCEPTABLE_CREDENTIAL below 4,096 and above 16,384 iterations. The open
+        connections of a removed user are closed. Right: Alter Cluster.
     """
     changes: list[Change] = [*request.deletions, *request.upsertions]
     names = Counter(each.name for each in changes)

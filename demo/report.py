@@ -38,7 +38,7 @@ class Report:
         self._console.print(f"[dim]{self.seconds:6.1f} s[/]  {text}")
 
     def end(self, kills: Sequence[Kill], verdicts: Sequence[Verdict], waited_seconds: float) -> None:
-        """The report. A batch that was torn would show as lost invoices, or as wrong totals."""
+        """The report. A batch that was torn shows as lost invoices, or as wrong totals."""
         killed = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="killed with SIGKILL", title_justify="left")
         for name, justify in (("what", "left"), ("at", "right"), ("open transactions", "right")):
             killed.add_column(name, justify="right" if justify == "right" else "left")
@@ -54,7 +54,7 @@ class Report:
             box=box.SIMPLE_HEAD, pad_edge=False, title="every record against the input", title_justify="left"
         )
         checked.add_column("where")
-        for name in ("expected", "found", "lost", "doubled", "wrong"):
+        for name in ("expected", "found", "lost", "doubled", "torn or wrong"):
             checked.add_column(name, justify="right")
         for each in verdicts:
             style = "green" if each.is_right else "bold red"
@@ -67,7 +67,7 @@ class Report:
         wrong = sum(each.wrong for each in verdicts)
         style = "bold green" if all(each.is_right for each in verdicts) else "bold red"
         self._console.print(
-            f"[{style}]{len(kills)} kills, lost {lost}, doubled {doubled}, wrong {wrong}.[/]  "
+            f"[{style}]{len(kills)} kills, lost {lost}, doubled {doubled}, torn or wrong {wrong}.[/]  "
             f"{self.seconds:.0f} seconds."
         )
         self._console.print(f"The producer of orders never waited longer than {waited_seconds:.1f} seconds.")

@@ -17,8 +17,8 @@ pytestmark = needs_openssl
 Fresh = Callable[[str], str]
 DENIED = "(?i)auth"
 NOT_LET_IN = "(?i)auth|Unable to bootstrap|Failed to update metadata"
-"""aiokafka logs the reason, and says only that it cannot connect. kafka-python uses raw tokens here (version 0 of
-the handshake), which have no answer if they are wrong."""
+"""aiokafka logs the reason, and says only that it cannot connect. kafka-python sends raw tokens here
+(version 0 of the handshake), which have no answer if they are wrong."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -39,6 +40,8 @@ public class SecuredPeer {
     }
 
     public static void main(String[] arguments) throws Exception {
+        PrintStream answers = System.out;
+        System.setOut(System.err); // for the client's log
         Properties settings = new Properties();
         try (var reader = Files.newBufferedReader(Path.of(arguments[0]))) {
             settings.load(reader);
@@ -51,11 +54,11 @@ public class SecuredPeer {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             try {
-                System.out.println("ok " + peer.act(line.split(" ")));
+                answers.println("ok " + peer.act(line.split(" ")));
             } catch (Exception error) {
                 error.printStackTrace();
                 Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
-                System.out.println("failed " + cause.getClass().getSimpleName());
+                answers.println("failed " + cause.getClass().getSimpleName());
             }
         }
     }

@@ -35,6 +35,9 @@ from semel.wire.messages.security import (
 NO_AUTHORIZER = "No Authorizer is configured. Start the broker with semel.authorizer=acl."
 NAME_CHARS_MAX = 1_000
 """Of a resource, principal or host. Kafka's own names are shorter."""
+FILTERS_MAX = 100
+"""Filters of a request for which all ACLs are looked at."""
+SCANNED_AT_ONCE = 2_000
 _CONCRETE = (
     (ResourceType, "resource_type"),
     (PatternType, "pattern_type"),
@@ -55,7 +58,7 @@ async def describe_acls(
     wanted = _filter(request)
     if problem := _filter_problem(wanted):
         return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
-    found = sorted(each for each in broker.policies.acls if wanted.matches(each))
+    found = await _found(broker, wanted)
     resources = [
         DescribeAclsResource(
             resource_type=resource_type,
@@ -96,7 +99,7 @@ async def create_acls(
         error, message = ErrorCode.POLICY_VIOLATION, "There are too many policies (semel.policies.max)."
     elif new:
         try:
-            await broker.submit([AddAcl(each) for each in new])
+            await broker.ask_each([AddAcl(each) for each in new])
         except StoreRefused as refused:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
     return CreateAclsResponse(
@@ -121,14 +124,20 @@ async def delete_acls(
         return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
     filters = [_filter(each) for each in request.filters]
     problems = [_filter_problem(each) for each in filters]
+    if sum(each.only is None for each in filters) > FILTERS_MAX:
+        refused = DeleteAclsFilterResult(
+            error_code=ErrorCode.POLICY_VIOLATION,
+            error_message=f"More than {FILTERS_MAX} filters that may match several ACLs.",
+        )
+        return DeleteAclsResponse(filter_results=[refused] * len(filters))
     found = [
-        sorted(each for each in broker.policies.acls if problem is None and wanted.matches(each))
+        [] if problem else await _found(broker, wanted)
         for wanted, problem in zip(filters, problems, strict=True)
     ]
     error, message = ErrorCode.NONE, None
     if doomed := dict.fromkeys(each for some in found for each in some):
         try:
-            await broker.submit([RemoveAcl(each) for each in doomed])
+            await broker.ask_each([RemoveAcl(each) for each in doomed])
         except StoreRefused as refused:
             error, message = ErrorCode.KAFKA_STORAGE_ERROR, refused.told
     return DeleteAclsResponse(
@@ -141,6 +150,17 @@ async def delete_acls(
             for some, problem in zip(found, problems, strict=True)
         ]
     )
+
+
+async def _found(broker: Broker, wanted: AclFilter) -> list[AclBinding]:
+    """The ACLs that match a filter, in order."""
+    acls = broker.policies.acls
+    if (only := wanted.only) is not None:
+        return [only] if only in acls else []
+    found: list[AclBinding] = []
+    async for some in broker.slices.over(list(acls), SCANNED_AT_ONCE):
+        found += [each for each in some if wanted.matches(each)]
+    return sorted(found)
 
 
 def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:

@@ -93,7 +93,7 @@ async def alter_user_scram_credentials(
         else:
             commands[change.name] = _command(change)
     try:
-        answers = await broker.submit(list(commands.values())) if commands else []
+        answers = await broker.ask_each(list(commands.values()))
     except StoreRefused as refused:
         problems |= dict.fromkeys(commands, (ErrorCode.KAFKA_STORAGE_ERROR, refused.told))
         answers = [ErrorCode.NONE] * len(commands)

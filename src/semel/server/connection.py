@@ -128,6 +128,9 @@ class Connection(ByteStream):
 
     def _begin(self, frame: memoryview) -> None:
         server = self._server
+        if server.needs_lease and not server.broker.is_serving:
+            self._doom("the lease is over", "ACLs and users may have changed")
+            return
         elements_max = server.settings.semel_request_elements_max
         try:
             header, message = server.dispatch.read(frame, elements_max)

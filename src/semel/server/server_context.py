@@ -78,6 +78,8 @@ class ServerContext:
         self._by_host: dict[str, int] = {}
         """The number of connections from each address."""
         self._overrides = connections_by_host(broker.settings.max_connections_per_ip_overrides)
+        self.needs_lease = broker.member is not None and broker.policies.has_authorizer
+        """Whether no request may be answered without a lease: a right may be gone that this broker knows."""
         self.is_closing = False
         """New connections are refused: some may have been accepted before the listeners were closed."""
         self.is_away = False
@@ -105,6 +107,7 @@ class ServerContext:
     def authenticate_by_settings(self) -> Authenticators:
         """Offer the mechanisms of the settings. ValueError if one of these is wrong."""
         broker = self.broker
+        self.needs_lease = broker.member is not None
         self._authenticators = Authenticators(
             self.settings, broker.policies.credential, broker.clock, self._hash
         )

@@ -105,6 +105,19 @@ class AclFilter(Data):
     operation: int
     permission: int
 
+    @property
+    def only(self) -> AclBinding | None:
+        """The binding that is meant, if it can be only one."""
+        if (
+            None in (self.resource_name, self.principal, self.host)
+            or self.resource_type == ResourceType.ANY
+            or self.pattern_type in (PatternType.ANY, PatternType.MATCH)
+            or self.operation == Operation.ANY
+            or self.permission == Permission.ANY
+        ):
+            return None
+        return AclBinding(*self.values())
+
     def matches(self, binding: AclBinding) -> bool:
         """Whether a binding is meant."""
         return (
@@ -139,6 +152,11 @@ class Acls:
         """Of each resource type: the lengths of its prefixes, and how many there are of each length."""
         for each in bindings:
             self.add(each)
+
+    def __contains__(self, binding: AclBinding) -> bool:
+        is_literal = binding.pattern_type == PatternType.LITERAL
+        table = self._literal if is_literal else self._prefixed
+        return binding in table.get((binding.resource_type, binding.resource_name), ())
 
     def __iter__(self) -> Iterator[AclBinding]:
         for table in (self._literal, self._prefixed):

@@ -301,6 +301,7 @@ class Settings:
             if limits and not limits[0] <= value <= limits[1]:
                 raise ValueError(f"{name} must be from {limits[0]:,} to {limits[1]:,}, not {value:,}")
         connections_by_host(self.max_connections_per_ip_overrides)
+        principals(self.super_users)
 
     @classmethod
     def names(cls) -> dict[str, str]:
@@ -335,6 +336,16 @@ def connections_by_host(overrides: str) -> dict[str, int]:
             raise ValueError(f"max.connections.per.ip.overrides takes ADDRESS:NUMBER,…, not {each!r}")
         limits[host] = int(limit)
     return limits
+
+
+def principals(super_users: str) -> frozenset[str]:
+    """Parse ``super.users``. ValueError if it is invalid: a super user must not be one by mistake, or not."""
+    found = frozenset(filter(None, (each.strip() for each in super_users.split(";"))))
+    for each in found:
+        kind, _, name = each.partition(":")
+        if kind != "User" or name in ("", "*") or ",User:" in each:
+            raise ValueError(f"super.users takes User:NAME;User:NAME;…, not {each!r}")
+    return found
 
 
 _CALLED = {int: "a whole number", bool: "true or false", str: "text"}

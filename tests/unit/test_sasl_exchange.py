@@ -52,7 +52,7 @@ def server(time: Time | None = None, **settings: object) -> Authenticators:
     given_settings = Settings.of(
         {"sasl.enabled.mechanisms": ALL} | {k.replace("_", "."): v for k, v in settings.items()}
     )
-    return Authenticators(given_settings, lookup, (time or Time()).clock, here)
+    return Authenticators(given_settings, lookup, (time or Time()).clock, here, lambda: b"secret")
 
 
 def plain(user: str = "alice", password: str | None = None) -> bytes:
@@ -164,7 +164,7 @@ def test_a_message_while_another_is_hashed_fails() -> None:
             return work()
 
         settings = Settings.of({"sasl.enabled.mechanisms": "PLAIN"})
-        exchange = Authenticators(settings, lookup, Time().clock, beside).exchange()
+        exchange = Authenticators(settings, lookup, Time().clock, beside, lambda: b"secret").exchange()
         exchange.handshake("PLAIN", 1)
         first = asyncio.create_task(exchange.authenticate(plain(), 2))
         await started.wait()

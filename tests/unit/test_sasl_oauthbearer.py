@@ -56,7 +56,9 @@ class Issuer:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         clock = Clock(lambda: self.seconds, lambda: self.seconds)
-        self.broker = Authenticators(Settings.of(self.settings), lambda *_: None, clock, beside)
+        self.broker = Authenticators(
+            Settings.of(self.settings), lambda *_: None, clock, beside, lambda: b"secret"
+        )
 
     def publish(self, *keys: Key) -> None:
         self.file.write_text(json.dumps({"keys": [each.as_dict(private=False) for each in keys]}))

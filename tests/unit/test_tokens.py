@@ -453,7 +453,7 @@ def broker(folder: Path) -> SaslExchange:
             "semel.oauthbearer.algorithms": "ES256",
         }
     )
-    made = Authenticators(settings, lambda *_: None, Clock(), beside)
+    made = Authenticators(settings, lambda *_: None, Clock(), beside, lambda: b"secret")
     asyncio.run(made.start())
     return made.exchange()
 

@@ -10,8 +10,8 @@ gone everywhere.
 from collections.abc import Callable
 from typing import Final
 
-from semel.config import Settings
-from semel.core.policies import ACL, QUOTA, USER, acl_of, credential_of, quota_of, user_key
+from semel.config import Settings, principals
+from semel.core.policies import ACL, QUOTA, SALTS, USER, acl_of, credential_of, quota_of, user_key
 from semel.core.security.acls import Acls
 from semel.core.security.quotas import Quotas
 from semel.core.security.rights import Rights
@@ -37,9 +37,7 @@ class Policies:
         self.has_authorizer: Final = settings.semel_authorizer == "acl"
         self.changed: Callable[[PolicyKey], None] = lambda key: None
         """Called after every change."""
-        self._super_users: Final = frozenset(
-            filter(None, (each.strip() for each in settings.super_users.split(";")))
-        )
+        self._super_users: Final = principals(settings.super_users)
         self._if_none_found = settings.allow_everyone_if_no_acl_found
         self._all = Rights(None, "", "")
         self._rights: dict[tuple[str, str], Rights] = {}
@@ -64,6 +62,11 @@ class Policies:
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
         """The credential of a user."""
         return self.credentials.get(user_key(user, mechanism))
+
+    @property
+    def salt_secret(self) -> bytes:
+        """For the salts of users who do not exist; empty before the first listener with SASL was started."""
+        return self._bodies.get(SALTS, "").encode()
 
     # -- changes ------------------------------------------------------------------------------------------
 

@@ -124,6 +124,9 @@ def _acls(
 ) -> "list[Acl]":
     from semel.client.acls import Acl
 
+    if topic is not None and topic != "*" and topic.endswith("*"):
+        hint = f"it is no pattern; for all topics that begin so: --topic {topic.rstrip('*')} --prefix"
+        raise typer.BadParameter(hint, param_hint="--topic")
     try:
         return [
             Acl.of(

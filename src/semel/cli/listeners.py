@@ -59,9 +59,11 @@ def _secured(text: str) -> tuple[str, str, str]:
 
 
 def _tls(settings: "Settings") -> "ServerTls":
+    from semel.server.sasl.certificate_names import parse_rules
     from semel.server.tls import ServerTls
 
     try:
+        parse_rules(settings.ssl_principal_mapping_rules)
         return ServerTls(settings)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from None

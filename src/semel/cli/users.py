@@ -13,6 +13,7 @@ import typer
 
 from semel.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Ledger, Yes, confirm, connected
 from semel.cli.output import say, show_json, show_rows
+from semel.printable import printable
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List, add and remove users with a password (SCRAM)."
@@ -68,7 +69,7 @@ def add(
     if as_json:
         show_json({"user": name, "mechanism": mechanism.value, "iterations": iterations})
     else:
-        say(f"Added the user {name} with {mechanism.value}.")
+        say(f"Added the user {printable(name)} with {mechanism.value}.")
 
 
 @app.command("list")
@@ -102,7 +103,7 @@ def remove(
     if as_json:
         show_json({"user": name, "mechanism": mechanism.value})
     else:
-        say(f"Removed {mechanism.value} of the user {name}.")
+        say(f"Removed {mechanism.value} of the user {printable(name)}.")
 
 
 def _password(from_stdin: bool) -> str:
@@ -135,6 +136,8 @@ def _add_without_broker(
     salt = secrets.token_bytes(SALT_BYTES)
     credential = credential_of_password(name, mechanism.value, salt, iterations, password)
     if data is not None:
+        if not data.exists():
+            say(f"There is no directory {data}: it is created.")
         asyncio.run(put_in_directory(data, credential))
     elif ledger is not None:
         asyncio.run(put_in_ledger(ledger, credential))

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ACL: Final = "acl"
 USER: Final = "user"
 QUOTA: Final = "quota"
+SECRET: Final = "secret"
+SALTS: Final = PolicyKey(SECRET, "salts")
+"""The salts of users who do not exist are made from it: the same at every broker and every time."""
 PRESENT: Final = "true"
 """The value of a policy that only exists or not."""
 
@@ -105,6 +108,16 @@ class RemoveCredential(Data):
         return (user_key(self.user, self.mechanism),)
 
 
+class PutSecret(Data):
+    """Add the secret for salts, unless there is one."""
+
+    secret: str
+
+    def keys(self) -> Iterable[Key]:
+        """The secret."""
+        return (SALTS,)
+
+
 class AlterQuota(Data):
     """Set limits of an entity, or remove them (None)."""
 
@@ -143,6 +156,11 @@ def _remove_credential(state: "BrokerState", command: RemoveCredential, now: int
     return Decision(ErrorCode.NONE if changes else ErrorCode.RESOURCE_NOT_FOUND, changes)
 
 
+def _put_secret(state: "BrokerState", command: PutSecret, now: int) -> Decision:
+    present = state.policies[SALTS]
+    return Decision(ErrorCode.NONE, _changes(state, [(SALTS, present or command.secret)]))
+
+
 def _alter_quota(state: "BrokerState", command: AlterQuota, now: int) -> Decision:
     wanted = [
         (quota_key(command.entity, name), None if value is None else json.encode(value).decode())
@@ -160,6 +178,7 @@ DECIDE: dict[type[Any], Decide] = {
     RemoveAcl: _remove_acl,
     PutCredential: _put_credential,
     RemoveCredential: _remove_credential,
+    PutSecret: _put_secret,
     AlterQuota: _alter_quota,
 }
 

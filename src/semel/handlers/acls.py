@@ -1,10 +1,12 @@
 """DescribeAcls, CreateAcls, DeleteAcls. The rules are in `semel.core.security.acls`."""
 
+from ipaddress import ip_address
 from itertools import groupby
 
 from semel.broker.broker import Broker
 from semel.core.policies import AddAcl, RemoveAcl
 from semel.core.security.acls import (
+    ANY_HOST,
     CLUSTER_NAME,
     AclBinding,
     AclFilter,
@@ -92,7 +94,9 @@ async def create_acls(
         return CreateAclsResponse(results=[refused] * len(request.creations))
     bindings = [_binding(each) for each in request.creations]
     problems = [_problem(each) for each in bindings]
-    new = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
+    known = broker.policies.acls
+    good = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
+    new = [each for each in dict.fromkeys(good) if each not in known]
     has_room = len(broker.policies) + len(new) <= broker.settings.semel_policies_max
     error, message = ErrorCode.NONE, None
     if not has_room:
@@ -169,7 +173,7 @@ def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
         asked.pattern_type_filter,
         asked.resource_name_filter,
         asked.principal_filter,
-        asked.host_filter,
+        None if asked.host_filter is None else _normal_host(asked.host_filter),
         asked.operation,
         asked.permission_type,
     )
@@ -188,10 +192,22 @@ def _binding(asked: AclCreation) -> AclBinding:
         asked.resource_pattern_type,
         asked.resource_name,
         asked.principal,
-        asked.host,
+        _normal_host(asked.host),
         asked.operation,
         asked.permission_type,
     )
+
+
+def _normal_host(host: str) -> str:
+    """An address as connections have it; anything else as it is."""
+    return _address(host) or host
+
+
+def _address(host: str) -> str | None:
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return None
 
 
 def _problem(binding: AclBinding) -> str | None:
@@ -207,6 +223,8 @@ def _problem(binding: AclBinding) -> str | None:
         return "Invalid empty resource name"
     if max(len(binding.resource_name), len(binding.principal), len(binding.host)) > NAME_CHARS_MAX:
         return f"A name is longer than {NAME_CHARS_MAX} characters"
+    if binding.host != ANY_HOST and _address(binding.host) is None:
+        return f"The host {binding.host!r} is neither * nor an IP address, so the ACL would never apply"
     principal_type, _, name = binding.principal.partition(":")
     if not (principal_type and name):
         return f"The principal {binding.principal!r} is not like User:alice"

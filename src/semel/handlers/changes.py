@@ -7,6 +7,7 @@ names, and no values: those of configs may be secret.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from semel.broker.broker import Broker
 from semel.core.security.acls import Operation, PatternType, Permission, ResourceType
@@ -22,6 +23,29 @@ NAME_CHARS_MAX: Final = 249
 
 Changes = Iterator[str]
 
+PERIOD_MS: Final = 10_000
+REMEMBERED_MAX: Final = 1_000
+
+
+class RecentLines:
+    """Lines that were written a moment ago: a request that is repeated in a loop changes nothing."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[str, ...], int] = {}
+
+    def is_new(self, line: tuple[str, ...], now: int) -> bool:
+        """Whether this line was not written in the last seconds."""
+        written = self._written.pop(line, None)
+        if len(self._written) >= REMEMBERED_MAX:
+            del self._written[next(iter(self._written))]
+        is_old = written is None or now - written >= PERIOD_MS
+        self._written[line] = now if is_old or written is None else written
+        return is_old
+
+
+# By broker, and dropped together with it.
+_LINES: WeakKeyDictionary[Broker, RecentLines] = WeakKeyDictionary()
+
 
 def audited(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """The handlers, whose changes are logged."""
@@ -34,15 +58,21 @@ def _audited(key: int, handler: Handler) -> Handler:
     async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         response = await handler(broker, request, context)
         if not getattr(request, "validate_only", False):
-            changes = list(changes_of(request, response))
-            broker.metrics.administrative_changes += len(changes)
-            _write(api, changes, context)
+            record(broker, api, list(changes_of(request, response)), context)
         return response
 
     return handle
 
 
-def _write(api: str, changes: list[str], context: RequestContext) -> None:
+def record(broker: Broker, api: str, changes: list[str], context: RequestContext) -> None:
+    """Count and log what a request has changed."""
+    if not changes:
+        return
+    broker.metrics.administrative_changes += len(changes)
+    lines = _LINES.get(broker)
+    if lines is None:
+        lines = _LINES[broker] = RecentLines()
+    changes = [each for each in changes if lines.is_new((context.principal, api, each), broker.now())]
     for number, change in enumerate(changes[:LINES_MAX], 1):
         fields = {
             "api": api,
@@ -88,10 +118,13 @@ def _records(request: Any, response: Any) -> Changes:
 
 
 def _configs(request: Any, response: Any) -> Changes:
-    for asked, each in zip(request.resources, response.responses, strict=False):
+    # A resource that is given twice is answered once, and refused.
+    asked = {(each.resource_type, each.resource_name): each.configs for each in request.resources}
+    for each in response.responses:
         if not each.error_code:
             kind = {2: "topic", 4: "broker"}.get(each.resource_type, "resource")
-            names = ", ".join(_short(config.name) for config in asked.configs)
+            configs = asked[each.resource_type, each.resource_name]
+            names = ", ".join(_short(config.name) for config in configs)
             yield f"changed configs of {kind} {_short(each.resource_name)}: {names}"
 
 
@@ -116,13 +149,18 @@ def _features(request: Any, response: Any) -> Changes:
 
 
 def _markers(request: Any, response: Any) -> Changes:
-    for asked, each in zip(request.markers, response.markers, strict=False):
+    # Markers of the same producer are answered together.
+    outcomes: dict[int, set[str]] = {}
+    for asked in request.markers:
         outcome = "committed" if asked.transaction_result else "aborted"
+        outcomes.setdefault(asked.producer_id, set()).add(outcome)
+    for each in response.markers:
+        said = " or ".join(sorted(outcomes[each.producer_id]))
         for topic in each.topics:
             for partition in topic.partitions:
                 if not partition.error_code:
                     where = f"{_short(topic.name)}-{partition.partition_index}"
-                    yield f"{outcome} the transaction of producer {each.producer_id} on {where}"
+                    yield f"{said} the transaction of producer {each.producer_id} on {where}"
 
 
 def _acl(verb: str, acl: Any, pattern_type: int) -> str:

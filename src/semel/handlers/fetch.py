@@ -66,7 +66,8 @@ async def fetch(
         sessions = _SESSIONS[broker] = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, settings.semel_entities_max
         )
-    turn = sessions.begin(request, by_id=context.version >= FIRST_BY_ID, now=broker.now())
+    by_id, owner = context.version >= FIRST_BY_ID, context.principal
+    turn = sessions.begin(request, by_id=by_id, now=broker.now(), owner=owner)
     if turn.error:
         return FetchResponse(error_code=turn.error)
     hints = LeaderHints(broker, context)

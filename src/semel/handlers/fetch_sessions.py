@@ -61,15 +61,25 @@ class SessionPartition:
 PartitionReference: TypeAlias = tuple[TopicReference, int]
 
 
+_IDS: Final = random.SystemRandom()
+"""Nobody else can guess a session."""
+
+
 class FetchSession:
     """One session. ``epoch`` is the one that the next request must carry."""
 
-    __slots__ = ("by_id", "epoch", "partitions", "session_id", "used_ms")
+    __slots__ = ("by_id", "epoch", "owner", "partitions", "session_id", "used_ms")
 
     def __init__(
-        self, session_id: int, by_id: bool, partitions: dict[PartitionReference, SessionPartition]
+        self,
+        session_id: int,
+        by_id: bool,
+        partitions: dict[PartitionReference, SessionPartition],
+        owner: str = "",
     ) -> None:
         self.session_id = session_id
+        self.owner = owner
+        """The principal that began it."""
         self.by_id = by_id
         self.partitions = partitions
         self.epoch = 1
@@ -109,16 +119,20 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, *, by_id: bool, now: int) -> SessionFetch:
+    def begin(self, request: FetchRequest, *, by_id: bool, now: int, owner: str = "") -> SessionFetch:
         """Determine the partitions of a request and advance its session."""
+        known = self._sessions.get(request.session_id)
+        if known is not None and known.owner != owner:
+            # A session of somebody else, whose topics this client may not know.
+            return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
         if request.session_epoch in (BEGIN_EPOCH, NO_SESSION_EPOCH):
             self._remove(request.session_id)
             partitions = {(each.topic, each.index): each for each in _asked(request, by_id)}
             session = None
             if request.session_epoch == BEGIN_EPOCH:
-                session = self._create(by_id, partitions, now)
+                session = self._create(by_id, partitions, now, owner)
             return SessionFetch(ErrorCode.NONE, list(partitions.values()), session)
-        session = self._sessions.get(request.session_id)
+        session = known
         if session is None:
             return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
         if session.epoch != request.session_epoch:
@@ -150,14 +164,14 @@ class FetchSessions:
         return SessionFetch(ErrorCode.NONE, list(known.values()), session, is_incremental=True)
 
     def _create(
-        self, by_id: bool, partitions: dict[PartitionReference, SessionPartition], now: int
+        self, by_id: bool, partitions: dict[PartitionReference, SessionPartition], now: int, owner: str
     ) -> FetchSession | None:
         if not partitions or not self._has_room(len(partitions), now):
             return None
-        session_id = random.randint(1, EPOCH_MAX)
+        session_id = _IDS.randint(1, EPOCH_MAX)
         while session_id in self._sessions:
-            session_id = random.randint(1, EPOCH_MAX)
-        session = FetchSession(session_id, by_id, partitions)
+            session_id = _IDS.randint(1, EPOCH_MAX)
+        session = FetchSession(session_id, by_id, partitions, owner)
         session.used_ms = now
         self._sessions[session_id] = session
         self._partitions += len(partitions)

@@ -16,6 +16,7 @@ from semel.broker.features import features, finalized_levels
 from semel.core.topics import CreateTopic, name_problem
 from semel.core.types import ErrorCode, PartitionKey, Topic
 from semel.handlers import cluster
+from semel.handlers.changes import record
 from semel.handlers.cluster import CLUSTER_OPERATIONS
 from semel.handlers.context import Handler, RequestContext
 from semel.handlers.leadership import ShownLeaders, controller, reachable
@@ -120,7 +121,7 @@ async def metadata(
         UNKNOWN_TOPIC_OR_PARTITION. A topic with neither name nor id is INVALID_TOPIC_EXCEPTION, in Kafka
         UNKNOWN_SERVER_ERROR.
     """
-    if context.version < 12 and _is_by_id(request):
+    if context.version < 12 and is_by_id(request):
         return MetadataResponse(
             topics=[
                 MetadataResponseTopic(
@@ -149,7 +150,7 @@ async def metadata(
         )
         topics += [await _find(broker, each, by_name, leaders) for each in some]
     if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
-        await _create_missing(broker, topics, leaders)
+        await _create_missing(broker, topics, leaders, context)
     return _metadata(broker, request, context, topics)
 
 
@@ -186,7 +187,7 @@ def _metadata(
     return response
 
 
-def _is_by_id(request: MetadataRequest) -> bool:
+def is_by_id(request: MetadataRequest) -> bool:
     """Whether a topic is given by id. Versions 10 and 11 have the field, but Kafka refuses it there."""
     return any(each.topic_id != NO_TOPIC_ID or each.name is None for each in request.topics or ())
 
@@ -215,7 +216,9 @@ async def _find(
     return _described(topic, leaders)
 
 
-async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic], leaders: ShownLeaders) -> None:
+async def _create_missing(
+    broker: Broker, topics: list[MetadataResponseTopic], leaders: ShownLeaders, context: RequestContext
+) -> None:
     """Create the topics that were not found, up to the limit of one request, and replace their errors."""
     settings = broker.settings
     partitions = min(
@@ -228,15 +231,22 @@ async def _create_missing(broker: Broker, topics: list[MetadataResponseTopic], l
         if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and each.name
     ][:room]
     commands = [CreateTopic(name, uuid.uuid4().bytes, settings.num_partitions, {}) for _, name in missing]
+    if not context.throttle.is_idle:
+        # Clients do not expect an error here: they wait for what is created too much.
+        context.throttle.may_change(settings.num_partitions * len(commands), strict=False)
+    created = []
     for (index, name), answer in zip(missing, await ask_topics(broker, commands), strict=True):
         topic = answer.topic
         if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS:
             # Another client has created it meanwhile.
             topic = await broker.catalog.topic(name)
+        elif topic is not None:
+            created.append(f"created topic {name}")
         if topic is not None:
             topics[index] = _described(topic, leaders)
         elif answer.error == ErrorCode.KAFKA_STORAGE_ERROR:
             topics[index].error_code = answer.error
+    record(broker, "Metadata", created, context)
 
 
 def _described(topic: Topic, leaders: ShownLeaders) -> MetadataResponseTopic:

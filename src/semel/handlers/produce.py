@@ -6,7 +6,7 @@ that it needs a thread, the promise has work to be awaited first (``Promise.firs
 that work before it starts another request, so batches keep their order.
 """
 
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from semel.broker.broker import Broker
@@ -39,9 +39,20 @@ SEVERAL_PRODUCERS: Final = Refusal(
     ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
 )
 
+TAKEN_AWAY: Final = Refusal(
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the right was taken away while the records were validated"
+)
+
+
+def _always() -> bool:
+    return True
+
 
 def produce(
-    broker: Broker, request: ProduceRequest, context: RequestContext
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    is_allowed: Callable[[], bool] = _always,
 ) -> Promise[ProduceResponse | Encoded | None]:
     """Produce v3–v13: append one batch to each partition.
 
@@ -49,7 +60,8 @@ def produce(
         answered earlier, and its end makes them durable (semel.durability). acks 0 is not answered, and an
         error closes the connection. Up to 1,000 partitions of one request become durable together, more of
         them in several commits. Transactional batches must belong to the open transaction.
-        A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
+        A partition that another broker leads is NOT_LEADER_OR_FOLLOWER. Rights are looked at again after a
+        long validation.
     Versions:  v5 log start offset · v7 zstd · v8 error messages · v9 flexible · v10 the current leader
         (KIP-951) · v11 TRANSACTION_ABORTABLE,
         before that INVALID_TXN_STATE · v12 a transactional batch adds its partition · v13 topic ids.
@@ -61,7 +73,7 @@ def produce(
         partition that occurs twice gets both batches.
     """
     topics = [_cached(broker, each, context.version) for each in request.topic_data]
-    production = _Produce(broker, request, context)
+    production = _Produce(broker, request, context, is_allowed)
     promise = production.promise
     promise.first = production.find_topics(topics) if None in topics else production.start(topics)
     return promise
@@ -76,13 +88,20 @@ def _cached(broker: Broker, data: TopicProduceData, version: int) -> Topic | Non
 class _Produce:
     """One request in progress: the partitions that were refused, and those that wait for the commit."""
 
-    __slots__ = ("_broker", "_context", "_limits", "_prepared", "_request", "promise")
+    __slots__ = ("_broker", "_context", "_is_allowed", "_limits", "_prepared", "_request", "promise")
 
-    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        request: ProduceRequest,
+        context: RequestContext,
+        is_allowed: Callable[[], bool],
+    ) -> None:
         self.promise: Promise[ProduceResponse | Encoded | None] = Promise()
         self._broker = broker
         self._request = request
         self._context = context
+        self._is_allowed = is_allowed
 
     async def find_topics(self, topics: list[Topic | None]) -> None:
         """Load the topics that are not in memory, and start.
@@ -138,11 +157,20 @@ class _Produce:
 
     async def _start_beside(self, limits: list[TopicLimits | None], now: int) -> None:
         await self._prepare_beside(limits, now)
+        self._refuse_denied()
         self._submit()
+
+    def _refuse_denied(self) -> None:
+        """Refuse everything if a right was taken away while the batches were validated."""
+        if not self._is_allowed():
+            prepared = self._prepared
+            prepared.commands.clear()
+            prepared.refused = [TAKEN_AWAY] * len(prepared.refused)
 
     async def _do_large(self, limits: list[TopicLimits | None], now: int) -> None:
         """Process a request with very many partitions in several ticks, with turns for other requests."""
         await self._prepare_beside(limits, now)
+        self._refuse_denied()
         self._settle()
         answers: list[Appended] = []
         async for some in self._broker.slices.over(self._prepared.commands, PARTITIONS_AT_ONCE):

@@ -141,6 +141,8 @@ class ByteStream(asyncio.Protocol):
 
     def _mute(self, seconds: float) -> None:
         """Read nothing and start no requests for a while (KIP-219). The latest end counts."""
+        if seconds <= 0:
+            return
         until = self._loop.time() + seconds
         if self._unmuting is not None:
             if self._unmuting.when() >= until:

@@ -149,6 +149,10 @@ class Connection(ByteStream):
             self, api_key, header.response_version, header.correlation_id, len(frame) + FRAME_COST
         )
         self._in_flight.append(in_flight)
+        if is_produce and not self._throttle.is_idle:
+            # Counted at its beginning: what a client sends without waiting for answers must not slip through.
+            self._throttle.produced(len(frame))
+            self._mute(self._throttle.answered(0.0) / 1000)
         ASKER.set(context.connection_id)
         server.requests.begin(self, is_produce=is_produce)
         if not isinstance(message, Request):
@@ -254,8 +258,6 @@ class Connection(ByteStream):
 
     def _throttled(self, in_flight: InFlightRequest, outcome: Response | None) -> Response | None:
         """Count an answered request. Beyond a quota, the answer says how long the client is muted."""
-        if in_flight.api_key == PRODUCE:
-            self._throttle.produced(in_flight.size - FRAME_COST)
         wait_ms = self._throttle.answered(0.0 if in_flight.api_key in EXEMPT else in_flight.seconds)
         if wait_ms:
             self._mute(wait_ms / 1000)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Final
 
+from semel.server.logs import RateLimit
 from semel.store.interface import StoreRefused
 from semel.store.sharing import Peer
 
@@ -147,6 +148,7 @@ class PeerListener:
         self._receive = receive
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._lines = RateLimit()
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Return the port. OSError."""
@@ -187,7 +189,9 @@ class PeerListener:
             except (OSError, asyncio.IncompleteReadError):
                 return
             except ForeignFrame as error:
-                log.warning("a connection of %s is closed: %s", writer.get_extra_info("peername"), error)
+                if (suppressed := self._lines.suppressed("foreign")) is not None:
+                    peer = writer.get_extra_info("peername")
+                    log.warning("a connection of %s is closed: %s (%d more)", peer, error, suppressed)
                 writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -103,7 +103,11 @@ async def serve(
     except (StoreBroken, StoreRefused, OSError) as error:
         what = "the store" if in_cluster else "the data directory"
         return _cannot_start(EXIT_BROKEN, f"{what} cannot be opened", error, failed)
-    server = Server(broker, listeners, internal=internal)
+    try:
+        server = Server(broker, listeners, internal=internal)
+    except ValueError as error:
+        await _close(broker)
+        return _cannot_start(EXIT_MISCONFIGURED, "a setting is wrong", error, failed)
     broker.fatal = server.fail
     page = _metrics_page(server)
     try:

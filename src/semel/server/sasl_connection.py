@@ -19,6 +19,7 @@ from semel.server.sasl.mechanism import AuthenticationFailed, principal_of
 from semel.server.sasl.plain import NAME as PLAIN
 from semel.server.server_context import TOO_MANY_OF_USER, ServerContext
 from semel.wire.messages import (
+    AlterUserScramCredentialsRequest,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
@@ -32,6 +33,7 @@ UNKNOWN_BYTES_MAX: Final = 65_536
 """Bytes that an unknown client may have here at once: the longest request, and all that it sends at once."""
 UNKNOWN_SECONDS_MAX: Final = 15.0
 """How long a client may take to authenticate, and to authenticate again."""
+ALTER_USERS: Final = AlterUserScramCredentialsRequest.api_key
 _RAW_KEY: Final = SaslAuthenticateRequest.api_key
 
 
@@ -128,4 +130,9 @@ class SaslConnection(Connection):
     def revoke(self, user: str, mechanism: str) -> None:
         """Close the connection if it was authenticated by a credential that is gone."""
         if self._exchange.principal == principal_of(user) and self._exchange.mechanism in (mechanism, PLAIN):
-            self._close("user removed", f"{mechanism} of {user!r} was removed")
+            why = f"{mechanism} of {user!r} was removed"
+            if self._in_flight and self._in_flight[0].api_key == ALTER_USERS:
+                # Who removes itself gets an answer.
+                self._doom("user removed", why)
+            else:
+                self._close("user removed", why)

@@ -10,14 +10,17 @@ closes every connection at once, so that no client gets an answer that may be wr
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from semel.broker.broker import Broker
+from semel.core.policies import PutSecret
 from semel.server.dispatch import Dispatch
 from semel.server.listener import Listener, ListenerConfig, reachable
 from semel.server.logs import event
 from semel.server.peers import PeerListener
+from semel.server.risks import risks
 from semel.server.sasl import look_for_keys
 from semel.server.server_context import ServerContext
 from semel.server.tls import look_for_certificates
@@ -72,6 +75,10 @@ class Server:
         for listener in self._listeners:
             self.broker.endpoints[listener.name] = listener.endpoint
         await self._join_cluster()
+        if any(config.has_sasl for config in self._configs):
+            await self.broker.ask(PutSecret(secrets.token_hex(32)))
+        for risk in risks(self.broker.settings, self._configs):
+            event(log, logging.WARNING, risk)
         self._watch("check connections", check_connections(self._server))
         self._watch("probe loop", probe_loop(self._server))
         if self.broker.member is not None:

@@ -93,6 +93,7 @@ class ServerContext:
         self.emptied.set()
         self._connection_ids = count(1)
         self._lines = RateLimit()
+        self._failures = RateLimit()
         gauge = self.metrics.gauge
         gauge("requests_under_way", "Requests begun and not answered.", lambda: self.requests.in_flight)
         gauge("request_bytes", "Bytes of requests that are not answered.", lambda: self.requests.used)
@@ -109,7 +110,11 @@ class ServerContext:
         broker = self.broker
         self.needs_lease = broker.member is not None
         self._authenticators = Authenticators(
-            self.settings, broker.policies.credential, broker.clock, self._hash
+            self.settings,
+            broker.policies.credential,
+            broker.clock,
+            self._hash,
+            lambda: broker.policies.salt_secret,
         )
         return self._authenticators
 
@@ -235,7 +240,8 @@ class ServerContext:
     ) -> None:
         """Count and log a failed authentication."""
         self.metrics.failed_authentications += 1
-        suppressed = self._lines.suppressed("authentication")
+        # One address that guesses must not hide another.
+        suppressed = self._failures.suppressed(context.client_host)
         if suppressed is not None:
             event(
                 audit,

@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS cluster (
     sqlite_checkpoints  INTEGER NOT NULL DEFAULT 0 CHECK (sqlite_checkpoints >= 0)
 ) STRICT;
 
--- What administrators have decided for the whole cluster: kind is acl, user or quota. name identifies it, body is its
--- value; both are JSON.
+-- What administrators have decided for the whole cluster: kind is acl, user, quota or secret. name identifies it, and
+-- body is its value; both are JSON.
 CREATE TABLE IF NOT EXISTS policies (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,

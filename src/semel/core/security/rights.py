@@ -8,8 +8,8 @@ REMEMBERED_MAX: Final = 1_000
 """Decisions remembered for one principal. A client that asks about more topics pays for them again."""
 NAME_CHARS_MAX: Final = 249
 """Longer names are not those of topics, and are not remembered."""
-ANY_OF_THEM: Final = ""
-"""No resource has this name."""
+ANY_OF_THEM: Final = "\0" * (NAME_CHARS_MAX + 1)
+"""No decision about a resource is remembered under this name, because it is too long."""
 
 
 class Rights:

@@ -74,10 +74,32 @@ def consumer_group_heartbeat(access: Access, request: ConsumerGroupHeartbeatRequ
     names = request.subscribed_topic_names or ()
     if not all(access.may(DESCRIBE, TOPIC, each) for each in dict.fromkeys(names)):
         return resolved(ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED))
+    return _assign_describable(access, request)
+
+
+async def _assign_describable(
+    access: Access, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """A regular expression matches topics that the member may describe, and no others.
+
+    As in Kafka, it is looked at with the rights of any member of the group. So the assignment may have topics
+    that this member may not describe, which it is not told of.
+    """
     handler: Any = access.handler
-    # A regular expression may match topics that the member may not describe: it does not get them.
     may_describe = partial(access.rights.may, DESCRIBE, TOPIC)
-    return handler(access.broker, request, access.context, may_describe)  # type: ignore[no-any-return]
+    response: ConsumerGroupHeartbeatResponse = await handler(
+        access.broker, request, access.context, may_describe
+    )
+    if response.assignment is None:
+        return response
+    described = []
+    for each in response.assignment.topic_partitions:
+        catalog = access.broker.catalog
+        topic = catalog.cached_by_id(each.topic_id) or await catalog.topic_by_id(each.topic_id)
+        if topic is None or may_describe(topic.name):
+            described.append(each)
+    response.assignment.topic_partitions = described
+    return response
 
 
 async def consumer_group_describe(

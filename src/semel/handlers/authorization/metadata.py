@@ -24,7 +24,7 @@ from semel.handlers.authorization.access import (
     Guard,
     except_for,
 )
-from semel.handlers.metadata import INTERNAL_TOPICS, PARTITIONS_PER_RESPONSE_MAX
+from semel.handlers.metadata import INTERNAL_TOPICS, PARTITIONS_PER_RESPONSE_MAX, is_by_id
 from semel.handlers.topics import NO_TOPIC_ID
 from semel.wire.messages.metadata import (
     Coordinator,
@@ -57,8 +57,8 @@ def metadata(access: Access, request: MetadataRequest) -> Awaitable[Any]:
     version = access.context.version
     if request.topics is None or (version == 0 and not request.topics):
         return _all_topics(access, request)
-    if version < TOPIC_IDS and any(each.topic_id != NO_TOPIC_ID or not each.name for each in request.topics):
-        return access.pass_on(request)  # an error
+    if version < TOPIC_IDS and is_by_id(request):
+        return access.pass_on(request)  # an error for all of them
     return _named_topics(access, request, request.topics)
 
 

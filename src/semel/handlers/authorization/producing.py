@@ -84,17 +84,40 @@ def _refused_of(
 def _write_others(access: Access, request: ProduceRequest, refused: list[TopicProduceData]) -> Promise[Any]:
     """Have all topics written but the refused ones."""
     if not refused:
-        return cast(Promise[Any], access.pass_on(request))
+        return _pass_on(access, request)
     if request.transactional_id is None and _has_transactional(refused):
         # The handler would not see these batches, which let it refuse the whole request.
         return _refuse_all(request)
     request.topic_data = except_for(request.topic_data, refused)
     answer: Promise[Any] = resolved(ProduceResponse())
     if request.topic_data:
-        answer = cast(Promise[Any], access.pass_on(request))
+        answer = _pass_on(access, request)
     complete = answer.map(partial(_completed, refused, request.acks, access.context.version))
     complete.first = answer.first
     return complete
+
+
+def _pass_on(access: Access, request: ProduceRequest) -> Promise[Any]:
+    handler: Any = access.handler
+    return cast(
+        Promise[Any], handler(access.broker, request, access.context, partial(_may_still, access, request))
+    )
+
+
+def _may_still(access: Access, request: ProduceRequest) -> bool:
+    """Whether all that is left of a request is still allowed."""
+    rights = access.broker.policies.rights(access.context.principal, access.context.client_host)
+    if request.transactional_id is not None and not rights.may(
+        WRITE, TRANSACTIONAL_ID, request.transactional_id
+    ):
+        return False
+    catalog, by_id = access.broker.catalog, access.context.version >= FIRST_BY_ID
+    for each in request.topic_data:
+        topic = catalog.cached_by_id(each.topic_id) if by_id else None
+        name = topic.name if topic is not None else each.name
+        if (topic is not None or not by_id) and not rights.may(WRITE, TOPIC, name):
+            return False
+    return True
 
 
 def _completed(refused: list[TopicProduceData], acks: int, version: int, answer: Any) -> ProduceResponse:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MECHANISMS: Final = (plain.NAME, *SCRAM, oauthbearer.NAME)
 LOOK_SECONDS: Final = 10.0
 """How often it is checked whether the keys of tokens have to be read again."""
-SECRET_BYTES: Final = 32
 
 
 class Authenticators:
@@ -38,6 +37,7 @@ class Authenticators:
         credentials: Credentials,
         clock: Clock,
         run_beside: RunBeside,
+        salt_secret: Callable[[], bytes],
         random: Callable[[int], bytes] = secrets.token_bytes,
         wait_beside: RunBeside = asyncio.to_thread,
     ) -> None:
@@ -52,7 +52,7 @@ class Authenticators:
         self._clock = clock
         self._run_beside = run_beside
         self._random = random
-        self._secret = random(SECRET_BYTES)
+        self._salt_secret = salt_secret
         self._max_reauth_ms = max(0, settings.connections_max_reauth_ms)
         self._limit = RateLimit()
         self._verifier: TokenVerifier | None = None
@@ -79,7 +79,7 @@ class Authenticators:
         if name == oauthbearer.NAME:
             assert self._verifier is not None
             return OAuthBearer(self._verifier, self._limit)
-        return Scram(name, self._credentials, self._secret, self._random)
+        return Scram(name, self._credentials, self._salt_secret(), self._random)
 
 
 def check_settings(settings: Settings) -> None:

@@ -42,7 +42,6 @@ func runSecured(arguments []string) {
 		kgo.DialTLSConfig(&tls.Config{RootCAs: trusted}),
 		kgo.SASL(login(mechanism, user, secret)),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.RecordDeliveryTimeout(5 * time.Second),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(50 * time.Millisecond),
 	}}
@@ -91,15 +90,26 @@ func (s *secured) act(words []string) (string, error) {
 	defer cancel()
 	switch words[0] {
 	case "write":
-		record := &kgo.Record{Topic: words[1], Value: []byte(words[2])}
-		err := s.producer.ProduceSync(ctx, record).FirstErr()
-		return fmt.Sprint("at ", record.Offset), err
+		return s.write(words[1], words[2])
 	case "read":
 		return s.read(ctx, words[1], words[2])
 	case "look":
 		return "", s.producer.Ping(ctx)
 	default:
 		return "", fmt.Errorf("there is no %s", words[0])
+	}
+}
+
+// write does not wait forever, as the client does for a record that may have been written.
+func (s *secured) write(topic, value string) (string, error) {
+	done := make(chan error, 1)
+	record := &kgo.Record{Topic: topic, Value: []byte(value)}
+	s.producer.Produce(context.Background(), record, func(_ *kgo.Record, err error) { done <- err })
+	select {
+	case err := <-done:
+		return fmt.Sprint("at ", record.Offset), err
+	case <-time.After(5 * time.Second):
+		return "", errors.New("not acknowledged")
 	}
 }
 

@@ -24,6 +24,7 @@ class Clock:
         self._steady = steady
         self._anchor_ms = time_of_day() * 1000 - steady() * 1000
         self._ahead_seconds = 0.0
+        self._ahead_ms = 0
         self._followed: Callable[[], float] = lambda: self._ahead_seconds + steady()
 
     def now(self) -> int:
@@ -33,6 +34,16 @@ class Clock:
     def time_of_day(self) -> int:
         """The time of the system clock."""
         return int(self._time_of_day() * 1000)
+
+    def ahead_ms(self) -> int:
+        """How far the time of day is ahead of ``now``. It changes only if one of the clocks was set.
+
+        Two clocks are never read at the same moment, so the difference would vary by a millisecond.
+        """
+        found = round(self._time_of_day() * 1000 - self._anchor_ms - self._steady() * 1000)
+        if abs(found - self._ahead_ms) > 1:
+            self._ahead_ms = found
+        return self._ahead_ms
 
     def seconds_ahead(self) -> float:
         """How far the system clock is ahead of the time of day that is followed."""

@@ -73,7 +73,7 @@ async def _described(broker: Broker, transaction: Transaction) -> wire.Transacti
         topics[OFFSETS_TOPIC] = sorted(offsets)
     started_ms = transaction.started_ms
     if started_ms >= 0:
-        started_ms += broker.time_of_day() - broker.now()
+        started_ms += broker.clock.ahead_ms()
     return wire.TransactionState(
         transactional_id=transaction.transactional_id,
         transaction_state=transaction.state.label,

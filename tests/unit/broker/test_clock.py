@@ -181,3 +181,14 @@ async def test_a_search_by_time_finds_records_after_the_clock_went_back() -> Non
 
         assert [await first_since(each) for each in stamps] == [0, 1, 1, 1]
         assert await first_since(max(stamps) + 1) == -1
+
+
+def test_the_difference_of_the_clocks_does_not_vary_because_they_are_read_one_after_another() -> None:
+    wall, steady = 1_700_000_000.0, 50.0
+    readings = iter(range(10_000))
+    # Each reading of a clock is a tenth of a millisecond later than the one before.
+    clock = Clock(lambda: wall + next(readings) / 10_000, lambda: steady + next(readings) / 10_000)
+    assert len({clock.ahead_ms() for _ in range(1_000)}) == 1
+    before = clock.ahead_ms()
+    wall += 3_600
+    assert clock.ahead_ms() - before in range(3_599_998, 3_600_003)

@@ -12,6 +12,7 @@ from support.in_memory import make_topic
 from support.transactional import produce_request, produced, send
 
 from semel.broker.broker import Broker
+from semel.broker.clock import Clock
 from semel.config import Settings
 from semel.core.offsets import CommitOffsets, Committer
 from semel.core.types import CommittedOffset, ErrorCode, OffsetKey, TransactionState

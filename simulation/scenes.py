@@ -6,12 +6,17 @@ Each finds at least one defect of ``cluster_mutants`` that histories find rarely
 from collections.abc import Callable
 from typing import Final
 
-from simulation import scenes_copies, scenes_crashes, scenes_ends, scenes_leases
+from simulation import scenes_commits, scenes_copies, scenes_crashes, scenes_ends, scenes_leases
 
 SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_ends.repeated_end,
     scenes_ends.dead_coordinator,
+    scenes_ends.dead_coordinator_and_paused_leader,
     scenes_ends.leaving_coordinator,
+    scenes_commits.write_decided_before_an_end,
+    scenes_commits.late_commit,
+    scenes_commits.flush_after_an_end_elsewhere,
+    scenes_commits.two_clocks,
     scenes_copies.lost_notice_of_a_join,
     scenes_copies.lost_notice_of_a_join_without_end,
     scenes_copies.notices_in_another_order,
@@ -21,6 +26,9 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_leases.leader_without_ledger,
     scenes_leases.write_of_a_replaced_broker,
     scenes_leases.unknown_owner,
+    scenes_leases.next_owner,
     scenes_crashes.write_at_another_broker,
     scenes_crashes.end_seen_from_elsewhere,
+    scenes_crashes.end_seen_at_the_leader,
+    scenes_crashes.end_after_a_crash,
 )

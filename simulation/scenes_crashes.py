@@ -5,11 +5,21 @@ The next record after the crash tells: its offset must not be one that a reader 
 
 from random import Random
 
+from semel.broker.offset_search import LATEST
 from semel.broker.published_partitions import Isolation
-from semel.core.transactions.commands import InitProducer
+from semel.core.transactions.commands import InitProducer, VerifyPartitions
 from semel.core.types import ErrorCode, PartitionKey
 from simulation.cluster import BrokerLife, ClusterWorld
-from simulation.stage import batch, in_cluster, met, named, partition_at, partition_of, record
+from simulation.stage import (
+    batch,
+    in_cluster,
+    met,
+    named,
+    open_transaction,
+    partition_at,
+    partition_of,
+    record,
+)
 
 
 def write_at_another_broker() -> None:
@@ -45,9 +55,53 @@ def end_seen_from_elsewhere() -> None:
     in_cluster(work)
 
 
-async def _crash_and_write(world: ClusterWorld, leader: BrokerLife, key: PartitionKey, seen: int) -> None:
+def end_seen_at_the_leader() -> None:
+    """A record of a transaction is not flushed yet when its leader is asked where the log ends."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, server = world.everybody()[0], world.server
+        key, name = partition_of(one), named(world, one)
+        given = await one.broker.ask(InitProducer(name, 60_000))
+        # The leader has a value of the partition for readers.
+        await one.broker.ask(record(key))
+        await one.broker.ask(batch(name, key, given.producer_id))
+        met(not server.is_durable([server.ledger.versions[key]]))
+        seen = (await one.broker.reads.list_offsets(key, LATEST)).offset
+        met(seen == 2)
+        await _crash_and_write(world, one, key, seen)
+
+    in_cluster(work)
+
+
+def end_after_a_crash() -> None:
+    """The second record of a transaction is lost; it was acknowledged, so the transaction cannot commit.
+
+    Its coordinator is another broker than the leader, and has nothing in memory that would tell.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key, name = partition_of(one), named(world, two)
+        end = await open_transaction(two, name, one, key)
+        # The coordinator knows that the partition has joined.
+        met(await two.broker.ask(VerifyPartitions(name, end.producer_id, 0, (key,))) == (ErrorCode.NONE,))
+        written = await one.broker.ask(batch(name, key, end.producer_id, sequence=1))
+        met(written.error is ErrorCode.NONE)
+        _crash(world)
+        met(world.server.ledger.values[PartitionKey, key].high_watermark == 1)
+        ended = await two.broker.ask(end)
+        assert ended.error is not ErrorCode.NONE, "a committed transaction lacks an acknowledged record"
+
+    in_cluster(work)
+
+
+def _crash(world: ClusterWorld) -> None:
     world.server.random = _Worst()
     world.server.crash()
+
+
+async def _crash_and_write(world: ClusterWorld, leader: BrokerLife, key: PartitionKey, seen: int) -> None:
+    _crash(world)
     written = await leader.broker.ask(record(key))
     assert written.error is ErrorCode.NONE, "nothing can be written after a crash"
     assert written.base_offset >= seen, "a reader has passed the offset of a new record"

@@ -3,14 +3,17 @@
 What its answer acknowledges must be visible to whoever reads next, at whichever broker.
 """
 
+from semel.core.placement import name_shard, owner_of
 from semel.core.transactions.commands import EndTransaction
 from semel.core.types import ErrorCode, PartitionKey
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
 from simulation.stage import (
+    STEP,
     check_visible,
     committed,
     in_cluster,
+    met,
     named,
     open_transaction,
     partition_of,
@@ -46,6 +49,40 @@ def dead_coordinator() -> None:
         world._end(2, two.process)
         world.faults.odds.clear()
         await _repeat_elsewhere(world, two, end)
+        await check_visible(world, key)
+
+    in_cluster(work, brokers=3)
+
+
+def dead_coordinator_and_paused_leader() -> None:
+    """As before, and the leader stands still while the next coordinator takes over, shorter than its lease.
+
+    When it goes on, it may still serve readers, but not what it had in memory.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two, three = world.everybody()
+        key, row = partition_of(one), world.server.rows[2]
+        names = (str(number) for number in range(1_000))
+        name = next(
+            each
+            for each in names
+            if two.ownership.coordinates(each) and owner_of(name_shard(each), (1, 3)) == 3
+        )
+        end = await open_transaction(two, name, one, key)
+        world.faults.odds["lost notice"] = 1.0
+        two.broker.submit([end])
+        await committed(world, end)
+        world._end(2, two.process)
+        world.faults.odds.clear()
+        await until(lambda: world.server.now() > row.lease_until - 2 * STEP)
+        met(row.is_member and one.ownership.leads(key))
+        one.process.pause()
+        await until(lambda: three.ownership.coordinates(name))
+        given = await three.broker.ask(end)
+        assert given.error is ErrorCode.NONE, "an end cannot be repeated"
+        one.process.resume()
+        await until(lambda: any(life.ownership.leads(key) for life in world.everybody()))
         await check_visible(world, key)
 
     in_cluster(work, brokers=3)

@@ -115,5 +115,34 @@ def unknown_owner() -> None:
     in_cluster(work, brokers=4)
 
 
+def next_owner() -> None:
+    """A leader leaves, and its successor has begun to serve readers. The coordinator does not know that yet.
+
+    It tells the former leader, which still answers, that a transaction has ended.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two, three = world.everybody()
+        keys = (PartitionKey(TOPIC, index) for index in range(16))
+        key = next(each for each in keys if three.ownership.leads(each) and _next_owner(each, 1, 2) == 1)
+        end = await open_transaction(two, named(world, two), three, key)
+        row, shard = world.server.rows[2], partition_shard(key.topic_id, key.index)
+        before = row.lease_until
+        # It does not renew its lease, and see who owns what, for a while.
+        await until(lambda: row.lease_until > before)
+        await virtual_time.sleep(0.005)
+        world._cut.add(frozenset((2, 3)))
+        assert three.broker.member is not None
+        await three.do(three.broker.member.leave())
+        await until(lambda: one.ownership.leads(key))
+        world._cut.clear()
+        met((await partition_at(one, key)).last_stable_offset == 0)
+        met(two.ownership.owner(shard) == 3)
+        await two.broker.ask(end)
+        await check_visible(world, key)
+
+    in_cluster(work, brokers=3)
+
+
 def _next_owner(key: PartitionKey, *brokers: int) -> int | None:
     return owner_of(partition_shard(key.topic_id, key.index), brokers)

@@ -215,6 +215,12 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "            False for fact in tick.durable",
     ),
     _broker(
+        "unsynced work is published when shards are given away",
+        "shared_commit_loop",
+        "                self._drop(list(self.unsynced.partitions))\n                self.unsynced.take()\n",
+        "                self._publisher.publish(*self.unsynced.take())\n",
+    ),
+    _broker(
         "unsynced work is published over a newer value",
         "published_log",
         "            if before is not None and before.high_watermark > partition.high_watermark:",

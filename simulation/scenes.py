@@ -31,4 +31,5 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_crashes.end_seen_from_elsewhere,
     scenes_crashes.end_seen_at_the_leader,
     scenes_crashes.end_after_a_crash,
+    scenes_crashes.shards_given_away_after_a_crash,
 )

@@ -19,6 +19,7 @@ from simulation.stage import (
     partition_at,
     partition_of,
     record,
+    until,
 )
 
 
@@ -93,6 +94,41 @@ def end_after_a_crash() -> None:
         assert ended.error is not ErrorCode.NONE, "a committed transaction lacks an acknowledged record"
 
     in_cluster(work)
+
+
+def shards_given_away_after_a_crash() -> None:
+    """A record of a transaction is lost in a crash. Before its leader finds out, it gives shards away.
+
+    To do so, it writes to the ledger, which tells nothing about the record. It keeps the partition.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, _, three = world.everybody()
+        key, name = partition_of(one), named(world, one)
+        given = await one.broker.ask(InitProducer(name, 60_000))
+        await one.broker.ask(record(key))
+        world._end(3, three.process)
+        shards = world.server.shards
+        await until(lambda: {each.owner for each in shards} == {1, 2})
+        assert one.broker.member is not None
+        async with one.broker.member._renewing:
+            # The third broker is back, and the first has not seen that yet.
+            await world._start(3)
+            met(one.ownership.leads(key))
+            for sequence in range(10):
+                await one.broker.ask(batch(name, key, given.producer_id, sequence))
+                if not world.server.is_durable([world.server.ledger.versions[key]]):
+                    break
+            met(key in one.broker._loop.unsynced.partitions)
+            _crash(world)
+            mine = sum(each.owner == 1 for each in shards)
+        await until(lambda: sum(each.owner == 1 for each in shards) < mine)
+        await until(lambda: key not in one.broker._loop.unsynced.partitions)
+        seen = (await one.broker.reads.list_offsets(key, LATEST)).offset
+        there = world.server.ledger.values[PartitionKey, key].high_watermark
+        assert seen <= there, "a reader sees a record that is lost"
+
+    in_cluster(work, brokers=3)
 
 
 def _crash(world: ClusterWorld) -> None:

@@ -59,6 +59,7 @@ FOUND_BY = {
     "a commit does not check the term": "end_after_a_crash",
     "unsynced work is published before it is durable": "end_seen_at_the_leader",
     "facts about entities of others are committed unsynced": "write_at_another_broker",
+    "unsynced work is published when shards are given away": "shards_given_away_after_a_crash",
     "unsynced work is published over a newer value": "flush_after_an_end_elsewhere",
     "readers load what is not durable": "end_seen_from_elsewhere",
 }

@@ -375,14 +375,15 @@ class SharedCommitLoop(CommitLoop):
     async def release(self, give_away: Callable[[], Awaitable[None]]) -> None:
         """Give shards away, and forget what this broker does not own any more. StoreRefused.
 
-        ``give_away`` commits that to the ledger, which also makes all unsynced work durable.
+        ``give_away`` commits that to the ledger, which also makes all unsynced work durable that is not lost.
         """
 
         async def release() -> None:
             try:
                 await give_away()
-                facts, batches = self.unsynced.take()
-                self._publisher.publish(facts, batches)
+                # Readers load it from the ledger: if that has crashed, it may be lost.
+                self._drop(list(self.unsynced.partitions))
+                self.unsynced.take()
             finally:
                 self.state.forget_unless(self._owns)
                 self._publisher.drop_unless(self._owns)

@@ -6,9 +6,18 @@ Each finds at least one defect of ``cluster_mutants`` that histories find rarely
 from collections.abc import Callable
 from typing import Final
 
-from simulation import scenes_commits, scenes_copies, scenes_crashes, scenes_ends, scenes_leases
+from simulation import (
+    scenes_commits,
+    scenes_copies,
+    scenes_crashes,
+    scenes_ends,
+    scenes_histories,
+    scenes_leases,
+)
 
 SCENES: Final[tuple[Callable[[], None], ...]] = (
+    scenes_histories.end_of_a_lost_transaction,
+    scenes_histories.late_division,
     scenes_ends.repeated_end,
     scenes_ends.dead_coordinator,
     scenes_ends.dead_coordinator_and_paused_leader,

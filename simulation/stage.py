@@ -86,8 +86,10 @@ def record(partition: PartitionKey, producer_id: int = NO_PRODUCER) -> Append:
     return Append(partition, read_header(records), bytes(records))
 
 
-def batch(transactional_id: str, partition: PartitionKey, producer_id: int, sequence: int = 0) -> Append:
-    """One record of a transaction, whose partition joins it by the write."""
+def batch(
+    transactional_id: str, partition: PartitionKey, producer_id: int, sequence: int = 0, version: int = 2
+) -> Append:
+    """One record of a transaction. In version 2, its partition joins the transaction by the write."""
     records = encode_batch(
         [Record(0, 1_700_000_000_000, None, b"x")],
         producer_id=producer_id,
@@ -95,7 +97,7 @@ def batch(transactional_id: str, partition: PartitionKey, producer_id: int, sequ
         base_sequence=sequence,
         transactional=True,
     )
-    context = TransactionContext(transactional_id, 2)
+    context = TransactionContext(transactional_id, version)
     return Append(partition, read_header(records), bytes(records), transaction_context=context)
 
 

@@ -1,0 +1,101 @@
+"""Scenes that one history in ten thousand has met: an end taken for another, and a division that is late."""
+
+import asyncio
+from typing import Any
+
+from semel.core.placement import owner_of, partition_shard
+from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
+from semel.core.types import ErrorCode, PartitionKey
+from simulation import virtual_time
+from simulation.cluster import BrokerLife, ClusterWorld
+from simulation.stage import (
+    TOPIC,
+    batch,
+    check_visible,
+    in_cluster,
+    met,
+    named,
+    open_transaction,
+    partition_at,
+    partition_of,
+    record,
+    until,
+)
+
+
+def end_of_a_lost_transaction() -> None:
+    """The ledger crashes and loses a transaction. In version 1, its end looks like that of the one before.
+
+    It arrives at a broker that has to load the transaction, and at one that has a copy of what is lost.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        server, key, name = world.server, partition_of(one), named(world, one)
+        given = await one.broker.ask(InitProducer(name, 60_000))
+        end = EndTransaction(name, given.producer_id, 0, True, 1)
+        for sequence in range(2):
+            added = await one.broker.ask(AddPartitions(name, given.producer_id, 0, (key,)))
+            written = await one.broker.ask(batch(name, key, given.producer_id, sequence, version=1))
+            met(added is ErrorCode.NONE and written.error is ErrorCode.NONE)
+            if sequence == 0:
+                met((await one.broker.ask(end)).error is ErrorCode.NONE)
+        # Everything that was not flushed is lost.
+        del server._commits[server._durable :]
+        server.crash()
+        met(not world.open_transactions())
+        for life in (two, one):
+            error = (await life.broker.ask(end)).error
+            assert error is ErrorCode.PRODUCER_FENCED, "a transaction that is lost is said to be committed"
+
+    in_cluster(work)
+
+
+def late_division() -> None:
+    """A leader dies, and two brokers divide its shards; the first takes so long that it owns some by then.
+
+    The leader is back meanwhile, so it should get these shards. The first must stop serving them before.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two, three = world.everybody()
+        keys = (PartitionKey(TOPIC, index) for index in range(16))
+        key = next(each for each in keys if three.ownership.leads(each) and _next_owner(each) == 1)
+        end = await open_transaction(one, named(world, one), three, key)
+        divide = _hold_division(one)
+        world._end(3, three.process)
+        await until(lambda: one.ownership.leads(key))
+        world._cut.add(frozenset((1, 2)))
+        # Its notice is under way for a while, so the first broker keeps its shards.
+        one.broker.submit([record(partition_of(two))])
+        world._later(world._start, 3)
+        await until(lambda: len(one.ownership.nodes()) == 3)
+        divide.set()
+        await virtual_time.sleep(0.05)
+        met(one.ownership.leads(key))
+        for life in world.everybody():
+            if life.ownership.leads(key):
+                met((await partition_at(life, key)).last_stable_offset == 0)
+        await one.broker.ask(end)
+        await check_visible(world, key)
+
+    in_cluster(work, brokers=3)
+
+
+def _hold_division(life: BrokerLife) -> asyncio.Event:
+    """Have a broker wait for others to forget their copies until the event is set."""
+    may_end = asyncio.Event()
+    assert life.broker.member is not None
+    sender: Any = life.broker.member._sender
+    forget = sender.forget
+
+    async def held() -> None:
+        await forget()
+        await may_end.wait()
+
+    sender.forget = held
+    return may_end
+
+
+def _next_owner(key: PartitionKey) -> int | None:
+    return owner_of(partition_shard(key.topic_id, key.index), (1, 2))

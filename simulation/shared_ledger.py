@@ -163,6 +163,10 @@ class LedgerServer:
             self.flush()
         return self._term
 
+    def is_term(self, term: int) -> bool:
+        """Whether this term is not over."""
+        return self._term == term
+
     def load(self, keys: Iterable[Key], broker_id: int) -> list[Versioned]:
         """Return entities and their versions."""
         values, versions = self.ledger.values, self.ledger.versions

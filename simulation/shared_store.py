@@ -167,6 +167,16 @@ class SharedSimulatedStore:
         if locker is not None:
             self._server.unlock(locker)
 
+    async def check_term(self) -> None:
+        """Raise TermEnded if the server has crashed."""
+        if not await self.wire.ask(lambda: self._server.is_term(self.term)):
+            await self._begin_term()
+            raise TermEnded
+
+    async def _begin_term(self) -> None:
+        self.term = await self.wire.ask(self._server.current_term, float("inf"))
+        self._durable = self._sequence
+
     async def put_ahead(self, batches: Sequence[Buffer]) -> None:
         """Take some time, and fail sometimes. The bytes themselves are part of the commit."""
         await self.wire.travel()
@@ -210,8 +220,7 @@ class SharedSimulatedStore:
                     is_synced = True
                     break
             except TermEnded:
-                self.term = await self.wire.ask(self._server.current_term, float("inf"))
-                self._durable = self._sequence
+                await self._begin_term()
                 raise
             finally:
                 self._server.unlock(owner)

@@ -95,6 +95,9 @@ class SmallLedger:
             for key in keys
         ]
 
+    async def check_term(self) -> None:
+        """Nothing: it does not crash."""
+
     async def unlock(self) -> None:
         """Nothing: a step is not interrupted."""
 

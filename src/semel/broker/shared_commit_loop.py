@@ -165,20 +165,21 @@ class SharedCommitLoop(CommitLoop):
                 await self._shared.unlock()
 
     async def _check_transactions(self, tick: Tick) -> None:
-        """Raise Conflict if a tick that writes nothing has read an old copy of a transaction.
+        """Raise Conflict or TermEnded if a tick that writes nothing has read an old copy of a transaction.
 
-        A write to another broker changes a transaction of this one, and its notice is not waited for. A tick
-        that writes finds that out by the version.
+        A write to another broker changes a transaction of this one, and its notice is not waited for. A crash
+        may have lost an open transaction, and the id is as it was before. A commit finds out both by itself.
         """
-        if tick.durable or self._has_locks:
+        read = [key for key in self._reads if type(key) is TransactionKey]
+        if tick.durable or not read:
             return
-        copies = [key for key in self._reads if type(key) is TransactionKey and self._owns(key)]
-        if copies:
-            found = await self._shared.load(copies)
+        if not self._has_locks and (copies := [key for key in read if self._owns(key)]):
             versions = self.state.versions
-            pairs = zip(copies, found, strict=True)
+            pairs = zip(copies, await self._shared.load(copies), strict=True)
             if changed := [key for key, each in pairs if each.version != versions.get(key)]:
                 raise Conflict(changed)
+        # After all that was read: versions may be used again after a crash.
+        await self._shared.check_term()
 
     async def _decide_again(self, tick: Tick, changed: Sequence[Key]) -> Tick:
         """Undo the tick, load what has changed, perhaps under locks, and decide it again."""

@@ -156,6 +156,9 @@ class SharedStore(Protocol):
         follow soon. Several calls may lock more and more.
         """
 
+    async def check_term(self) -> None:
+        """TermEnded if what was loaded may be older than acknowledged work that is lost. StoreRefused."""
+
     async def unlock(self) -> None:
         """Give up all locks, without a commit."""
 

@@ -107,6 +107,14 @@ class Committer:
             for slot, number in seen.items():
                 self._durable[slot] = max(number, self._durable.get(slot, 0))
 
+    async def check_term(self) -> None:
+        """Raise TermEnded if the term is over. StoreRefused."""
+        query = "SELECT EXISTS (SELECT FROM term WHERE term = $1)"
+        if not await self._database.value(query, self.term):
+            ended = self.term
+            await self._begin_term()
+            raise TermEnded(f"the term {ended} is over")
+
     async def _try(self, claim: tuple[Any, ...], expectations: Expectations, calls: Sequence[Call]) -> None:
         try:
             async with self._connection() as (connection, is_transaction):

@@ -100,6 +100,10 @@ class ClusterStore:
         """Return entities and their versions. With ``locks``, nobody else changes them before a commit."""
         return await self.ledger.load_versioned(keys, locks=locks)
 
+    async def check_term(self) -> None:
+        """Raise TermEnded if PostgreSQL has crashed. StoreRefused."""
+        await self.ledger.committer.check_term()
+
     async def unlock(self) -> None:
         """Give up all locks, without a commit."""
         await self.ledger.committer.locks.give_up()

@@ -51,6 +51,12 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "            if changed := []:",
     ),
     _broker(
+        "the end of a transaction that is lost is taken for that of the one before",
+        "shared_commit_loop",
+        "        await self._shared.check_term()\n",
+        "",
+    ),
+    _broker(
         "entities of other brokers are kept after the tick",
         "shared_commit_loop",
         "        self._forget_foreign((*reads, *written))\n",
@@ -139,6 +145,18 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "",
     ),
     # Leases and shards.
+    _broker(
+        "a broker gives away shards that it serves",
+        "cluster_member",
+        "                await self._membership.hand_over(owners, unowned)\n",
+        "                await self._membership.hand_over(owners, self._ownership.epochs(owners))\n",
+    ),
+    _model(
+        "a shard is given away although its owner has changed",
+        "shared_membership",
+        "            if shard.owner in (giver, None) and shard.epoch == epochs.get(number)\n",
+        "            if shard.owner in (giver, None)\n",
+    ),
     _broker(
         "reads are served after the lease",
         "shard_ownership",

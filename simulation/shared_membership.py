@@ -96,14 +96,28 @@ class Places:
         self._abandon(dead.broker_id)
         return True
 
+    def hand_over(self, giver: int, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Give shards of a broker, and those without an owner, if they still have these epochs."""
+        mine = {
+            number
+            for number, shard in enumerate(self._server.shards)
+            if shard.owner in (giver, None) and shard.epoch == epochs.get(number)
+        }
+        self._give({number: owner for number, owner in owners.items() if number in mine})
+
     def give(self, giver: int, owners: Mapping[int, int]) -> None:
-        """Give shards of a broker, and those without an owner, to members that do not leave."""
+        """Give shards of a broker to members."""
+        shards = self._server.shards
+        self._give({number: owner for number, owner in owners.items() if shards[number].owner == giver})
+
+    def _give(self, owners: Mapping[int, int]) -> None:
+        """Give shards to members that do not leave."""
         rows, shards = self._server.rows, self._server.shards
         for number, owner in owners.items():
             row, shard = rows.get(owner), shards[number]
             if row is None or not row.is_member or row.is_leaving:
                 continue
-            if shard.owner in (giver, None) and shard.owner != owner:
+            if shard.owner != owner:
                 shards[number] = Shard(owner, shard.epoch + 1)
 
     def leave(self, row: Row, owners: Mapping[int, int]) -> None:
@@ -177,9 +191,9 @@ class SimulatedMembership:
         )
         return taken
 
-    async def hand_over(self, owners: Mapping[int, int]) -> None:
-        """Give own shards, and shards without an owner, to these brokers."""
-        await self._call(lambda row: self._places.give(self.broker_id, owners), *owners.values())
+    async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs."""
+        await self._call(lambda row: self._places.hand_over(self.broker_id, owners, epochs), *owners.values())
 
     async def leave(self, owners: Mapping[int, int]) -> None:
         """Give all own shards away, and end the lease."""

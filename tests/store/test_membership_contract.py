@@ -46,6 +46,12 @@ async def peer_of(store: Any, broker_id: int) -> Peer:
     return next(each for each in (await store.membership.renew()).peers if each.broker_id == broker_id)
 
 
+async def give(store: Any, owners: dict[int, int]) -> None:
+    """Hand shards over as they are now."""
+    shards = (await store.membership.renew()).shards
+    await store.membership.hand_over(owners, {each: shards[each].epoch for each in owners})
+
+
 def changed(producer_id: int) -> TransactionChanged:
     return TransactionChanged(Transaction("t", producer_id, 0, 1))
 
@@ -120,7 +126,7 @@ async def test_a_broker_that_stopped_starts_again_at_once(shared_stores: Any, le
 async def test_a_broker_that_was_killed_starts_again_when_its_lease_is_over(shared_stores: Any) -> None:
     killed = await shared_stores.open(0, LEASE)
     await join(killed)
-    await killed.membership.hand_over({5: 0})
+    await give(killed, {5: 0})
     await killed.commit([changed(1)], [])
     await shared_stores.kill(killed)
     store = await asyncio.wait_for(shared_stores.open(0, LEASE), PATIENCE)
@@ -155,7 +161,7 @@ async def test_a_broker_whose_place_was_taken_can_do_nothing(shared_stores: Any)
         old.commit([changed(1)], []),
         membership.renew(),
         membership.join({}, ("", 0), None),
-        membership.hand_over({}),
+        membership.hand_over({}, {}),
         membership.leave({}),
         membership.announce_leaving(),
         membership.take_over(peer, {}),
@@ -176,29 +182,46 @@ async def test_a_broker_whose_place_was_taken_can_do_nothing(shared_stores: Any)
 
 async def test_shards_are_handed_over_by_their_owner(shared_stores: Any) -> None:
     async with joined(shared_stores, 3) as (one, other, third):
-        await one.membership.hand_over(dict.fromkeys(range(SHARDS), 0))
+        await give(one, dict.fromkeys(range(SHARDS), 0))
         assert (await other.membership.renew()).shards == [Shard(0, 1)] * SHARDS
         # What others own stays, and who owns a shard already does not get it again.
-        await other.membership.hand_over(dict.fromkeys(range(SHARDS), 1))
-        await one.membership.hand_over({0: 0, 1: 1, 2: 2})
-        await third.membership.hand_over({1: 2, 2: 1})
+        await give(other, dict.fromkeys(range(SHARDS), 1))
+        await give(one, {0: 0, 1: 1, 2: 2})
+        await give(third, {1: 2, 2: 1})
         shards = (await other.membership.renew()).shards
         assert shards[:4] == [Shard(0, 1), Shard(1, 2), Shard(1, 3), Shard(0, 1)]
 
 
+async def test_shards_whose_owner_has_changed_since_are_not_handed_over(shared_stores: Any) -> None:
+    async with joined(shared_stores, 3) as (one, other, third):
+        seen = dict.fromkeys(range(4), 0)
+        # The first two are its own by then. The third had an owner, and has none again.
+        await other.membership.hand_over({0: 0, 1: 0, 2: 2}, seen)
+        await third.membership.leave({})
+        await one.membership.hand_over(dict.fromkeys(range(4), 1), seen)
+        shards = (await one.membership.renew()).shards
+        assert shards[:4] == [Shard(0, 1), Shard(0, 1), Shard(None, 2), Shard(1, 1)]
+
+
+async def test_a_broker_that_leaves_does_not_give_away_shards_without_an_owner(shared_stores: Any) -> None:
+    async with joined(shared_stores) as (one, other):
+        await one.membership.leave({0: 1})
+        assert (await other.membership.renew()).shards[0] == Shard(None, 0)
+
+
 async def test_shards_are_given_to_members_only(shared_stores: Any) -> None:
     async with joined(shared_stores, 3) as (one, other, third):
-        await one.membership.hand_over({0: 0, 1: 0})
+        await give(one, {0: 0, 1: 0})
         await other.membership.leave({})
         await third.membership.announce_leaving()
-        await one.membership.hand_over({0: 1, 1: 2, 2: 7})
+        await give(one, {0: 1, 1: 2, 2: 7})
         assert (await one.membership.renew()).shards[:3] == [Shard(0, 1), Shard(0, 1), Shard(None, 0)]
 
 
 async def test_a_broker_that_leaves_gives_its_shards_away(shared_stores: Any) -> None:
     async with joined(shared_stores) as (one, other):
-        await one.membership.hand_over(dict.fromkeys(range(4), 0))
-        await other.membership.hand_over({4: 1})
+        await give(one, dict.fromkeys(range(4), 0))
+        await give(other, {4: 1})
         await one.membership.leave({0: 1, 1: 1, 2: 0, 4: 0})
         shards = (await other.membership.renew()).shards
         assert shards[:5] == [Shard(1, 2), Shard(1, 2), Shard(None, 2), Shard(None, 2), Shard(1, 1)]
@@ -208,8 +231,8 @@ async def test_the_shards_of_a_dead_broker_are_taken(shared_stores: Any) -> None
     dead = await shared_stores.open(9)
     async with joined(shared_stores) as (one, other):
         await join(dead)
-        await dead.membership.hand_over(dict.fromkeys(range(4), 9))
-        await other.membership.hand_over({4: 1})
+        await give(dead, dict.fromkeys(range(4), 9))
+        await give(other, {4: 1})
         peer = await peer_of(one, 9)
         assert not await one.membership.take_over(peer, {0: 0}), "it lives"
         assert (await one.membership.renew()).shards[0] == Shard(9, 1)

@@ -94,6 +94,23 @@ async def test_a_crash_ends_the_term_of_every_broker(
         assert await ids(again) == ["later", "synced"]
 
 
+async def test_a_crash_is_found_without_a_commit(server: PostgresServer, tmp_path: Path) -> None:
+    async with opened(server, tmp_path) as stores:
+        one, other = stores
+        await one.commit([of_id("unsynced")], [], defers_sync=True)
+        term = one.term
+        await other.check_term()
+        await crash(server, "the server is killed")
+        for store in stores:
+            with pytest.raises(TermEnded, match=f"the term {term} is over"):
+                await store.check_term()
+            await store.check_term()
+        assert one.term == other.term > term
+        assert not one.has_unsynced
+        await one.commit([of_id("later")], [])
+        assert await ids(other) == ["later"]
+
+
 async def test_a_term_and_unsynced_work_survive_a_clean_restart(
     server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -281,8 +281,30 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(postgres_dsn, f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema_version'")
-    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 1"):
+    with pytest.raises(StoreDamaged, match="schema version 99, and this Semel knows version 3"):
         await PostgresLedger.open(postgres_dsn, schema=schema)
+
+
+async def test_a_ledger_of_version_2_is_upgraded(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema):
+        pass
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        DROP FUNCTION hand_over(integer, bigint, integer[], integer[], bigint[]);
+        CREATE FUNCTION hand_over(integer, bigint, integer[], integer[]) RETURNS void LANGUAGE sql AS '';
+        UPDATE meta SET value = '2' WHERE name = 'schema_version';
+        """,
+    )
+    async with opened(postgres_dsn, schema) as ledger:
+        assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "3"
+        names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
+        assert await ledger.database.value(names, schema) == 1
+        place = ledger.place
+        await ledger.database.value(
+            "SELECT hand_over($1, $2, '{0}', '{1}', '{0}')", place.broker_id, place.epoch
+        )
 
 
 async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_dsn: str, schema: str) -> None:

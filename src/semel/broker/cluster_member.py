@@ -253,7 +253,8 @@ class ClusterMember:
         best = self._ownership.best_owners(self._ownership.shards())
         moves = {shard: owner for shard, owner in best.items() if owner != self._ownership.node_id}
         if moves:
-            await self._give_away(moves, moves, self._membership.hand_over)
+            epochs = self._ownership.epochs(moves)
+            await self._give_away(moves, moves, lambda owners: self._membership.hand_over(owners, epochs))
             self._sender.look_again.set()
 
     def _start_dividing(self) -> None:
@@ -266,12 +267,15 @@ class ClusterMember:
         if self._dividing is None and (unowned or not self._is_known):
             self._dividing = asyncio.get_running_loop().create_task(self._divide(unowned))
 
-    async def _divide(self, unowned: Collection[int]) -> None:
-        """Give shards without an owner to somebody, when nobody has an old copy any more."""
+    async def _divide(self, unowned: Mapping[int, int]) -> None:
+        """Give shards without an owner to somebody, when nobody has an old copy any more.
+
+        Others do the same. What they have given away meanwhile stays there: perhaps this broker serves it.
+        """
         try:
             await asyncio.gather(self._sender.forget(), self._forget())
             if owners := self._ownership.best_owners(unowned):
-                await self._membership.hand_over(owners)
+                await self._membership.hand_over(owners, unowned)
             self._is_known = True
         except StoreRefused as refused:
             log.warning("shards without an owner cannot be given away: %s", refused)

@@ -111,9 +111,13 @@ class ShardOwnership:
         """The shards that the ledger has given to this broker."""
         return frozenset(number for number, shard in enumerate(self._shards) if shard.owner == self.node_id)
 
-    def unowned(self) -> list[int]:
-        """The shards that have no owner."""
-        return [number for number, shard in enumerate(self._shards) if shard.owner is None]
+    def unowned(self) -> dict[int, int]:
+        """The shards that have no owner, with their epochs."""
+        return {number: shard.epoch for number, shard in enumerate(self._shards) if shard.owner is None}
+
+    def epochs(self, shards: Collection[int]) -> dict[int, int]:
+        """How often the owner of each of these shards has changed."""
+        return {number: self._shards[number].epoch for number in shards}
 
     def owner(self, shard: int) -> int | None:
         """The id of the owner of a shard."""

@@ -97,8 +97,8 @@ class Membership(Protocol):
     async def take_over(self, dead: Peer, owners: Mapping[int, int]) -> bool:
         """Fence a broker whose lease is over, and give its shards to new owners. False if it lives."""
 
-    async def hand_over(self, owners: Mapping[int, int]) -> None:
-        """Give own shards, and shards without an owner, to these brokers."""
+    async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs."""
 
     async def leave(self, owners: Mapping[int, int]) -> None:
         """Give all own shards away, or leave them without an owner, and end the lease."""

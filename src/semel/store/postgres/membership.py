@@ -54,9 +54,9 @@ class PostgresMembership:
         (is_taken,) = await self._call("take_over", dead.broker_id, dead.epoch, *_columns(owners))
         return bool(is_taken)
 
-    async def hand_over(self, owners: Mapping[int, int]) -> None:
-        """Give own shards, and shards without an owner, to these brokers."""
-        await self._call("hand_over", *_columns(owners))
+    async def hand_over(self, owners: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Give own shards, and shards without an owner, to these brokers, if they still have these epochs."""
+        await self._call("hand_over", *_columns(owners), [epochs[shard] for shard in owners])
 
     async def leave(self, owners: Mapping[int, int]) -> None:
         """Give all own shards away, or leave them without an owner, and end the lease."""

@@ -95,22 +95,27 @@ CREATE FUNCTION end_lease(my_id integer, my_epoch bigint) RETURNS void LANGUAGE 
     WHERE broker_id = my_id AND epoch = my_epoch;
 $$;
 
--- Gives shards of a broker, and those without an owner, to members that do not leave.
+-- Gives shards of a broker to members that do not leave.
 CREATE FUNCTION give_shards(giver integer, given_shards integer[], new_owners integer[])
 RETURNS void LANGUAGE sql AS $$
     UPDATE shards SET owner = given.owner, epoch = shards.epoch + 1
     FROM unnest(given_shards, new_owners) AS given (shard, owner)
     JOIN brokers ON broker_id = given.owner AND is_member AND NOT is_leaving
-    WHERE shards.shard = given.shard AND (shards.owner = giver OR shards.owner IS NULL)
-    AND shards.owner IS DISTINCT FROM given.owner;
+    WHERE shards.shard = given.shard AND shards.owner = giver AND given.owner <> giver;
 $$;
 
--- Gives own shards, and shards without an owner, to members.
-CREATE FUNCTION hand_over(my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[])
-RETURNS void LANGUAGE plpgsql AS $$
+-- Gives own shards, and shards without an owner, to members that do not leave. Shards whose owner has changed since the
+-- broker looked, as it tells by their epochs, stay where they are.
+CREATE FUNCTION hand_over(
+    my_id integer, my_epoch bigint, given_shards integer[], new_owners integer[], seen_epochs bigint[]
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_brokers(my_id, my_epoch, new_owners);
-    PERFORM give_shards(my_id, given_shards, new_owners);
+    UPDATE shards SET owner = given.owner, epoch = shards.epoch + 1
+    FROM unnest(given_shards, new_owners, seen_epochs) AS given (shard, owner, epoch)
+    JOIN brokers ON broker_id = given.owner AND is_member AND NOT is_leaving
+    WHERE shards.shard = given.shard AND shards.epoch = given.epoch
+    AND (shards.owner = my_id OR shards.owner IS NULL) AND shards.owner IS DISTINCT FROM given.owner;
 END
 $$;
 

@@ -11,7 +11,7 @@ import asyncpg  # type: ignore[import-untyped]
 from semel.store.interface import StoreBroken, StoreDamaged, StoreMisconfigured, StoreRefused
 from semel.store.postgres.database import ConnectionLost, Database, patiently
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 SERVER_VERSION_MIN: Final = 140_000
 CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 20.0
@@ -140,8 +140,10 @@ async def _prepare(connection: Any, schema: str) -> None:
 
 async def _upgrade(connection: Any) -> None:
     """Bring tables of an older version up to date. Brokers of that version must have stopped."""
-    if await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'") == "1":
-        await connection.execute((_HERE / "from_1.sql").read_text(encoding="utf-8"))
+    for version in range(1, SCHEMA_VERSION):
+        found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
+        if found == str(version):
+            await connection.execute((_HERE / f"from_{version}.sql").read_text(encoding="utf-8"))
 
 
 async def _make_tables(connection: Any, schema: str) -> None:

@@ -285,7 +285,7 @@ async def test_a_ledger_of_a_newer_version_is_refused(postgres_dsn: str, schema:
         await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
-async def test_a_ledger_of_version_2_is_upgraded(postgres_dsn: str, schema: str) -> None:
+async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str) -> None:
     async with opened(postgres_dsn, schema):
         pass
     await _execute(
@@ -294,10 +294,13 @@ async def test_a_ledger_of_version_2_is_upgraded(postgres_dsn: str, schema: str)
         SET search_path = {schema};
         DROP FUNCTION hand_over(integer, bigint, integer[], integer[], bigint[]);
         CREATE FUNCTION hand_over(integer, bigint, integer[], integer[]) RETURNS void LANGUAGE sql AS '';
-        UPDATE meta SET value = '2' WHERE name = 'schema_version';
+        DROP FUNCTION write_policy(text, text, text);
+        DROP TABLE policies;
+        UPDATE meta SET value = '1' WHERE name = 'schema_version';
         """,
     )
     async with opened(postgres_dsn, schema) as ledger:
+        assert await ledger.policies() == []
         assert await ledger.database.value("SELECT value FROM meta WHERE name = 'schema_version'") == "3"
         names = "SELECT count(*) FROM pg_proc WHERE proname = 'hand_over' AND pronamespace = $1::regnamespace"
         assert await ledger.database.value(names, schema) == 1

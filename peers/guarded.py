@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from support.process import free_port
 from support.raw import RawClient
 from support.rights import Right
-from support.rights_requests import CLASSIC, CONSUMER, DRIVER, NEW, G, T, World, X, prepare
+from support.rights_requests import CLASSIC, CONSUMER, DRIVER, NEW, G, T, World, X, consuming, prepare
 from support.secured import ADMIN, PASSWORD, Secured, secured
 from support.waiting import until
 
@@ -40,6 +40,8 @@ PRINCIPAL = f"User:{WHO}"
 NAMES = (T, G, X, CLASSIC, CONSUMER, DRIVER, NEW)
 BEGIN_ATTEMPT = 20_001
 CREATE_TOPICS = 19
+CONSUMER_HEARTBEAT = 68
+LEAVES = -1
 ANY = 1
 SAME = {
     "group.consumer.session.timeout.ms": "45000",
@@ -99,6 +101,10 @@ class Rule(NamedTuple):
     permission: Permission = Permission.ALLOW
 
 
+def _has_partitions(answer: Any) -> bool:
+    return answer.assignment is not None and bool(answer.assignment.topic_partitions)
+
+
 class Side:
     """One of the two brokers."""
 
@@ -141,6 +147,12 @@ class Side:
             if key == BEGIN_ATTEMPT:  # Apache Kafka does not have it
                 return SimpleNamespace(producer_id=-1, producer_epoch=-1)
             answer = self.as_root(names, request, version)
+            while key == CONSUMER_HEARTBEAT and not _has_partitions(answer):
+                # The coordinator of Apache Kafka did not know the new topic yet.
+                left = consuming(answer.member_id, LEAVES)
+                self.as_root(names, left, version)
+                time.sleep(0.05)
+                answer = self.as_root(names, request, version)
             if key == CREATE_TOPICS:
                 wanted = MetadataRequest(topics=[MetadataRequestTopic(name=T)])
                 self.as_root(names, wanted, 12)

@@ -16,7 +16,18 @@ from typing import Any, NamedTuple
 from support.process import free_port
 from support.raw import RawClient
 from support.rights import Right
-from support.rights_requests import CLASSIC, CONSUMER, DRIVER, NEW, G, T, World, X, consuming, prepare
+from support.rights_requests import (
+    CLASSIC,
+    CONSUMER,
+    DRIVER,
+    NEW,
+    G,
+    T,
+    World,
+    X,
+    consuming,
+    prepare,
+)
 from support.secured import ADMIN, PASSWORD, Secured, secured
 from support.waiting import until
 

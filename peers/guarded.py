@@ -158,18 +158,22 @@ class Side:
             if key == BEGIN_ATTEMPT:  # Apache Kafka does not have it
                 return SimpleNamespace(producer_id=-1, producer_epoch=-1)
             answer = self.as_root(names, request, version)
-            while key == CONSUMER_HEARTBEAT and not _has_partitions(answer):
-                # The coordinator of Apache Kafka did not know the new topic yet.
-                left = consuming(answer.member_id, LEAVES)
-                self.as_root(names, left, version)
-                time.sleep(0.05)
-                answer = self.as_root(names, request, version)
+            if key == CONSUMER_HEARTBEAT:
+                answer = self._assigned(names, request, version, answer)
             if key == CREATE_TOPICS:
                 wanted = MetadataRequest(topics=[MetadataRequestTopic(name=T)])
                 self.as_root(names, wanted, 12)
             return answer
 
         return finished(prepare(ask))
+
+    def _assigned(self, names: Names, request: Any, version: int, answer: Any) -> Any:
+        """A member with partitions: the coordinator of Apache Kafka may not know a new topic yet."""
+        while not _has_partitions(answer):
+            self.as_root(names, consuming(answer.member_id, LEAVES), version)
+            time.sleep(0.05)
+            answer = self.as_root(names, request, version)
+        return answer
 
     def give(self, names: Names, rules: Iterable[Rule]) -> None:
         """Exactly these rules, and none of before."""

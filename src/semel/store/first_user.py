@@ -7,7 +7,6 @@ from semel.core.policies import PutCredential
 from semel.core.security.users import ScramCredential
 from semel.core.state import BrokerState
 from semel.core.types import Fact
-from semel.store.interface import StoreRefused
 from semel.store.opening import SCHEMA, check_packages, open_store
 
 
@@ -23,26 +22,11 @@ async def put_in_directory(path: Path, credential: ScramCredential) -> None:
 
 
 async def put_in_ledger(address: str, credential: ScramCredential) -> None:
-    """Add a user to the ledger of a cluster, whose tables are made if there are none.
-
-    Running brokers would not notice, so there must be none. StoreRefused, StoreBroken.
-    """
+    """Add a user to the ledger of a cluster. StoreRefused, StoreBroken."""
     check_packages()
-    from semel.store.postgres.opening import open_database
-    from semel.store.postgres.texts import stored
+    from semel.store.postgres.policies import put_policies
 
-    database = await open_database(address, SCHEMA, 1)
-    try:
-        if await database.value(
-            "SELECT count(*) FROM brokers WHERE is_member AND lease_until > clock_timestamp()"
-        ):
-            raise StoreRefused("brokers of this cluster are running; add the user through one (--bootstrap)")
-        for fact in _facts(credential, None):
-            await database.value(
-                "SELECT write_policy($1, $2, $3)", fact.key.kind, stored(fact.key.name), stored(fact.body)
-            )
-    finally:
-        await database.close()
+    await put_policies(address, SCHEMA, _facts(credential, None))
 
 
 def _facts(credential: ScramCredential, present: str | None) -> tuple[Fact, ...]:

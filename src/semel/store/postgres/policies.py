@@ -1,0 +1,28 @@
+"""Policies of a cluster whose brokers do not run."""
+
+from collections.abc import Sequence
+
+from semel.core.facts import PolicyChanged
+from semel.store.interface import StoreRefused
+from semel.store.postgres.opening import open_database
+from semel.store.postgres.texts import stored
+
+
+async def put_policies(address: str, schema: str, changes: Sequence[PolicyChanged]) -> None:
+    """Write policies to a ledger, whose tables are made if there are none. StoreRefused, StoreBroken.
+
+    Running brokers would not notice, so there must be none.
+    """
+    database = await open_database(address, schema, 1)
+    try:
+        if await database.value(
+            "SELECT count(*) FROM brokers WHERE is_member AND lease_until > clock_timestamp()"
+        ):
+            raise StoreRefused("brokers of this cluster are running; add the user through one (--bootstrap)")
+        for each in changes:
+            body = None if each.body is None else stored(each.body)
+            await database.value(
+                "SELECT write_policy($1, $2, $3)", each.key.kind, stored(each.key.name), body
+            )
+    finally:
+        await database.close()

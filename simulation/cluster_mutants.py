@@ -146,6 +146,12 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
     ),
     # Leases and shards.
     _broker(
+        "a broker ends a transaction whose shard it has given away",
+        "shared_commit_loop",
+        "            if mine := without_moved(pending, self._owns):\n",
+        "            if mine := pending:\n",
+    ),
+    _broker(
         "a broker gives away shards that it serves",
         "cluster_member",
         "                await self._membership.hand_over(owners, unowned)\n",

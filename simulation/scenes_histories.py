@@ -1,11 +1,12 @@
-"""Scenes that one history in ten thousand has met: an end taken for another, and a division that is late."""
+"""Scenes that one history in ten thousand has met: an end taken for another, what is decided too late."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from semel.core.placement import owner_of, partition_shard
+from semel.core.placement import name_shard, owner_of, partition_shard
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
-from semel.core.types import ErrorCode, PartitionKey
+from semel.core.types import ErrorCode, PartitionKey, TransactionKey
 from simulation import virtual_time
 from simulation.cluster import BrokerLife, ClusterWorld
 from simulation.stage import (
@@ -26,11 +27,11 @@ from simulation.stage import (
 def end_of_a_lost_transaction() -> None:
     """The ledger crashes and loses a transaction. In version 1, its end looks like that of the one before.
 
-    It arrives at a broker that has to load the transaction, and at one that has a copy of what is lost.
+    The coordinator has to load the transaction, or it has a copy of what is lost.
     """
 
-    async def work(world: ClusterWorld) -> None:
-        one, two = world.everybody()
+    async def work(world: ClusterWorld, *, has_copy: bool) -> None:
+        one = world.everybody()[0]
         server, key, name = world.server, partition_of(one), named(world, one)
         given = await one.broker.ask(InitProducer(name, 60_000))
         end = EndTransaction(name, given.producer_id, 0, True, 1)
@@ -44,11 +45,44 @@ def end_of_a_lost_transaction() -> None:
         del server._commits[server._durable :]
         server.crash()
         met(not world.open_transactions())
-        for life in (two, one):
-            error = (await life.broker.ask(end)).error
-            assert error is ErrorCode.PRODUCER_FENCED, "a transaction that is lost is said to be committed"
+        if not has_copy:
+            one.broker._loop.state.forget([TransactionKey(name)])
+        error = (await one.broker.ask(end)).error
+        assert error is ErrorCode.PRODUCER_FENCED, "a transaction that is lost is said to be committed"
 
-    in_cluster(work)
+    in_cluster(partial(work, has_copy=False))
+    in_cluster(partial(work, has_copy=True))
+
+
+def end_decided_after_a_hand_over() -> None:
+    """An end waits for its turn while its coordinator gives the transaction to another broker.
+
+    The client repeats it there. The first broker cannot reach the leader, and the next does not know that.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two, three = world.everybody()
+        names = [each for each in map(str, range(100)) if three.ownership.coordinates(each)]
+        name = next(each for each in names if owner_of(name_shard(each), (1, 2)) == 1)
+        key = partition_of(two)
+        assert one.broker.member is not None
+        world._end(3, three.process)
+        await until(lambda: one.ownership.coordinates(name))
+        end = await open_transaction(one, name, two, key)
+        async with one.broker.member._renewing:
+            # The third broker is back, and the first has not seen that yet.
+            await world._start(3)
+            met((await partition_at(two, key)).last_stable_offset == 0)
+        world._cut.add(frozenset((1, 2)))
+        await until(lambda: not one.ownership.coordinates(name))
+        one.broker.submit([end])
+        three = world.everybody()[2]
+        await until(lambda: three.ownership.coordinates(name))
+        met(two.ownership.leads(key))
+        assert (await three.broker.ask(end)).error is ErrorCode.NONE, "an end cannot be repeated"
+        await check_visible(world, key)
+
+    in_cluster(work, brokers=3)
 
 
 def late_division() -> None:

@@ -15,7 +15,7 @@ for the request inherits it. Commands of the broker itself have number 0.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
-from semel.core.types import Buffer, Command
+from semel.core.types import Buffer, Command, Key, TransactionKey
 from semel.store.interface import StoreRefused
 
 ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
@@ -199,3 +199,29 @@ def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[Pen
         else:
             rest.append(each)
     return rest
+
+
+def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -> list[PendingCommands]:
+    """Refuse commands that may end a transaction of another broker; return the others.
+
+    Its shard was given away while they waited for their turn. The next coordinator answers a client that
+    repeats the end, and does not know that notices of the first are still under way; nor does this broker
+    know of those of the next.
+    """
+    moved = [each for each in pending if each.has_more_keys and not all(map(owns, _coordinated(each)))]
+    for each in moved:
+        each.resolve(StoreRefused("another broker coordinates this transaction now"))
+    return [each for each in pending if each not in moved] if moved else pending
+
+
+def _coordinated(pending: PendingCommands) -> Iterator[TransactionKey]:
+    """The ids whose coordinator alone may decide these commands. That of a run is its driver's."""
+    for each in pending.commands:
+        match each:
+            case CommitTransactions():
+                yield TransactionKey(each.driver.transactional_id)
+            case InitProducer() | EndTransaction():
+                yield TransactionKey(each.transactional_id)
+            case AbortOpen() if not each.before_term:
+                # Those of older terms are aborted before their shards are adopted.
+                yield TransactionKey(each.transactional_id)

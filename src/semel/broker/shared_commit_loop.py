@@ -24,7 +24,7 @@ from semel.broker.commit_loop import CommitLoop
 from semel.broker.metrics import Metrics
 from semel.broker.notice import FOR_ALL, Notice, Notices, batches_of, is_awaited, outgoing, revealing
 from semel.broker.ownership import Ownership
-from semel.broker.pending_commands import PendingCommands
+from semel.broker.pending_commands import PendingCommands, without_moved
 from semel.broker.published_log import Publisher, partitions_of
 from semel.broker.shared_state import SharedState
 from semel.broker.tick import Tick, keys_of
@@ -104,7 +104,8 @@ class SharedCommitLoop(CommitLoop):
                 each.resolve(StoreRefused("the broker stops"))
             return
         try:
-            await super()._tick(pending)
+            if mine := without_moved(pending, self._owns):
+                await super()._tick(mine)
         finally:
             # If it was refused; otherwise this was done before the next tick could see them.
             self._forget_foreign(self._reads)

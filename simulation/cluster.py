@@ -14,6 +14,7 @@ from typing import Any, Final
 from semel.broker.broker import Broker
 from semel.broker.ownership import Endpoint
 from semel.broker.shard_ownership import ShardOwnership
+from semel.broker.shared_commit_loop import SharedCommitLoop
 from semel.config import Settings
 from semel.core.topics import CreateTopic
 from semel.core.transactions.commands import ChangeFeature, ReadFeatures
@@ -53,6 +54,13 @@ class BrokerLife(Life):
         ownership = self.broker.ownership
         assert isinstance(ownership, ShardOwnership)
         return ownership
+
+    @property
+    def is_announcing(self) -> bool:
+        """Whether answers of this broker wait until others know what it has committed."""
+        loop = self.broker._loop
+        assert isinstance(loop, SharedCommitLoop)
+        return len(loop.unannounced) > 0
 
 
 class ClusterWorld:
@@ -268,6 +276,8 @@ class ClusterWorld:
             best = life.ownership.best_owners(mine)
             if any(owner != life.broker.node_id for owner in best.values()):
                 return f"shards of broker {life.broker.node_id} are about to move"
+            if life.is_announcing:
+                return f"broker {life.broker.node_id} has notices that have not arrived"
             if life.is_cut or life.wire.is_cut or life.process.is_paused:
                 return f"broker {life.broker.node_id} is cut off"
         if unowned := sum(shard.owner is None for shard in self.server.shards):

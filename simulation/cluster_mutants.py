@@ -144,6 +144,12 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "            await self._loop.unannounced.wait()\n",
         "",
     ),
+    _model(
+        "a history is judged while notices are under way",
+        "cluster",
+        "            if life.is_announcing:\n",
+        "            if False:\n",
+    ),
     # Leases and shards.
     _broker(
         "a broker ends a transaction whose shard it has given away",

@@ -13,6 +13,7 @@ from simulation.stage import (
     TOPIC,
     batch,
     check_visible,
+    committed,
     in_cluster,
     met,
     named,
@@ -83,6 +84,30 @@ def end_decided_after_a_hand_over() -> None:
         await check_visible(world, key)
 
     in_cluster(work, brokers=3)
+
+
+def end_of_a_history() -> None:
+    """A notice is lost in a cut that heals before its sender gives up. Only then is it left in the ledger.
+
+    Nobody was answered yet, so a leader may show the transaction as open. A history must not end before.
+    """
+
+    async def work(world: ClusterWorld) -> None:
+        one, two = world.everybody()
+        key = partition_of(one)
+        end = await open_transaction(two, named(world, two), one, key)
+        answers = list[object]()
+        world._cut.add(frozenset((1, 2)))
+        two.broker.submit([end]).then(answers.append)
+        await committed(world, end)
+        await virtual_time.sleep(0.01)
+        world._cut.clear()
+        met(not answers)
+        await world.settled()
+        await world.turn()
+        await check_visible(world, key)
+
+    in_cluster(work)
 
 
 def late_division() -> None:

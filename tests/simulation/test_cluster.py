@@ -63,6 +63,7 @@ FOUND_BY = {
     "unsynced work is published over a newer value": "flush_after_an_end_elsewhere",
     "readers load what is not durable": "end_seen_from_elsewhere",
     "the end of a transaction that is lost is taken for that of the one before": "end_of_a_lost_transaction",
+    "a history is judged while notices are under way": "end_of_a_history",
     "a broker ends a transaction whose shard it has given away": "end_decided_after_a_hand_over",
     "a broker gives away shards that it serves": "late_division",
     "a shard is given away although its owner has changed": "late_division",

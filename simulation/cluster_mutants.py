@@ -158,6 +158,12 @@ CLUSTER_MUTANTS: tuple[Mutant, ...] = (
         "            if mine := pending:\n",
     ),
     _broker(
+        "a member joins where its group is not any more",
+        "pending_commands",
+        "        case JoinGroup() | SyncGroup():\n            return (GroupKey(command.group_id),)\n",
+        "",
+    ),
+    _broker(
         "a broker gives away shards that it serves",
         "cluster_member",
         "                await self._membership.hand_over(owners, unowned)\n",

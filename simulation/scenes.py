@@ -19,6 +19,7 @@ SCENES: Final[tuple[Callable[[], None], ...]] = (
     scenes_histories.end_of_a_lost_transaction,
     scenes_histories.late_division,
     scenes_histories.end_decided_after_a_hand_over,
+    scenes_histories.join_decided_after_a_hand_over,
     scenes_histories.end_of_a_history,
     scenes_ends.repeated_end,
     scenes_ends.dead_coordinator,

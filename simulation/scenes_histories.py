@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from semel.core.groups.commands import JoinGroup
 from semel.core.placement import name_shard, owner_of, partition_shard
 from semel.core.transactions.commands import AddPartitions, EndTransaction, InitProducer
 from semel.core.types import ErrorCode, PartitionKey, TransactionKey
@@ -62,13 +63,9 @@ def end_decided_after_a_hand_over() -> None:
     """
 
     async def work(world: ClusterWorld) -> None:
-        one, two, three = world.everybody()
-        names = [each for each in map(str, range(100)) if three.ownership.coordinates(each)]
-        name = next(each for each in names if owner_of(name_shard(each), (1, 2)) == 1)
-        key = partition_of(two)
+        one, two, _ = world.everybody()
+        key, name = partition_of(two), await _name_for_a_while(world)
         assert one.broker.member is not None
-        world._end(3, three.process)
-        await until(lambda: one.ownership.coordinates(name))
         end = await open_transaction(one, name, two, key)
         async with one.broker.member._renewing:
             # The third broker is back, and the first has not seen that yet.
@@ -82,6 +79,22 @@ def end_decided_after_a_hand_over() -> None:
         met(two.ownership.leads(key))
         assert (await three.broker.ask(end)).error is ErrorCode.NONE, "an end cannot be repeated"
         await check_visible(world, key)
+
+    in_cluster(work, brokers=3)
+
+
+def join_decided_after_a_hand_over() -> None:
+    """A member joins a group, and its request waits for its turn while the group gets another coordinator."""
+
+    async def work(world: ClusterWorld) -> None:
+        one, group, answers = world.everybody()[0], await _name_for_a_while(world), list[object]()
+        await world._start(3)
+        await until(lambda: not one.ownership.coordinates(group))
+        protocols = (("range", b""),)
+        join = JoinGroup(group, "", None, "consumer", protocols, 10_000, 5_000, "c", "h", (1, 1), "member")
+        one.broker.submit([join.but(requires_member_id=False)]).then(answers.append)
+        await virtual_time.sleep(10)
+        assert answers, "a member waits for others that cannot come"
 
     in_cluster(work, brokers=3)
 
@@ -139,6 +152,16 @@ def late_division() -> None:
         await check_visible(world, key)
 
     in_cluster(work, brokers=3)
+
+
+async def _name_for_a_while(world: ClusterWorld) -> str:
+    """A name that the first broker owns until the third one is back."""
+    one, _, three = world.everybody()
+    names = [each for each in map(str, range(100)) if three.ownership.coordinates(each)]
+    name = next(each for each in names if owner_of(name_shard(each), (1, 2)) == 1)
+    world._end(3, three.process)
+    await until(lambda: one.ownership.coordinates(name))
+    return name
 
 
 def _hold_division(life: BrokerLife) -> asyncio.Event:

@@ -65,6 +65,7 @@ FOUND_BY = {
     "the end of a transaction that is lost is taken for that of the one before": "end_of_a_lost_transaction",
     "a history is judged while notices are under way": "end_of_a_history",
     "a broker ends a transaction whose shard it has given away": "end_decided_after_a_hand_over",
+    "a member joins where its group is not any more": "join_decided_after_a_hand_over",
     "a broker gives away shards that it serves": "late_division",
     "a shard is given away although its owner has changed": "late_division",
 }

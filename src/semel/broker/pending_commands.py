@@ -15,17 +15,17 @@ for the request inherits it. Commands of the broker itself have number 0.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
 from semel.broker.promise import Promise
-from semel.core.groups.commands import ConsumerHeartbeat
+from semel.core.groups.commands import ConsumerHeartbeat, JoinGroup, SyncGroup
 from semel.core.partition import Append
 from semel.core.replacing import ReplaceBatches
 from semel.core.transactions.attempts import CommitTransactions
 from semel.core.transactions.commands import AbortOpen, EndTransaction, InitProducer, WriteMarker
-from semel.core.types import Buffer, Command, Key, TransactionKey
+from semel.core.types import Buffer, Command, GroupKey, Key, TransactionKey
 from semel.store.interface import StoreRefused
 
 ASKER: Final[ContextVar[int]] = ContextVar("asker", default=0)
@@ -58,6 +58,7 @@ class PendingCommands(Promise[list[Any]]):
         "answers",
         "asker",
         "commands",
+        "coordinated",
         "has_more_keys",
         "is_flush",
         "is_held",
@@ -93,6 +94,8 @@ class PendingCommands(Promise[list[Any]]):
         self.is_flush = is_flush
         """Whether this is only a request to flush all earlier work."""
         self.has_more_keys = False
+        self.coordinated: tuple[Key, ...] = ()
+        """Entities that only their owner may decide about."""
         self.is_transactional = False
         """Whether it appends batches of a transaction."""
         self.weight = len(commands)
@@ -111,6 +114,7 @@ class PendingCommands(Promise[list[Any]]):
         kind = type(command)
         if hasattr(kind, "more_keys"):
             self.has_more_keys = True
+        self.coordinated += _coordinated(command)
         if isinstance(command, ConsumerHeartbeat):
             self.weight += _partitions_of(command) // ENTRIES_PER_COMMAND
         entries = getattr(command, "partitions", ()) or getattr(command, "offsets", ())
@@ -202,26 +206,28 @@ def without_room(pending: list[PendingCommands], full: StoreRefused) -> list[Pen
 
 
 def without_moved(pending: list[PendingCommands], owns: Callable[[Key], bool]) -> list[PendingCommands]:
-    """Refuse commands that may end a transaction of another broker; return the others.
+    """Refuse commands whose coordinator is another broker now; return the others.
 
-    Its shard was given away while they waited for their turn. The next coordinator answers a client that
-    repeats the end, and does not know that notices of the first are still under way; nor does this broker
-    know of those of the next.
+    Their shard was given away while they waited for their turn. The next coordinator answers a client that
+    repeats an end, and does not know that notices of the first are still under way; nor does this broker
+    know of those of the next. And a join would wait here for members that join there.
     """
-    moved = [each for each in pending if each.has_more_keys and not all(map(owns, _coordinated(each)))]
+    moved = [each for each in pending if each.coordinated and not all(map(owns, each.coordinated))]
     for each in moved:
-        each.resolve(StoreRefused("another broker coordinates this transaction now"))
+        each.resolve(StoreRefused("another broker coordinates this group or transaction now"))
     return [each for each in pending if each not in moved] if moved else pending
 
 
-def _coordinated(pending: PendingCommands) -> Iterator[TransactionKey]:
-    """The ids whose coordinator alone may decide these commands. That of a run is its driver's."""
-    for each in pending.commands:
-        match each:
-            case CommitTransactions():
-                yield TransactionKey(each.driver.transactional_id)
-            case InitProducer() | EndTransaction():
-                yield TransactionKey(each.transactional_id)
-            case AbortOpen() if not each.before_term:
-                # Those of older terms are aborted before their shards are adopted.
-                yield TransactionKey(each.transactional_id)
+def _coordinated(command: Command) -> tuple[Key, ...]:
+    """The entity whose owner alone may decide a command. That of a run is its driver."""
+    match command:
+        case CommitTransactions():
+            return (TransactionKey(command.driver.transactional_id),)
+        case AbortOpen() if command.before_term:
+            # These are aborted before their shards are adopted.
+            return ()
+        case InitProducer() | EndTransaction() | AbortOpen():
+            return (TransactionKey(command.transactional_id),)
+        case JoinGroup() | SyncGroup():
+            return (GroupKey(command.group_id),)
+    return ()

@@ -35,7 +35,7 @@ from semel.core.types import (
     Transaction,
     TransactionKey,
 )
-from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced
+from semel.store.interface import StoreBroken, StoreDamaged, StoreFenced, StoreMisconfigured
 from semel.store.postgres import committing
 from semel.store.postgres.fold import Call
 from semel.store.postgres.ledger import PostgresLedger
@@ -308,6 +308,21 @@ async def test_a_ledger_of_version_1_is_upgraded(postgres_dsn: str, schema: str)
         await ledger.database.value(
             "SELECT hand_over($1, $2, '{0}', '{1}', '{0}')", place.broker_id, place.epoch
         )
+
+
+async def test_a_ledger_is_not_upgraded_under_running_brokers(postgres_dsn: str, schema: str) -> None:
+    async with opened(postgres_dsn, schema):
+        pass
+    await _execute(
+        postgres_dsn,
+        f"""
+        SET search_path = {schema};
+        UPDATE brokers SET is_member = true, lease_until = clock_timestamp() + interval '1 minute';
+        UPDATE meta SET value = '1' WHERE name = 'schema_version';
+        """,
+    )
+    with pytest.raises(StoreMisconfigured, match="stop all of them"):
+        await PostgresLedger.open(postgres_dsn, schema=schema)
 
 
 async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_dsn: str, schema: str) -> None:

@@ -4,7 +4,8 @@ There are few of them, all brokers need all of them, and a decision must not wai
 other entities: all are loaded at the start, and every commit that changes one is published here.
 
 In a cluster, a change is answered when every broker has it (`catch_up`). So a right that was taken away is
-gone everywhere.
+gone everywhere. But if the answer is lost, the next broker that is asked may find nothing to change while the
+notice of the first is still on its way.
 """
 
 from collections.abc import Callable

@@ -46,9 +46,6 @@ SASL_AUTHENTICATE: Final = 36
 EXEMPT: Final = frozenset((SASL_HANDSHAKE, WRITE_TXN_MARKERS, SASL_AUTHENTICATE))
 """APIs whose time does not count: those of brokers, and those before there is a user."""
 
-STRICT_SINCE: Final = {19: 6, 20: 5, 37: 3}
-"""CreateTopics, DeleteTopics, CreatePartitions: the first versions that know THROTTLING_QUOTA_EXCEEDED."""
-
 
 class Fetched(NamedTuple):
     """What becomes of a Fetch response."""

@@ -139,7 +139,18 @@ async def _prepare(connection: Any, schema: str) -> None:
 
 
 async def _upgrade(connection: Any) -> None:
-    """Bring tables of an older version up to date. Brokers of that version must have stopped."""
+    """Bring tables of an older version up to date. StoreMisconfigured if brokers of that version run.
+
+    They would call functions that are gone, and know nothing of ACLs.
+    """
+    found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
+    if found in map(str, range(1, SCHEMA_VERSION)) and await connection.fetchval(
+        "SELECT EXISTS (SELECT FROM brokers WHERE is_member AND lease_until > clock_timestamp())"
+    ):
+        raise StoreMisconfigured(
+            f"the ledger has schema version {found}, and brokers that need it are running: stop all of them,"
+            f" and start them again with this Semel, which makes it version {SCHEMA_VERSION}"
+        )
     for version in range(1, SCHEMA_VERSION):
         found = await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'")
         if found == str(version):

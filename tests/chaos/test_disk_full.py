@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from support.allocated import allocated
 from support.faulty import FaultyBroker
 from support.process import BrokerProcess
 from support.raw import RawClient
@@ -156,10 +157,6 @@ class CrampedBroker(BrokerProcess):
     def __init__(self, disk: Path, *options: str) -> None:
         super().__init__(disk / "data", *options)
         self.log = disk.parent / "data.log"
-
-
-def allocated(directory: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in (directory / "chunks").iterdir())
 
 
 def delete_records(client: RawClient) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.allocated import allocated
 from support.chance import fresh_seed
 from support.load import idempotent_load
 from support.process import BrokerProcess
@@ -71,10 +72,6 @@ def live_bytes(client: RawClient) -> int:
     return sum(each.partition_size for topic in directory.topics for each in topic.partitions)
 
 
-def allocated(broker: BrokerProcess) -> int:
-    return sum(path.stat().st_blocks * 512 for path in (broker.directory / "chunks").iterdir())
-
-
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_kill_while_deleting(tmp_path: Path) -> None:
     seed = fresh_seed()
@@ -101,9 +98,12 @@ def test_kill_while_deleting(tmp_path: Path) -> None:
             headers = until(lambda: whole(client), what="a look between two deletions")
             assert sum(header.length for header in headers) <= KEPT + 25_000
             # A block at each end of what was deleted may stay, and the room of the last chunk.
-            until(lambda: allocated(broker) < 2 * live_bytes(client) + 2 * CHUNK, what="giving space back")
+            until(
+                lambda: allocated(broker.directory) < 2 * live_bytes(client) + 2 * CHUNK,
+                what="giving space back",
+            )
             client.ask(DeleteTopicsRequest(topic_names=["churn", "numbers"], timeout_ms=5_000), 5)
-            until(lambda: allocated(broker) <= CHUNK, what="giving everything back")
+            until(lambda: allocated(broker.directory) <= CHUNK, what="giving everything back")
 
 
 def whole(client: RawClient) -> list[BatchHeader]:

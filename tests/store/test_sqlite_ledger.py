@@ -3,6 +3,7 @@
 import ast
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +160,17 @@ async def test_a_tick_writes_each_partition_and_producer_once(tmp_path: Path, sc
         locations.append(location)
     steps: list[str] = []
     connection = ledger._writer.connection
-    connection.exec_trace = lambda cursor, sql, bindings: steps.append(sql) is None
-    changes = connection.total_changes()
+
+    def trace(step: Callable[..., bool] | None) -> int:
+        connection.exec_trace = step
+        return connection.total_changes()
+
+    # The connection belongs to its thread, which may be resting on it.
+    changes = await ledger._worker.run(trace, lambda cursor, sql, bindings: steps.append(sql) is None)
     await ledger.commit([*facts, *scribe.changed()], locations)
-    connection.exec_trace = None
+    changes = await ledger._worker.run(trace, None) - changes
     # A thousand batches, ten partitions, ten producers, one chunk, one row of counters.
-    assert connection.total_changes() - changes == 1_000 + 10 + 10 + 1 + 1
+    assert changes == 1_000 + 10 + 10 + 1 + 1
     assert len(steps) == 1 + 1 + 4 + 1 + 1 + 1 + 1
     await ledger.close()
 
@@ -291,7 +297,12 @@ async def test_a_database_that_may_not_grow_still_deletes(tmp_path: Path, scribe
     await ledger.commit([created], [])
     await scribe.fill(ledger, key, [{}] * 2_000)
     connection = ledger._writer.connection
-    connection.pragma("max_page_count", connection.pragma("page_count"))
+
+    def stop_growing() -> None:
+        connection.pragma("max_page_count", connection.pragma("page_count"))
+
+    # The connection belongs to its thread, which may be resting on it.
+    await ledger._worker.run(stop_growing)
     refused = [
         BatchAppended(key, 2_000 + number, 2_000 + number, 0, 1_000, 1, -1, False, False)
         for number in range(3_000)

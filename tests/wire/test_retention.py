@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.allocated import allocated
 from support.process import BrokerProcess
 from support.raw import RawClient, batch
 from support.waiting import until
@@ -28,10 +29,6 @@ from semel.wire.messages import (
 KIB, MIB = 1024, 1024 * 1024
 OFTEN = ("--set", "log.retention.check.interval.ms=100", "--set", f"semel.chunk.bytes.max={MIB}")
 BATCH = 64 * KIB
-
-
-def allocated(broker: BrokerProcess) -> int:
-    return sum(path.stat().st_blocks * 512 for path in (broker.directory / "chunks").iterdir())
 
 
 def now() -> int:
@@ -79,7 +76,7 @@ def test_by_size(shop: Shop) -> None:
     # The oldest that remain are whole batches, and no more than was allowed.
     kept = 40 - shop.client.log_start("t")
     assert 3 <= kept <= 4
-    until(lambda: allocated(shop.broker) <= 2 * MIB, what="giving space back")
+    until(lambda: allocated(shop.broker.directory) <= 2 * MIB, what="giving space back")
     assert len(shop.client.fetch("t", 40 - kept).records or b"") >= BATCH
     assert shop.client.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -91,7 +88,7 @@ def test_by_time(shop: Shop) -> None:
     write(shop.client, "t", 3)
     write(shop.client, "t", 1, timestamp=now() - 7_200_000)
     until(lambda: shop.client.log_start("t") == 20, what="retention by time")
-    until(lambda: allocated(shop.broker) <= 2 * MIB, what="giving space back")
+    until(lambda: allocated(shop.broker.directory) <= 2 * MIB, what="giving space back")
     assert shop.client.fetch("t", 20).high_watermark == 24
     shop.restart()
     assert shop.client.log_start("t") == 20
@@ -118,7 +115,7 @@ def test_delete_records_and_delete_topics_free_disk(shop: Shop) -> None:
         # The two lie side by side in every chunk.
         write(shop.client, "t", 1)
         write(shop.client, "u", 1)
-    both = allocated(shop.broker)
+    both = allocated(shop.broker.directory)
     assert both >= 40 * BATCH
     wanted = DeleteRecordsPartition(partition_index=0, offset=15)
     request = DeleteRecordsRequest(
@@ -126,11 +123,14 @@ def test_delete_records_and_delete_topics_free_disk(shop: Shop) -> None:
     )
     answer = shop.client.ask(request, 1).topics[0].partitions[0]
     assert (answer.error_code, answer.low_watermark) == (ErrorCode.NONE, 15)
-    until(lambda: allocated(shop.broker) <= both - 14 * BATCH, what="freeing what DeleteRecords deleted")
+    until(
+        lambda: allocated(shop.broker.directory) <= both - 14 * BATCH,
+        what="freeing what DeleteRecords deleted",
+    )
     assert [header.base_offset for header in shop.client.headers("u")] == list(range(20))
     assert shop.client.fetch("t", 14).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     shop.client.ask(DeleteTopicsRequest(topic_names=["u"], timeout_ms=5_000), 5)
-    until(lambda: allocated(shop.broker) <= 5 * BATCH + 2 * MIB, what="freeing a deleted topic")
+    until(lambda: allocated(shop.broker.directory) <= 5 * BATCH + 2 * MIB, what="freeing a deleted topic")
     shop.restart()
     assert shop.client.log_start("t") == 15
     assert shop.client.fetch("t", 15).error_code == ErrorCode.NONE

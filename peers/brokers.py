@@ -34,6 +34,9 @@ QUICK = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.session.timeout.ms": "2000",
     "group.consumer.min.session.timeout.ms": "1000",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
 }
 """So that tests do not wait for Apache Kafka's patience."""
 
@@ -104,11 +107,11 @@ def run_kafka(
         )
         tap.broker_port = kafka.port
         with kafka:
-            until(lambda: _serves(kafka), START_SECONDS, "the start of Apache Kafka")
+            until(lambda: serves(kafka), START_SECONDS, "the start of Apache Kafka")
             yield Broker("kafka", [tap], kafka.bootstrap)
 
 
-def _serves(kafka: KafkaProcess) -> bool:
+def serves(kafka: KafkaProcess) -> bool:
     """Whether it takes a connection and has made the topics that its coordinators need."""
     kafka.check_alive()
     try:

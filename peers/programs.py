@@ -32,6 +32,10 @@ class Program:
         self._process.kill()
         self._process.communicate()
 
+    def kill(self) -> None:
+        """End it: whoever waits for its answer is told that it has ended."""
+        self._process.kill()
+
     def play(self, scenario: str, visibility: str, patience_seconds: float) -> None:
         """Fails with what the program says went wrong."""
         answer = self.ask(f"{scenario} {visibility} {patience_seconds}")
@@ -54,19 +58,19 @@ def fetch_kafka(version: str | None = None) -> str:
     The version is that of the pom, unless another is asked for.
     """
     if version is None:
-        jars = _fetch(HERE / "pom.xml", BUILD / "jars")
+        jars = fetch_jars(HERE / "pom.xml", BUILD / "jars")
     else:
-        jars = _fetch(HERE / "pom.xml", BUILD / f"jars-{version}", f"-Dkafka.version={version}")
+        jars = fetch_jars(HERE / "pom.xml", BUILD / f"jars-{version}", f"-Dkafka.version={version}")
     needed("java")
     return f"{jars}/*"
 
 
 def fetch_spark_connector() -> list[Path]:
     """The jars of Spark's own Kafka connector, from Maven's repository."""
-    return sorted(_fetch(HERE / "spark" / "pom.xml", BUILD / "spark").glob("*.jar"))
+    return sorted(fetch_jars(HERE / "spark" / "pom.xml", BUILD / "spark").glob("*.jar"))
 
 
-def _fetch(pom: Path, jars: Path, *options: str) -> Path:
+def fetch_jars(pom: Path, jars: Path, *options: str) -> Path:
     """The jars that a pom names, in a directory."""
     stamp = jars / ".fetched"
     if not _is_fresh(stamp, pom):
@@ -77,9 +81,10 @@ def _fetch(pom: Path, jars: Path, *options: str) -> Path:
     return jars
 
 
-def build_java(class_path: str, source: Path = HERE / "java" / "Peer.java") -> list[str]:
+def build_java(
+    class_path: str, source: Path = HERE / "java" / "Peer.java", classes: Path = BUILD / "classes"
+) -> list[str]:
     """The command that runs a Java program, but for its arguments."""
-    classes = BUILD / "classes"
     if not _is_fresh(classes / f"{source.stem}.class", source):
         run([needed("javac"), "-cp", class_path, "-d", str(classes), str(source)])
     return [needed("java"), "-cp", f"{classes}:{class_path}", source.stem]

@@ -25,7 +25,7 @@ COMMON = [
     "pipeline-consumer",
 ]
 SCENARIOS = {
-    "java": [*COMMON, "zombie-member"],
+    "java": [*COMMON, "zombie-member", "invalid-records"],
     # Its sessions abort by themselves when their member was replaced, so there is nothing to refuse.
     "go": COMMON,
 }

@@ -47,6 +47,8 @@ NONE = (-1, 0, "", None, [], bytes(16).hex())
 
 CONFIGS = "each broker has the configs that it knows"
 NO_LIST = "null and an empty list both mean that no transaction was aborted; Semel has null with all errors"
+MIN_ISR = "Apache Kafka has set min.insync.replicas for all brokers, and refuses to remove it"
+NO_QUORUM = "there is no quorum to compare the request with"
 FETCHED = "responses.*.partitions.*.aborted_transactions"
 
 
@@ -64,6 +66,12 @@ DIFFERENCES = (
     Known("CreateTopics", "topics.*.configs", CONFIGS),
     Known("DescribeConfigs", "results.*.configs", CONFIGS),
     Known("DescribeConfigs of a broker", "results.*.configs", CONFIGS),
+    Known("DescribeConfigs of a group", "results.*.configs", CONFIGS),
+    Known("AlterConfigs of all brokers", "responses.*.error_code", MIN_ISR),
+    Known("DescribeQuorum", "error_code", NO_QUORUM),
+    Known("DescribeQuorum", "topics.*.partitions.*.error_code", NO_QUORUM),
+    Known("AddRaftVoter", "error_code", NO_QUORUM),
+    Known("RemoveRaftVoter", "error_code", NO_QUORUM),
     Known("Fetch", FETCHED, NO_LIST, is_denied=True),
     Known("Fetch by id", FETCHED, NO_LIST, is_denied=True),
     Known("Fetch by a replica", FETCHED, NO_LIST, is_denied=True),

@@ -4,8 +4,6 @@ The same steps are taken on Semel and on Apache Kafka, and the tools print the s
 of hash tables, so lines are compared in order of the alphabet, and so are the items of a line.
 """
 
-import base64
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +16,8 @@ from support.process import free_port
 from support.secured import ADMIN, PASSWORD, secured
 
 from peers.brokers import run_kafka
-from peers.programs import HERE, CannotBuild, Program, build_java
+from peers.programs import CannotBuild, Program
+from peers.tools import ToolRunner, build_runner
 from semel.client import Admin, Client
 
 pytestmark = needs_openssl
@@ -147,29 +146,12 @@ STEPS = {
 }
 
 
-class Runner(NamedTuple):
-    """A program that runs tools, for one broker."""
-
-    program: Program
-    address: str
-
-    def run(self, config: Path, tool: str, *words: str) -> list[str]:
-        """What a tool has printed, in order of the alphabet; of errors of the broker, which kind they are."""
-        given = (tool, "--bootstrap-server", self.address, "--command-config", str(config), *words)
-        code, _, printed = self.program.ask("\t".join(given)).partition(" ")
-        text = base64.b64decode(printed).decode().replace(self.address, "ADDRESS")
-        if kinds := set(re.findall(r"errors\.\w+Exception", text)):
-            return [f"exit {code}", *sorted(kinds)]
-        said = (re.split(", | are ", each.strip()) for each in text.splitlines())
-        return [f"exit {code}", *sorted(", ".join(sorted(each)) for each in said)]
-
-
 class Both(NamedTuple):
     """Semel and Apache Kafka."""
 
     folder: Path
     certificate: Certificate
-    runners: Sequence[Runner]
+    runners: Sequence[ToolRunner]
 
     def differ(self, user: str, password: str, steps: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """The steps after which Semel and Apache Kafka have printed different things, and those things."""
@@ -181,16 +163,16 @@ class Both(NamedTuple):
             "ssl.truststore.type=PEM\n"
             f"ssl.truststore.location={self.certificate.certificate}\n"
         )
-        printed = {name: self._take(config, step) for name, step in steps.items()}
-        return {name: each for name, each in printed.items() if each[0] != each[1]}
+        both = {name: self._take(config, step) for name, step in steps.items()}
+        return {name: each for name, each in both.items() if each[0] != each[1]}
 
     def _take(self, config: Path, step: Sequence[str]) -> tuple[list[str], list[str]]:
         """What both have printed. Apache Kafka may show a change a moment after it was made."""
         semel, kafka = self.runners
-        expected, found = semel.run(config, *step), kafka.run(config, *step)
+        expected, found = semel.lines(step, config), kafka.lines(step, config)
         until = time.monotonic() + PATIENCE_SECONDS
         while found != expected and READING & set(step) and time.monotonic() < until:
-            found = kafka.run(config, *step)
+            found = kafka.lines(step, config)
         return expected, found
 
 
@@ -220,7 +202,7 @@ def kafka_with_tls(class_path: str, folder: Path, certificate: Certificate) -> I
 def both(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("tools")
     try:
-        command = build_java(kafka_jars, HERE / "java" / "ToolRunner.java")
+        command = build_runner(kafka_jars)
     except CannotBuild as error:
         pytest.skip(f"Kafka's tools: {error}")
     with ExitStack() as stack:
@@ -230,7 +212,7 @@ def both(kafka_jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         kafka = stack.enter_context(kafka_with_tls(kafka_jars, folder / "kafka", semel.certificate))
         addresses = {"semel": semel.address("SASL_SSL"), "kafka": kafka}
         runners = [
-            Runner(stack.enter_context(Program(command, folder / f"{name}-tools.log")), address)
+            ToolRunner(stack.enter_context(Program(command, folder / f"{name}-tools.log")), address)
             for name, address in addresses.items()
         ]
         yield Both(folder, semel.certificate, runners)

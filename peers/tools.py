@@ -1,9 +1,17 @@
 """Apache Kafka's own command line tools, run as an administrator would."""
 
+import base64
+import re
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from peers.programs import HERE, Program, build_java
+
 PACKAGE = "org.apache.kafka.tools"
+SUBCOMMANDS = {"ClusterTool"}
+"""Tools that take the address after their first word."""
 
 
 class Tools(NamedTuple):
@@ -31,3 +39,44 @@ class Tools(NamedTuple):
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=90)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+class Printed(NamedTuple):
+    """How a tool ended, and what it printed."""
+
+    code: int
+    text: str
+
+
+def build_runner(class_path: str) -> list[str]:
+    """The command of the program that runs many tools in one process."""
+    return build_java(class_path, HERE / "java" / "ToolRunner.java")
+
+
+class ToolRunner(NamedTuple):
+    """A program that runs tools, many in one process, for one broker."""
+
+    program: Program
+    address: str
+
+    def run(self, tool: str, words: Sequence[str], typed: str = "") -> Printed:
+        """Run a tool; whatever it prints has ADDRESS for the broker's address."""
+        line = "\t".join([base64.b64encode(typed.encode()).decode(), tool, *words])
+        code, _, printed = self.program.ask(line).partition(" ")
+        text = base64.b64decode(printed).decode(errors="replace").replace(self.address, "ADDRESS")
+        return Printed(int(code), text)
+
+    def ask(self, step: Sequence[str], config: Path | None = None) -> Printed:
+        """Run a tool that needs no input, for the broker."""
+        tool, *words = step
+        first = [words.pop(0)] if tool.rpartition(".")[2] in SUBCOMMANDS else []
+        settings = [] if config is None else ["--command-config", str(config)]
+        return self.run(tool, [*first, "--bootstrap-server", self.address, *settings, *words])
+
+    def lines(self, step: Sequence[str], config: Path | None = None) -> list[str]:
+        """What a tool has printed, in order of the alphabet; of errors of the broker, which kind they are."""
+        code, text = self.ask(step, config)
+        if kinds := set(re.findall(r"errors\.\w+Exception", text)):
+            return [f"exit {code}", *sorted(kinds)]
+        said = (re.split(", | are ", each.strip()) for each in text.splitlines())
+        return [f"exit {code}", *sorted(", ".join(sorted(each)) for each in said)]

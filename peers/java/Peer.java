@@ -83,6 +83,7 @@ public class Peer {
             case "pipeline-classic" -> pipeline("classic");
             case "pipeline-consumer" -> pipeline("consumer");
             case "zombie-member" -> zombieMember();
+            case "invalid-records" -> invalidRecords();
             default -> throw new IllegalArgumentException(scenario);
         }
     }
@@ -316,6 +317,39 @@ public class Peer {
             producer.commitTransaction();
         }
         shows(output, numbered("alive", 1));
+    }
+
+    /** Which records of a batch were refused, and which only shared it with them (KIP-467). */
+    void invalidRecords() throws Exception {
+        String keyed = create("keyed", 1, Map.of("cleanup.policy", "compact"));
+        equal("without a key", List.of("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException"),
+                failures(keyed, List.of(record(keyed, "a", null), record(keyed, null, null), record(keyed, "b", null), record(keyed, null, null))));
+        equal("one without a key", List.of("InvalidRecordException"), failures(keyed, List.of(record(keyed, null, null))));
+        long now = System.currentTimeMillis();
+        String timed = create("timed", 1, Map.of("message.timestamp.before.max.ms", "60000"));
+        equal("one timestamp", List.of("KafkaException", "InvalidTimestampException"),
+                failures(timed, List.of(record(timed, "a", now), record(timed, "b", now - 3_600_000))));
+        equal("two timestamps", List.of("InvalidRecordException", "KafkaException", "InvalidRecordException"),
+                failures(timed, List.of(record(timed, "a", 1_000L), record(timed, "b", now), record(timed, "c", now + 36_000_000))));
+        equal("what was written", List.of(), read(timed, "read_uncommitted"));
+    }
+
+    static ProducerRecord<String, String> record(String topic, String key, Long timestamp) {
+        return new ProducerRecord<>(topic, 0, timestamp, key, "value");
+    }
+
+    /** The exception of each record, sent as one batch. */
+    List<String> failures(String topic, List<ProducerRecord<String, String>> records) throws Exception {
+        Properties properties = producing();
+        properties.put("linger.ms", "60000");
+        List<String> names = new ArrayList<>();
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(properties)) {
+            for (ProducerRecord<String, String> each : records) {
+                producer.send(each, (metadata, error) -> names.add(error == null ? "none" : error.getClass().getSimpleName()));
+            }
+            producer.flush();
+        }
+        return names;
     }
 
     // Words
